@@ -1,0 +1,1 @@
+"""Onward: a durable job queue for Python."""

@@ -1,0 +1,112 @@
+"""What an engine can do, as data with a reason.
+
+A feature is native, emulated (made up for, with a note on how) or absent (with a note on why). Asking for an absent one
+raises :class:`~onward.errors.Unsupported` before anything is written; the documentation's matrix is printed from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from onward.errors import Unsupported
+from onward.lifecycle import State
+
+
+class Feature(StrEnum):
+    """Something that a caller may ask of an engine."""
+
+    CLAIMED_STATE = "claimed state"
+    CANCELLED_STATE = "cancelled state"
+    PRIORITY = "priority"
+    DELAY = "delay"
+    START_BY = "start_by"
+    IDEMPOTENCY = "idempotency keys"
+    DEDUPLICATION = "deduplication"
+    ORGANISATIONS = "organisations"
+    PAUSE = "pause"
+    RATE = "rate limits"
+    BURST = "burst"
+    CONCURRENCY = "global concurrency"
+    WEIGHT = "queue weights"
+    PATTERNS = "queue patterns"
+    QUEUES_BY_USE = "queues made by use"
+    QUEUE_DEFAULTS = "retry defaults per queue"
+    RETENTION = "retention per queue"
+    ERROR_HISTORY = "errors of earlier attempts"
+    PROGRESS = "progress"
+    LOG_LINES = "log lines"
+    RESULTS = "results"
+    SUSPECTS = "suspects run alone"
+    EDIT = "editing waiting jobs"
+    REPLAY = "replay"
+    TRANSACTIONS = "the caller's transaction"
+    PUSH = "push"
+    LEADER = "leader"
+
+
+class Level(StrEnum):
+    """How a feature is there."""
+
+    NATIVE = "native"
+    EMULATED = "emulated"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """How a feature is there, and for anything but native the note that users see."""
+
+    level: Level
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Hold everyone to the note."""
+        if self.level is not Level.NATIVE and not self.note:
+            message = f"{self.level} needs a note that says how or why"
+            raise ValueError(message)
+
+
+NATIVE = Support(Level.NATIVE)
+
+
+def emulated(note: str) -> Support:
+    """Say how a feature is made up for."""
+    return Support(Level.EMULATED, note)
+
+
+def absent(note: str) -> Support:
+    """Say why a feature is not there, and what to do instead."""
+    return Support(Level.ABSENT, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Everything an engine says of itself."""
+
+    engine: str
+    features: Mapping[Feature, Support]
+    folds: Mapping[State, State]
+    """States that this engine cannot tell apart from another, and which it shows instead (O1)."""
+
+    def __post_init__(self) -> None:
+        """Leave no feature unsaid: between native and absent there is nothing."""
+        unsaid = set(Feature) - set(self.features)
+        if unsaid:
+            message = f"{self.engine} does not say whether it has: {', '.join(sorted(unsaid))}"
+            raise ValueError(message)
+
+    def has(self, feature: Feature) -> bool:
+        """Say whether a feature is there, natively or made up for."""
+        return self.features[feature].level is not Level.ABSENT
+
+    def require(self, feature: Feature) -> None:
+        """Refuse what is absent."""
+        support = self.features[feature]
+        if support.level is Level.ABSENT:
+            raise Unsupported(self.engine, feature, support.note)
+
+    def shown(self, state: State) -> State:
+        """Say which state this engine shows for a job that is in ``state``."""
+        return self.folds.get(state, state)

@@ -1,0 +1,210 @@
+"""The verbs of the queue: all that a store must be able to do, cut where the queue's own words are.
+
+Five roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
+engine implements a verb or declares the feature absent in its capabilities, and there is nothing between.
+
+Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), validation and refusals
+(:mod:`onward.engine.observed`), schedules, telemetry, connections.
+
+Time is the store's: leases, due times and rates are compared on its clock, and callers pass durations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+from onward.engine.capabilities import Capabilities
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.job import Enqueued, Job, JobRef, NewJob
+
+
+class Enqueue(Protocol):
+    """Puts jobs in."""
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """Store jobs, all or none, and answer for each which job stands for it now.
+
+        Durable when it returns. With ``within``, a connection of the caller's, the jobs are part of the caller's
+        transaction: they exist if and only if it commits.
+        """
+        ...
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """Do the same from code without an event loop."""
+        ...
+
+
+class Work(Protocol):
+    """Takes jobs, keeps them, and says how they ended. Every write names the claim it rests on."""
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """Take ready jobs: the higher priority first, then the longer ready; fair across the queues that match."""
+        ...
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """Record that the handlers of claimed jobs start now, and answer which claims are lost."""
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """Record how runs ended, and answer which claims were lost: their outcomes were not recorded."""
+        ...
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """Do the same from code without an event loop."""
+        ...
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """Settle, start and claim in one round trip."""
+        ...
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """Register the worker or say it is alive, extend the leases of what it holds, and answer what it has lost.
+
+        Called from a thread of its own too: see :meth:`heartbeat_sync`.
+        """
+        ...
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """Do the same from a thread, so that a handler which blocks the loop does not lose its jobs."""
+        ...
+
+    async def leave(self, worker_id: str) -> None:
+        """Take the worker off the list. Touches no job."""
+        ...
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """Store progress and log lines of a job that is held, and answer whether it is."""
+        ...
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """Tell when something changes that a worker of these queues may care for. Hints: polling must do without."""
+        ...
+
+
+class Read(Protocol):
+    """Looks, and changes nothing."""
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """Find one job by its name, or by its id where ids are global."""
+        ...
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """List jobs by when they were created."""
+        ...
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """Count jobs."""
+        ...
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """List queues with their settings and depth."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """List the workers that have registered and not gone."""
+        ...
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """Read what a job's handler has written."""
+        ...
+
+
+class Operate(Protocol):
+    """The buttons that people press. Guarded like every other move; what may not be moved stays."""
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """Take jobs back. A running one is taken from its worker, which learns of it with its next pulse."""
+        ...
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """Give failed, buried and cancelled jobs a new life: ready now, with all their attempts."""
+        ...
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """Remove jobs and their keys. A held job stays."""
+        ...
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """Change a job that waits, and answer what it is now; None: there is none, or it does not wait."""
+        ...
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """Change what a queue is told to do; makes the queue if there is none."""
+        ...
+
+
+class Steward(Protocol):
+    """What one worker does for all. Each write matches the leader's term in its own statement (O6)."""
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """Become leader if there is none, or stay it: renewing matches the exact term. None: somebody else leads."""
+        ...
+
+    async def resign(self, term: Term) -> None:
+        """Give a term up; of any other term, nothing happens."""
+        ...
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """Make what is due ready, and cancel what has expired before it started."""
+        ...
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent."""
+        ...
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """Remove finished jobs that their queue's retention no longer keeps."""
+        ...
+
+
+class Engine(Enqueue, Work, Read, Operate, Steward, Protocol):
+    """A store that holds jobs."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date where it is ours. Safe when many do so at once."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Twice is fine."""
+        ...
+
+    async def check(self) -> EngineInfo:
+        """Say what it stands on; raises what ``open`` would."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which store this is, without secrets, for logs and errors."""
+        ...

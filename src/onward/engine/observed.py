@@ -1,0 +1,369 @@
+"""The one wrapper around every engine: rules and refusals before a write, an observation after each verb.
+
+Engines hold neither: they trust what reaches them, and they are not instrumented. What must be the same on all five is
+written here once (X1).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from onward import rules
+from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.contract import Engine
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.errors import InvalidJob
+from onward.job import Enqueued, Job, JobRef, NewJob
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One verb, asked and answered."""
+
+    verb: str
+    seconds: float
+    count: int
+    error: str | None = None
+    """The class of what it raised."""
+
+
+Observer = Callable[[Observation], None]
+
+
+class ObservedEngine:
+    """An engine, with the rules kept and the verbs observed."""
+
+    def __init__(self, engine: Engine, *, observer: Observer | None = None, max_payload: int = rules.MAX_PAYLOAD) -> None:
+        self.inner = engine
+        self.observer = observer
+        self._max_payload = max_payload
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return self.inner.capabilities
+
+    @contextmanager
+    def _observed(self, verb: str, count: int = 1) -> Iterator[None]:
+        if self.observer is None:
+            yield
+            return
+        started = time.perf_counter()
+        try:
+            yield
+        except BaseException as error:
+            self.observer(
+                Observation(
+                    verb=verb, seconds=time.perf_counter() - started, count=count, error=type(error).__qualname__
+                )
+            )
+            raise
+        self.observer(Observation(verb=verb, seconds=time.perf_counter() - started, count=count))
+
+    # Session
+
+    async def open(self) -> None:
+        """See the contract."""
+        with self._observed("open"):
+            await self.inner.open()
+
+    async def close(self) -> None:
+        """See the contract."""
+        with self._observed("close"):
+            await self.inner.close()
+
+    async def check(self) -> EngineInfo:
+        """See the contract."""
+        with self._observed("check"):
+            return await self.inner.check()
+
+    def describe(self) -> Mapping[str, Any]:
+        """See the contract."""
+        return self.inner.describe()
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract. Every job is checked before the first is written."""
+        self._check_jobs(jobs, within)
+        with self._observed("enqueue", len(jobs)):
+            return await self.inner.enqueue(jobs, within=within)
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract. Every job is checked before the first is written."""
+        self._check_jobs(jobs, within)
+        with self._observed("enqueue", len(jobs)):
+            return self.inner.enqueue_sync(jobs, within=within)
+
+    def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
+        require = self.capabilities.require
+        if within is not None:
+            require(Feature.TRANSACTIONS)
+        for job in jobs:
+            rules.check_job(job, max_payload=self._max_payload)
+            if job.priority:
+                require(Feature.PRIORITY)
+            if job.delay or job.run_at is not None:
+                require(Feature.DELAY)
+            if job.start_by is not None:
+                require(Feature.START_BY)
+            if job.idempotency_key is not None:
+                require(Feature.IDEMPOTENCY)
+            if job.dedupe_key is not None:
+                require(Feature.DEDUPLICATION)
+            if job.org_id is not None:
+                require(Feature.ORGANISATIONS)
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        self._check_request(request)
+        with self._observed("claim", request.slots + request.ahead):
+            return await self.inner.claim(request)
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        with self._observed("start", len(claims)):
+            return await self.inner.start(claims)
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            self.capabilities.require(Feature.TRANSACTIONS)
+        with self._observed("settle", len(settlements)):
+            return await self.inner.settle(settlements, within=within)
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            self.capabilities.require(Feature.TRANSACTIONS)
+        with self._observed("settle", len(settlements)):
+            return self.inner.settle_sync(settlements, within=within)
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        if exchange.request is not None:
+            self._check_request(exchange.request)
+        with self._observed("exchange", len(exchange.settlements)):
+            return await self.inner.exchange(exchange)
+
+    def _check_request(self, request: ClaimRequest) -> None:
+        for pattern in request.queues:
+            rules.check_pattern(pattern)
+            if pattern.endswith("*"):
+                self.capabilities.require(Feature.PATTERNS)
+        if request.ahead:
+            self.capabilities.require(Feature.CLAIMED_STATE)
+        if request.alone:
+            self.capabilities.require(Feature.SUSPECTS)
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        with self._observed("heartbeat", len(claims)):
+            return await self.inner.heartbeat(worker, claims)
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        with self._observed("heartbeat", len(claims)):
+            return self.inner.heartbeat_sync(worker, claims)
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        with self._observed("leave"):
+            await self.inner.leave(worker_id)
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """See the contract."""
+        if progress is not None:
+            rules.check_progress(progress)
+            self.capabilities.require(Feature.PROGRESS)
+        if lines:
+            self.capabilities.require(Feature.LOG_LINES)
+        for line in lines:
+            rules.check_text("log line", line)
+        if message is not None:
+            rules.check_text("progress message", message)
+        with self._observed("report", len(lines)):
+            return await self.inner.report(claim, progress=progress, message=message, lines=lines)
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        for pattern in queues:
+            rules.check_pattern(pattern)
+        return self.inner.signals(queues)
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        with self._observed("get"):
+            return await self.inner.get(ref)
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        self._check_filter(which)
+        rules.check_at_least("limit", limit, 1)
+        with self._observed("find", limit):
+            return await self.inner.find(which, after=after, limit=limit, newest_first=newest_first)
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        self._check_filter(which)
+        if by is GroupBy.ORG:
+            self.capabilities.require(Feature.ORGANISATIONS)
+        with self._observed("count"):
+            return await self.inner.count(which, by=by)
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        rules.check_pattern(pattern)
+        with self._observed("queues"):
+            return await self.inner.queues(pattern)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        with self._observed("workers"):
+            return await self.inner.workers()
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """See the contract."""
+        self.capabilities.require(Feature.LOG_LINES)
+        with self._observed("log_lines"):
+            return await self.inner.log_lines(ref)
+
+    def _check_filter(self, which: JobFilter) -> None:
+        for pattern in which.queues or ():
+            rules.check_pattern(pattern)
+        if which.org_id is not None:
+            self.capabilities.require(Feature.ORGANISATIONS)
+        for field in ("created_after", "created_before", "finished_before"):
+            moment = getattr(which, field)
+            if moment is not None:
+                rules.check_moment(field, moment)
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        rules.check_text("reason", reason)
+        with self._observed("cancel", limit):
+            return await self.inner.cancel(which, reason=reason, limit=limit)
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        self.capabilities.require(Feature.REPLAY)
+        with self._observed("replay", limit):
+            return await self.inner.replay(which, limit=limit)
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        with self._observed("delete", limit):
+            return await self.inner.delete(which, limit=limit)
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        self.capabilities.require(Feature.EDIT)
+        if change.priority is not UNSET:
+            rules.check_priority(change.priority)
+            self.capabilities.require(Feature.PRIORITY)
+        if change.run_at is not UNSET:
+            rules.check_moment("run_at", change.run_at)
+        if change.max_attempts is not UNSET:
+            rules.check_at_least("max_attempts", change.max_attempts, 1)
+        with self._observed("edit"):
+            return await self.inner.edit(ref, change)
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        rules.check_queue_name(queue)
+        self._check_change(change)
+        with self._observed("configure"):
+            return await self.inner.configure(queue, change)
+
+    def _check_change(self, change: QueueChange) -> None:
+        require = self.capabilities.require
+        if change.paused is not UNSET:
+            require(Feature.PAUSE)
+        if change.rate is not UNSET:
+            require(Feature.RATE)
+            if change.rate is not None and change.rate.burst > 1:
+                require(Feature.BURST)
+        if change.concurrency is not UNSET:
+            require(Feature.CONCURRENCY)
+            if change.concurrency is not None:
+                rules.check_at_least("concurrency", change.concurrency, 1)
+        if change.weight is not UNSET:
+            require(Feature.WEIGHT)
+            rules.check_at_least("weight", change.weight, 1)
+        if change.lease is not UNSET and change.lease is not None and change.lease < timedelta(seconds=1):
+            raise InvalidJob("lease", change.lease, "must be at least a second: a worker beats several times within it")
+        if change.max_attempts is not UNSET or change.backoff is not UNSET:
+            require(Feature.QUEUE_DEFAULTS)
+            if change.max_attempts is not UNSET and change.max_attempts is not None:
+                rules.check_at_least("max_attempts", change.max_attempts, 1)
+        if change.retention is not UNSET:
+            require(Feature.RETENTION)
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        self.capabilities.require(Feature.LEADER)
+        with self._observed("elect"):
+            return await self.inner.elect(candidate, lease=lease, holding=holding)
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        with self._observed("resign"):
+            await self.inner.resign(term)
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("promote", limit):
+            return await self.inner.promote(term, limit=limit)
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("rescue", limit):
+            return await self.inner.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=limit)
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("prune", limit):
+            return await self.inner.prune(term, limit=limit)

@@ -1,0 +1,331 @@
+"""The values that pass through the seam: frozen, typed, and the same for every engine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from onward.backoff import Backoff
+from onward.errors import InvalidJob
+from onward.job import JobRef
+from onward.lifecycle import MAX_ATTEMPTS, Outcome, State
+
+T = TypeVar("T")
+
+DEFAULT_LEASE: Final = timedelta(seconds=30)
+
+Token = tuple[int | str, ...]
+"""Names one claim of one job. Opaque to everyone but the engine that made it; every write after the claim matches it."""
+
+
+# Work -----------------------------------------------------------------------------------------------------------------
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a worker's hands, with what is needed to run it and no more."""
+
+    ref: JobRef
+    token: Token
+    type: str
+    payload: str
+    """JSON text."""
+    attempts: int
+    """Counting this run, where it has started."""
+    started: bool
+    """False: claimed ahead of a free slot; :meth:`Work.start` must come before the handler."""
+    max_attempts: int = MAX_ATTEMPTS
+    crashes: int = 0
+    is_suspect: bool = False
+    """Must be the only job running in its process."""
+    org_id: str | None = None
+    priority: int = 0
+    backoff: Backoff | None = None
+    waited: float = 0.0
+    """Seconds between becoming ready and being claimed, by the store's clock."""
+    start_within: float | None = None
+    """On a limited queue: the handler must start this many seconds after the claim was asked for, or the job be released.
+    A rate is counted at the handler's start; a worker that was stopped in between would start in somebody else's window."""
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker can take now."""
+
+    worker_id: str
+    queues: tuple[str, ...] = ("*",)
+    """Names and patterns. A claim is fair across all queues that match."""
+    slots: int = 1
+    """Handlers that can start at once: so many jobs come started."""
+    ahead: int = 0
+    """So many more may come claimed, to be started when a slot is free. Never from a limited queue."""
+    lease: timedelta = DEFAULT_LEASE
+    """Where the queue does not say otherwise."""
+    alone: bool = False
+    """Nothing else runs in this process: one suspect may come, and nothing but it."""
+    types: frozenset[str] | None = None
+    """Only jobs of these types, where the engine can; None: all."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim gave."""
+
+    claims: tuple[Claim, ...] = ()
+    suspects_wait: bool = False
+    """A suspect waits in these queues: ask for it alone when nothing else runs."""
+    again_in: float | None = None
+    """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """How the run of one claim ended."""
+
+    claim: Claim
+    outcome: Outcome
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One round trip: outcomes in, then starts, then new claims out, in that order."""
+
+    settlements: tuple[Settlement, ...] = ()
+    starts: tuple[Claim, ...] = ()
+    request: ClaimRequest | None = None
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer. A lost claim is an answer, not an exception."""
+
+    lost: frozenset[Token] = frozenset()
+    """Settlements that were not recorded, and starts that were not made: the claim is somebody else's, or nobody's."""
+    claimed: Claims = Claims()
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker as it registers itself (O5)."""
+
+    id: str
+    hostname: str
+    pool_size: int
+    version: str
+    queues: tuple[str, ...] = ("*",)
+    types: tuple[str, ...] = ()
+    """The tasks it has handlers for."""
+    started_at: datetime | None = None
+    last_heartbeat: datetime | None = None
+    is_leader: bool = False
+    leader_until: datetime | None = None
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a heartbeat."""
+
+    lost: frozenset[Token] = frozenset()
+    """Held by us no longer."""
+    cancelled: frozenset[Token] = frozenset()
+    """Of those: taken back on request, so the handler should stop."""
+
+
+class SignalKind(StrEnum):
+    """Why a worker may want to look at the store."""
+
+    WORK = "work"
+    CHANGED = "changed"
+    CANCELLED = "cancelled"
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """Something has changed in the store. A hint: never the only way to learn of it."""
+
+    kind: SignalKind
+    ref: JobRef | None = None
+
+
+# Read -----------------------------------------------------------------------------------------------------------------
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs: every field given must hold; nothing given is every job."""
+
+    refs: tuple[JobRef, ...] | None = None
+    ids: tuple[str, ...] | None = None
+    """Where ids are global."""
+    queues: tuple[str, ...] | None = None
+    """Names and patterns."""
+    types: tuple[str, ...] | None = None
+    states: frozenset[State] | None = None
+    org_id: str | None = None
+    worker_id: str | None = None
+    error_contains: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    finished_before: datetime | None = None
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """Some of what was found, and where to go on."""
+
+    items: tuple[T, ...] = ()
+    after: str | None = None
+    """Hand it in for the next page; None: there is none."""
+
+
+class GroupBy(StrEnum):
+    """What to count by."""
+
+    STATE = "state"
+    QUEUE = "queue"
+    TYPE = "type"
+    ORG = "org_id"
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a handler wrote about its job."""
+
+    at: datetime
+    line: str
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most ``count`` handler starts in any ``period``, across all workers and restarts.
+
+    ``burst`` lets so many start at once after a quiet time. The promise for any window stays, so the sustained rate is
+    lower by (burst - 1) / count.
+    """
+
+    count: int
+    period: timedelta = timedelta(minutes=1)
+    burst: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be kept."""
+        if type(self.count) is not int or self.count < 1:
+            raise InvalidJob("rate.count", self.count, "must be a whole number of at least 1")
+        if not timedelta(milliseconds=10) <= self.period <= timedelta(days=366):
+            raise InvalidJob("rate.period", self.period, "must be between 10 ms and a year")
+        if type(self.burst) is not int or not 1 <= self.burst <= self.count:
+            raise InvalidJob("rate.burst", self.burst, f"must be between 1 and rate.count ({self.count})")
+
+    @property
+    def slack(self) -> timedelta:
+        """How much longer than ``period`` the starts of ``count + 1`` jobs are planned to take.
+
+        Half of it lets a worker that came late for a slot catch up, so that the rate is used; half of it is the time
+        that a handler may take from its slot to its first line. Together they keep any window within the count.
+        """
+        return min(self.period / 50, timedelta(seconds=2))
+
+    @property
+    def spacing(self) -> timedelta:
+        """The time between two slots."""
+        return (self.period + self.slack) / (self.count - self.burst + 1)
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long finished jobs are kept; None: until purged. A job goes when its age or its queue's count says so."""
+
+    completed: timedelta | None = timedelta(days=7)
+    completed_count: int | None = None
+    failed: timedelta | None = None
+    """Failed jobs and dead letters."""
+    failed_count: int | None = None
+    cancelled: timedelta | None = timedelta(days=7)
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue is told to do."""
+
+    paused: bool = False
+    rate: Rate | None = None
+    concurrency: int | None = None
+    """Jobs of this queue held at once, by all workers together."""
+    weight: int = 1
+    """Its share of a claim over several queues."""
+    lease: timedelta | None = None
+    """How long a silent worker keeps its jobs; None: as the worker asks, 30 s."""
+    max_attempts: int | None = None
+    """For jobs that do not say."""
+    backoff: Backoff | None = None
+    """For jobs that do not say."""
+    retention: Retention = Retention()
+
+
+class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings to be changed; what is not given stays as it is."""
+
+    paused: bool | UnsetType = UNSET
+    rate: Rate | None | UnsetType = UNSET
+    concurrency: int | None | UnsetType = UNSET
+    weight: int | UnsetType = UNSET
+    lease: timedelta | None | UnsetType = UNSET
+    max_attempts: int | None | UnsetType = UNSET
+    backoff: Backoff | None | UnsetType = UNSET
+    retention: Retention | UnsetType = UNSET
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it stands."""
+
+    name: str
+    settings: QueueSettings = QueueSettings()
+    counts: dict[State, int] = {}
+    oldest_ready_at: datetime | None = None
+    """When the job that has waited longest became ready."""
+    next_slot_at: datetime | None = None
+    """On a limited queue: when the next job may start."""
+
+
+class JobChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be changed of a job that waits."""
+
+    priority: int | UnsetType = UNSET
+    payload: str | UnsetType = UNSET
+    run_at: datetime | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A job that an operator's verb has moved, and the state it had before."""
+
+    ref: JobRef
+    before: State
+
+
+# Steward --------------------------------------------------------------------------------------------------------------
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One tenure of one leader. Every write that only a leader may do matches it (O6)."""
+
+    number: int
+    leader_id: str
+    until: datetime
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step of upkeep did."""
+
+    changed: int = 0
+    queues: frozenset[str] = frozenset()
+    """Where work has become ready."""
+    more: bool = False
+    """It stopped at its limit: call again at once."""
+    next_in: float | None = None
+    """Seconds until there will be something to do; None: unknown."""
+    buried: int = 0
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine stands on."""
+
+    engine: str
+    server: str
+    schema: int | None = None
+    """The newest migration applied; None where the schema is not ours."""
+    durability: str = ""
+    """What survives a power cut, in plain words."""
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,1 @@
+"""The stores that Onward can stand on, one package each."""

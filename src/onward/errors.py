@@ -1,0 +1,109 @@
+"""Every exception that Onward raises, in one tree.
+
+::
+
+    OnwardError
+    ├── InvalidJob            a field of a job, queue or setting breaks a rule; nothing was written
+    │   └── PayloadTooLarge
+    ├── Unsupported           the engine cannot do what was asked; nothing was written
+    ├── ClaimLost             the caller no longer holds the job it wanted to finish
+    ├── JobNotFound
+    ├── JobFailed             the job whose result was awaited ended without one
+    ├── SchemaTooOld          the store's tables are older than this code: run ``onward migrate``
+    ├── SchemaTooNew          the store's tables are newer than this code: upgrade Onward
+    ├── SchemaChanged         an applied migration differs from the one shipped
+    └── StoreUnavailable      the store did not do what it was asked; try again or see the remedy
+        ├── StoreBusy         another program holds the write lock
+        ├── StoreFull         no space left
+        ├── StoreReadOnly     the store may not be written to
+        └── StoreCorrupt      the store is damaged or is no Onward store
+
+A message says what happened, to which field or file, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class OnwardError(Exception):
+    """The root of everything that Onward raises on purpose."""
+
+
+class InvalidJob(OnwardError, ValueError):
+    """A value breaks a rule. Raised before anything is written.
+
+    ``field`` names what was wrong, so that a caller can point at it.
+    """
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        self.field = field
+        self.value = value
+        self.rule = rule
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = f"{shown[:77]}..."
+        super().__init__(f"{field} = {shown}: {rule}")
+
+
+class PayloadTooLarge(InvalidJob):
+    """Payload and options together exceed the size limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__("payload", size, "exceeds the limit")
+        self.size = size
+        self.limit = limit
+        mebi = 1024 * 1024
+        self.args = (f"Job payload size {size / mebi:.1f} MB exceeds limit of {limit / mebi:.1f} MB",)
+
+
+class Unsupported(OnwardError):
+    """The engine does not offer a feature. Raised before anything is written."""
+
+    def __init__(self, engine: str, feature: str, note: str) -> None:
+        self.engine = engine
+        self.feature = feature
+        self.note = note
+        super().__init__(f"{engine} does not offer {feature}: {note}")
+
+
+class ClaimLost(OnwardError):
+    """Somebody else owns the job now, or it has ended: the outcome was not recorded."""
+
+
+class JobNotFound(OnwardError, LookupError):
+    """No job has that id."""
+
+
+class JobFailed(OnwardError):
+    """The job whose result was awaited has ended without a result."""
+
+
+class SchemaTooOld(OnwardError):
+    """The store's schema is older than this version of Onward needs."""
+
+
+class SchemaTooNew(OnwardError):
+    """The store's schema was made by a newer version of Onward."""
+
+
+class SchemaChanged(OnwardError):
+    """A migration that the store has applied is not the one that this version ships."""
+
+
+class StoreUnavailable(OnwardError):
+    """The store could not be reached or would not answer."""
+
+
+class StoreBusy(StoreUnavailable):
+    """Another program held the store's write lock for too long."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no space left; what was asked for was not written."""
+
+
+class StoreReadOnly(StoreUnavailable):
+    """The store may not be written to."""
+
+
+class StoreCorrupt(StoreUnavailable):
+    """The store is damaged, or is not an Onward store at all."""

@@ -1,0 +1,128 @@
+"""The values that people see: a job, a job to be, and what became of an enqueue. Frozen, typed, JSON-able."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from onward.backoff import Backoff
+from onward.lifecycle import MAX_ATTEMPTS, State
+
+
+class JobRef(msgspec.Struct, frozen=True, order=True):
+    """The name of a job: its queue and its id there.
+
+    Native ids are UUIDv7 and unique everywhere; foreign ones ("1", a bigint) only within their queue.
+    """
+
+    queue: str
+    id: str
+
+    def __str__(self) -> str:
+        """Show it as people type it."""
+        return f"{self.queue}:{self.id}"
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be, complete and checked: see :func:`onward.rules.check_job`."""
+
+    type: str
+    payload: str = "{}"
+    """JSON text."""
+    queue: str = "default"
+    org_id: str | None = None
+    priority: int = 0
+    """Higher is more urgent."""
+    idempotency_key: str | None = None
+    dedupe_key: str | None = None
+    delay: timedelta | None = None
+    """From the moment of enqueue by the store's clock. At most one of ``delay`` and ``run_at``."""
+    run_at: datetime | None = None
+    start_by: datetime | None = None
+    """Not started by then: cancelled as expired."""
+    max_attempts: int | None = None
+    """None: the queue's default, else 5."""
+    backoff: Backoff | None = None
+    """None: the queue's default, else 1 s doubling up to 60 s."""
+
+
+class Arrival(StrEnum):
+    """What an enqueue did."""
+
+    INSERTED = "inserted"
+    SAME_KEY = "same_key"
+    """A job of this type with this idempotency key exists already; this is its name."""
+    DEDUPED = "deduped"
+    """A job with this dedupe key is waiting or running; this is its name."""
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """The answer to an enqueue: which job stands for it now."""
+
+    ref: JobRef
+    arrival: Arrival = Arrival.INSERTED
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.ref.id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this call made the job."""
+        return self.arrival is Arrival.INSERTED
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One failed run, as kept with the job."""
+
+    attempt: int
+    at: datetime
+    kind: str
+    message: str
+    traceback: str | None = None
+    worker_id: str | None = None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as the store has it (O2)."""
+
+    id: str
+    type: str
+    queue: str
+    status: State
+    org_id: str | None = None
+    payload: Any = None
+    priority: int = 0
+    idempotency_key: str | None = None
+    dedupe_key: str | None = None
+    worker_id: str | None = None
+    attempts: int = 0
+    """Runs started and not given back."""
+    max_attempts: int = MAX_ATTEMPTS
+    crashes: int = 0
+    """Runs, alone in their process, that took the process with them."""
+    is_suspect: bool = False
+    """Was running in a process that died: runs alone until it has shown that it was not the cause."""
+    backoff: Backoff | None = None
+    last_error: str | None = None
+    errors: tuple[FailedAttempt, ...] = ()
+    progress: int | None = None
+    progress_message: str | None = None
+    result: Any = None
+    next_run_at: datetime | None = None
+    start_by: datetime | None = None
+    created_at: datetime
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    completed_at: datetime | None = None
+    """When it ended, however it ended."""
+    updated_at: datetime
+
+    @property
+    def ref(self) -> JobRef:
+        """The job's name."""
+        return JobRef(self.queue, self.id)

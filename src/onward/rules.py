@@ -1,0 +1,209 @@
+"""What a job, a queue name and a payload must be like (B3, B4, X5): checked before anything is written.
+
+The same limits and messages hold on every engine, so that a job which one store takes is not refused by the next.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from onward.errors import InvalidJob, PayloadTooLarge
+from onward.job import NewJob
+
+MAX_PAYLOAD: Final = 10 * 1024 * 1024
+"""Bytes of JSON, payload and options together."""
+MAX_PRIORITY: Final = 1_000_000
+MAX_QUEUE_NAME: Final = 120
+MAX_SAFE_INTEGER: Final = 2**53
+"""Beyond it JavaScript and JSON readers of other languages lose digits."""
+MAX_KEPT: Final = 10_000
+"""Keeping more finished jobs by count is allowed but slow to trim."""
+MAX_DEPTH: Final = 100
+"""Deeper payloads overflow the parsers of some stores."""
+MAX_LOG_LINES: Final = 1_000
+_LATEST: Final = datetime.max.year - 100
+
+_QUEUE_NAME = re.compile(r"[a-z0-9_.-]+(?:/[a-z0-9_.-]+)*")
+_PLAIN = frozenset({bool, type(None)})
+
+
+# Jobs -----------------------------------------------------------------------------------------------------------------
+
+
+def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
+    """Refuse a job that breaks a rule, naming the field, the value and the rule; else hand it back."""
+    if not isinstance(job.type, str) or not job.type.strip():
+        raise InvalidJob("type", job.type, "must be a non-empty string")
+    check_text("type", job.type)
+    if job.queue != "default":
+        check_queue_name(job.queue)
+    if job.priority:
+        check_priority(job.priority)
+    if job.max_attempts is not None:
+        check_at_least("max_attempts", job.max_attempts, 1)
+    if job.delay is not None:
+        check_delay(job.delay)
+        if job.run_at is not None:
+            raise InvalidJob("run_at", job.run_at, "give delay or run_at, not both")
+    if job.run_at is not None:
+        check_moment("run_at", job.run_at)
+    if job.start_by is not None:
+        check_moment("start_by", job.start_by)
+    for field in ("org_id", "idempotency_key", "dedupe_key"):
+        text = getattr(job, field)
+        if text is not None:
+            if not isinstance(text, str) or not text:
+                raise InvalidJob(field, text, "must be a non-empty string, or None")
+            check_text(field, text)
+    size = len(job.payload)  # characters: bytes are counted only where they could matter
+    if size * 4 > max_payload:
+        size = len(job.payload.encode()) + len(msgspec.json.encode(_options_of(job)))
+        if size > max_payload:
+            raise PayloadTooLarge(size, max_payload)
+    return job
+
+
+def _options_of(job: NewJob) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in job.__struct_fields__ if name != "payload"}
+
+
+def check_priority(priority: int) -> int:
+    """Refuse a priority outside 0 … 1 000 000."""
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidJob("priority", priority, f"must be a whole number from 0 to {MAX_PRIORITY:,}")
+    return priority
+
+
+def check_at_least(field: str, value: int, least: int) -> int:
+    """Refuse what is no whole number, or too small a one."""
+    if type(value) is not int or not least <= value <= MAX_SAFE_INTEGER:
+        raise InvalidJob(field, value, f"must be a whole number of at least {least}")
+    return value
+
+
+def check_delay(delay: timedelta) -> timedelta:
+    """Refuse a negative delay."""
+    if not isinstance(delay, timedelta) or delay < timedelta(0):
+        raise InvalidJob("delay", delay, "must be a timedelta of zero or more")
+    if delay > timedelta(days=365 * 100):
+        raise InvalidJob("delay", delay, "must be less than a hundred years")
+    return delay
+
+
+def check_moment(field: str, moment: datetime) -> datetime:
+    """Refuse a moment without a time zone: it would mean something else on another machine."""
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise InvalidJob(field, moment, "must be a datetime with a time zone, such as datetime.now(UTC)")
+    if moment.year > _LATEST:
+        raise InvalidJob(field, moment, f"must be before the year {_LATEST}")
+    return moment
+
+
+def check_progress(progress: int) -> int:
+    """Refuse progress outside 0 … 100."""
+    if type(progress) is not int or not 0 <= progress <= 100:
+        raise InvalidJob("progress", progress, "must be a whole number from 0 to 100")
+    return progress
+
+
+def check_kept(field: str, keep: bool | int) -> int | None:
+    """Read BullMQ's way of saying how many finished jobs to keep: None for all, 0 for none, n for the last n."""
+    if keep is True:
+        return 0
+    if keep is False:
+        return None
+    if type(keep) is not int or keep < 0:
+        raise InvalidJob(field, keep, "must be true or 0 (delete at once), false (keep all), or n > 0 (keep the last n)")
+    if keep > MAX_KEPT:
+        warnings.warn(f"{field} = {keep}: keeping more than {MAX_KEPT:,} jobs by count is slow", stacklevel=2)
+    return keep
+
+
+def check_text(field: str, text: str) -> str:
+    """Refuse characters that not every store can keep."""
+    if "\0" in text:
+        raise InvalidJob(field, text, "must not contain NUL characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidJob(field, text, "must not contain lone surrogates: not valid Unicode text") from None
+    return text
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+def check_queue_name(name: str) -> str:
+    """Refuse a queue name that is no path of ``[a-z0-9_.-]+`` joined by ``/`` (X5)."""
+    if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
+        raise InvalidJob("queue", name, "must be lower-case letters, digits, '_', '.', '-', in parts joined by '/'")
+    if len(name) > MAX_QUEUE_NAME:
+        raise InvalidJob("queue", name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
+    return name
+
+
+def check_pattern(pattern: str) -> str:
+    """Refuse what is neither a queue name, nor a path ending in ``/*``, nor ``*`` for all."""
+    if pattern == "*":
+        return pattern
+    stem = pattern.removesuffix("/*") if isinstance(pattern, str) else pattern
+    if not isinstance(stem, str) or not _QUEUE_NAME.fullmatch(stem):
+        raise InvalidJob("queues", pattern, "must be a queue name, a path ending in '/*' (mail/*), or '*'")
+    return pattern
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a queue is one of a pattern's: ``mail/*`` is every queue below ``mail/``, at any depth."""
+    if pattern == "*":
+        return True
+    return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
+
+
+# Payloads -------------------------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any, *, field: str = "payload", max_size: int = MAX_PAYLOAD) -> str:
+    """Write a value as JSON that every store gives back unchanged, or say which part of it is not such (B4)."""
+    try:
+        plain = msgspec.to_builtins(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
+    _check_portable(plain, field, 0)
+    text = msgspec.json.encode(plain)
+    if len(text) > max_size:
+        raise PayloadTooLarge(len(text), max_size)
+    return text.decode()
+
+
+def _check_portable(value: Any, path: str, depth: int) -> None:
+    kind = type(value)
+    if kind is str:
+        if not value.isascii() or "\0" in value:
+            check_text(path, value)
+    elif kind is int:
+        if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+            raise InvalidJob(path, value, "must be within ±2^53: send larger whole numbers as strings")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise InvalidJob(path, value, "must be finite: JSON has no NaN and no Infinity")
+    elif kind is dict:
+        if depth >= MAX_DEPTH:
+            raise InvalidJob(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
+        for name, member in value.items():
+            if type(name) is not str:
+                raise InvalidJob(path, name, "must have strings as keys: JSON has no others")
+            _check_portable(name, path, depth)
+            _check_portable(member, f"{path}.{name}", depth + 1)
+    elif kind is list or kind is tuple:
+        if depth >= MAX_DEPTH:
+            raise InvalidJob(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
+        for index, member in enumerate(value):
+            _check_portable(member, f"{path}[{index}]", depth + 1)
+    elif kind not in _PLAIN:
+        raise InvalidJob(path, value, f"must be JSON-able, {kind.__name__} is not")
