@@ -1,0 +1,47 @@
+# Every target makes its own .venv when there is none. Nothing but python3 (3.11 or later) and the package registry is needed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# Each pytest process may itself start worker processes: more of these than four gains nothing.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
+.DEFAULT_GOAL := help
+.PHONY: help test check mutants demo bench chaos clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+test: $(READY) ## Run the tests
+	$(PYTEST)
+
+check: $(READY) ## Do what CI does: lint, format, types, import rules, tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST)
+
+mutants: $(READY) ## Plant bugs, one at a time, and show that the tests find each
+	$(BIN)/python -m tests.mutants
+
+demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
+	$(BIN)/onward demo
+
+bench: $(READY) ## Measure against the bare store
+	$(BIN)/python -m bench
+
+chaos: $(READY) ## Kill workers at random for minutes, and account for every job
+	$(BIN)/python -m pytest tests/chaos -m slow --timeout 1800 --capture no
+
+clean: ## Remove .venv and everything that was made
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Onward needs Python 3.11 or later, $(PYTHON) is older: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
+		|| { echo "$(PYTHON) cannot make a virtualenv here; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
