@@ -12,7 +12,8 @@ import msgspec
 
 from onward.errors import InvalidJob
 
-# 2 ** 62 microseconds are 146 000 years: past this exponent every exponential policy has long met its cap or a timedelta's.
+# 2 ** 62 microseconds are 146 000 years: past this exponent every exponential policy has long met its cap or that of a
+# timedelta.
 _MOST_DOUBLINGS = 62
 _LONGEST = timedelta(days=36_500)
 

@@ -1,8 +1,8 @@
 """Keys by which jobs are told to be the same.
 
-``dedupe_key`` must come out byte for byte as JavaScript's ``JSON.stringify`` would write it over sorted keys (H4), because
-Node producers compute it too. Two things differ between the languages: how numbers are written, and the order of strings
-(JavaScript compares UTF-16 code units). Both are done here as JavaScript does them.
+``dedupe_key`` must come out byte for byte as JavaScript's ``JSON.stringify`` would write it over sorted keys (H4),
+because Node producers compute it too. Two things differ between the languages: how numbers are written, and the order
+of strings (JavaScript compares UTF-16 code units). Both are done here as JavaScript does them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 _quoted = json.encoder.encode_basestring
 
 
-def dedupe_key(type: str, org_id: str | None, payload: Any) -> str:  # noqa: A002
+def dedupe_key(type: str, org_id: str | None, payload: Any) -> str:
     """Build ``<type>::<org_id|global>::<payload as JSON with sorted keys>`` (H4)."""
     return f"{type}::{org_id or 'global'}::{canonical_json(payload)}"
 

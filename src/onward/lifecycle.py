@@ -81,9 +81,7 @@ MOVES: Final[Mapping[Move, tuple[frozenset[State], State]]] = {
 }
 """From which states a move may be made, and the state it leads to."""
 
-FENCED: Final = frozenset(
-    {Move.START, Move.COMPLETE, Move.RETRY, Move.FAIL, Move.BURY, Move.SNOOZE, Move.RELEASE}
-)
+FENCED: Final = frozenset({Move.START, Move.COMPLETE, Move.RETRY, Move.FAIL, Move.BURY, Move.SNOOZE, Move.RELEASE})
 """The moves of a worker on a job it holds: each matches the claim in the store's own statement."""
 
 MAX_ATTEMPTS: Final = 5

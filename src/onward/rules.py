@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +27,7 @@ MAX_KEPT: Final = 10_000
 MAX_DEPTH: Final = 100
 """Deeper payloads overflow the parsers of some stores."""
 MAX_LOG_LINES: Final = 1_000
-_LATEST: Final = datetime.max.year - 100
+_LATEST: Final = MAXYEAR - 100
 
 _QUEUE_NAME = re.compile(r"[a-z0-9_.-]+(?:/[a-z0-9_.-]+)*")
 _PLAIN = frozenset({bool, type(None)})
@@ -112,14 +112,16 @@ def check_progress(progress: int) -> int:
     return progress
 
 
-def check_kept(field: str, keep: bool | int) -> int | None:
+def check_kept(field: str, keep: bool | int) -> int | None:  # noqa: FBT001: BullMQ's own shape
     """Read BullMQ's way of saying how many finished jobs to keep: None for all, 0 for none, n for the last n."""
     if keep is True:
         return 0
     if keep is False:
         return None
     if type(keep) is not int or keep < 0:
-        raise InvalidJob(field, keep, "must be true or 0 (delete at once), false (keep all), or n > 0 (keep the last n)")
+        raise InvalidJob(
+            field, keep, "must be true or 0 (delete at once), false (keep all), or n > 0 (keep the last n)"
+        )
     if keep > MAX_KEPT:
         warnings.warn(f"{field} = {keep}: keeping more than {MAX_KEPT:,} jobs by count is slow", stacklevel=2)
     return keep

@@ -1,7 +1,7 @@
 """Numbered migrations: which there are, which a store has, and which are to come.
 
-An engine ships its steps as ``migrations/0001_name.sql`` and keeps in the store, for each one applied, its number and the
-checksum of its text. It takes the store's own lock, asks :func:`plan` what is missing, and applies that in the same
+An engine ships its steps as ``migrations/0001_name.sql`` and keeps in the store, for each one applied, its number and
+the checksum of its text. It takes the store's own lock, asks :func:`plan` what is missing, and applies that in the same
 transaction that records it: so ten workers may start at once, and a crash half-way leaves the old schema.
 """
 
@@ -34,10 +34,11 @@ class Migration:
 
 def load(package: str) -> tuple[Migration, ...]:
     """Read the steps that a package ships, in order; the numbers must run from 1 without a gap."""
-    found = []
-    for entry in files(package).joinpath("migrations").iterdir():
-        if match := _FILE.fullmatch(entry.name):
-            found.append(Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8")))
+    found = [
+        Migration(int(match[1]), match[2], entry.read_text(encoding="utf-8"))
+        for entry in files(package).joinpath("migrations").iterdir()
+        if (match := _FILE.fullmatch(entry.name))
+    ]
     found.sort(key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         message = f"migrations of {package} are not numbered 1 to {len(found)}"

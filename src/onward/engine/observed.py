@@ -61,7 +61,9 @@ Observer = Callable[[Observation], None]
 class ObservedEngine:
     """An engine, with the rules kept and the verbs observed."""
 
-    def __init__(self, engine: Engine, *, observer: Observer | None = None, max_payload: int = rules.MAX_PAYLOAD) -> None:
+    def __init__(
+        self, engine: Engine, *, observer: Observer | None = None, max_payload: int = rules.MAX_PAYLOAD
+    ) -> None:
         self.inner = engine
         self.observer = observer
         self._max_payload = max_payload

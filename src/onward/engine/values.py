@@ -19,7 +19,7 @@ T = TypeVar("T")
 DEFAULT_LEASE: Final = timedelta(seconds=30)
 
 Token = tuple[int | str, ...]
-"""Names one claim of one job. Opaque to everyone but the engine that made it; every write after the claim matches it."""
+"""Names one claim of one job. Opaque to all but the engine that made it; every write after the claim matches it."""
 
 
 # Work -----------------------------------------------------------------------------------------------------------------
@@ -47,8 +47,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     waited: float = 0.0
     """Seconds between becoming ready and being claimed, by the store's clock."""
     start_within: float | None = None
-    """On a limited queue: the handler must start this many seconds after the claim was asked for, or the job be released.
-    A rate is counted at the handler's start; a worker that was stopped in between would start in somebody else's window."""
+    """On a limited queue: the handler must start this many seconds after the claim was asked for, or the job be
+    released. A rate is counted at the handler's start; a worker that was stopped in between would start in somebody
+    else's window."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,12 +259,12 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
     """Settings to be changed; what is not given stays as it is."""
 
     paused: bool | UnsetType = UNSET
-    rate: Rate | None | UnsetType = UNSET
-    concurrency: int | None | UnsetType = UNSET
+    rate: Rate | UnsetType | None = UNSET
+    concurrency: int | UnsetType | None = UNSET
     weight: int | UnsetType = UNSET
-    lease: timedelta | None | UnsetType = UNSET
-    max_attempts: int | None | UnsetType = UNSET
-    backoff: Backoff | None | UnsetType = UNSET
+    lease: timedelta | UnsetType | None = UNSET
+    max_attempts: int | UnsetType | None = UNSET
+    backoff: Backoff | UnsetType | None = UNSET
     retention: Retention | UnsetType = UNSET
 
 
