@@ -12,9 +12,7 @@ import msgspec
 
 from onward.errors import InvalidJob
 
-# 2 ** 62 microseconds are 146 000 years: past this exponent every exponential policy has long met its cap or that of a
-# timedelta.
-_MOST_DOUBLINGS = 62
+# A century: beyond it a moment may leave the calendar.
 _LONGEST = timedelta(days=36_500)
 
 
@@ -74,9 +72,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def delay(self, attempts: int, *, random: Callable[[], float] = _random.random) -> timedelta:
         """Say how long to wait after the run that made ``attempts`` what it is now: 1 after the first failure."""
         seconds = self.base
-        if self.kind is BackoffKind.EXPONENTIAL:
+        if self.kind == BackoffKind.EXPONENTIAL:
             try:
-                seconds *= self.factor ** min(max(attempts - 1, 0), _MOST_DOUBLINGS)
+                seconds *= float(self.factor) ** max(attempts - 1, 0)
             except OverflowError:
                 seconds = _LONGEST.total_seconds()
         if self.cap is not None:

@@ -23,9 +23,15 @@ A message says what happened, to which field or file, and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class OnwardError(Exception):
     """The root of everything that Onward raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Survive the way back from another process: Python would rebuild an exception from its message alone."""
+        return _rebuilt, (type(self), self.args, self.__dict__)
 
 
 class InvalidJob(OnwardError, ValueError):
@@ -38,10 +44,7 @@ class InvalidJob(OnwardError, ValueError):
         self.field = field
         self.value = value
         self.rule = rule
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = f"{shown[:77]}..."
-        super().__init__(f"{field} = {shown}: {rule}")
+        super().__init__(f"{field} = {_shown(value)}: {rule}")
 
 
 class PayloadTooLarge(InvalidJob):
@@ -107,3 +110,17 @@ class StoreReadOnly(StoreUnavailable):
 
 class StoreCorrupt(StoreUnavailable):
     """The store is damaged, or is not an Onward store at all."""
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - nested too deep, too many digits, a faulty __repr__: the rule is what matters
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _rebuilt(kind: type[OnwardError], args: tuple[object, ...], state: dict[str, object]) -> OnwardError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json.encoder
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -34,12 +35,12 @@ def canonical_json(value: Any) -> str:
             return _quoted(value)
         case int():
             return str(value)
-        case float():
+        case float() if math.isfinite(value):
             return _javascript_number(value)
-        case Mapping():
+        case Mapping() if all(isinstance(name, str) for name in value):
             members = sorted(value.items(), key=_by_utf16)
             return "{" + ",".join(f"{_quoted(name)}:{canonical_json(member)}" for name, member in members) + "}"
-        case Sequence():
+        case list() | tuple():
             return "[" + ",".join(map(canonical_json, value)) + "]"
         case _:
             message = f"not a JSON value: {value!r}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from datetime import MAXYEAR, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -27,7 +27,12 @@ MAX_KEPT: Final = 10_000
 MAX_DEPTH: Final = 100
 """Deeper payloads overflow the parsers of some stores."""
 MAX_LOG_LINES: Final = 1_000
-_LATEST: Final = MAXYEAR - 100
+# Room for a time zone at one end, and for the longest delay at the other.
+_EARLIEST: Final = MINYEAR + 1
+_LATEST: Final = MAXYEAR - 101
+# A control character in JSON (\u0001) takes six bytes, UTF-8 at most four; options other than text take a few hundred.
+_WIDEST: Final = 6
+_OPTIONS_ROOM: Final = 1024
 
 _QUEUE_NAME = re.compile(r"[a-z0-9_.-]+(?:/[a-z0-9_.-]+)*")
 _PLAIN = frozenset({bool, type(None)})
@@ -43,7 +48,7 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
     check_text("type", job.type)
     if job.queue != "default":
         check_queue_name(job.queue)
-    if job.priority:
+    if job.priority != 0:
         check_priority(job.priority)
     if job.max_attempts is not None:
         check_at_least("max_attempts", job.max_attempts, 1)
@@ -55,14 +60,19 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
         check_moment("run_at", job.run_at)
     if job.start_by is not None:
         check_moment("start_by", job.start_by)
+    if not isinstance(job.payload, str):
+        raise InvalidJob("payload", job.payload, "must be JSON text, as encode_json writes it")
+    if not job.payload.isascii() or "\0" in job.payload:
+        check_text("payload", job.payload)
+    characters = len(job.payload) + len(job.type)
     for field in ("org_id", "idempotency_key", "dedupe_key"):
         text = getattr(job, field)
         if text is not None:
             if not isinstance(text, str) or not text:
                 raise InvalidJob(field, text, "must be a non-empty string, or None")
             check_text(field, text)
-    size = len(job.payload)  # characters: bytes are counted only where they could matter
-    if size * 4 > max_payload:
+            characters += len(text)
+    if characters * _WIDEST + _OPTIONS_ROOM > max_payload:  # bytes are counted only where they could matter
         size = len(job.payload.encode()) + len(msgspec.json.encode(_options_of(job)))
         if size > max_payload:
             raise PayloadTooLarge(size, max_payload)
@@ -100,8 +110,8 @@ def check_moment(field: str, moment: datetime) -> datetime:
     """Refuse a moment without a time zone: it would mean something else on another machine."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise InvalidJob(field, moment, "must be a datetime with a time zone, such as datetime.now(UTC)")
-    if moment.year > _LATEST:
-        raise InvalidJob(field, moment, f"must be before the year {_LATEST}")
+    if not _EARLIEST <= moment.year <= _LATEST:
+        raise InvalidJob(field, moment, f"must be in one of the years {_EARLIEST} to {_LATEST}")
     return moment
 
 

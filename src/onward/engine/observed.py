@@ -41,7 +41,7 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.errors import InvalidJob
+from onward.errors import InvalidJob, PayloadTooLarge
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 
@@ -282,6 +282,7 @@ class ObservedEngine:
         """See the contract."""
         self._check_filter(which)
         rules.check_text("reason", reason)
+        rules.check_at_least("limit", limit, 1)
         with self._observed("cancel", limit):
             return await self.inner.cancel(which, reason=reason, limit=limit)
 
@@ -289,12 +290,14 @@ class ObservedEngine:
         """See the contract."""
         self._check_filter(which)
         self.capabilities.require(Feature.REPLAY)
+        rules.check_at_least("limit", limit, 1)
         with self._observed("replay", limit):
             return await self.inner.replay(which, limit=limit)
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         self._check_filter(which)
+        rules.check_at_least("limit", limit, 1)
         with self._observed("delete", limit):
             return await self.inner.delete(which, limit=limit)
 
@@ -306,6 +309,9 @@ class ObservedEngine:
             self.capabilities.require(Feature.PRIORITY)
         if change.run_at is not UNSET:
             rules.check_moment("run_at", change.run_at)
+            self.capabilities.require(Feature.DELAY)
+        if change.payload is not UNSET and (size := len(change.payload.encode())) > self._max_payload:
+            raise PayloadTooLarge(size, self._max_payload)
         if change.max_attempts is not UNSET:
             rules.check_at_least("max_attempts", change.max_attempts, 1)
         with self._observed("edit"):
