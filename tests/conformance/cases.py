@@ -1,0 +1,305 @@
+"""The engines under test, and the back doors that a test needs into each one's store.
+
+An :class:`EngineCase` names an engine and makes empty stores for it. A :class:`Store` is one of them, made for one test: it
+hands out any number of handles, moves the store's clock, and does what no verb of the contract does: put a job where only
+later features could, change a row by hand, open a connection as a user's program would.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from onward.clock import ManualClock
+from onward.engine.capabilities import Capabilities, Feature, absent
+from onward.engine.contract import Engine
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.job import JobRef, NewJob
+from onward.lifecycle import Bury, Complete, Fail, Failure, Outcome, Release, Retry, State
+
+BOOM = Failure("ValueError", "boom", "Traceback: boom")
+
+
+def needs(*features: Feature) -> pytest.MarkDecorator:
+    """Say which features a test is about; engines without them are proven to refuse instead."""
+    return pytest.mark.needs(*features)
+
+
+class Planted(NamedTuple):
+    """A job that was put in a state, with the claim that led there and an older one."""
+
+    ref: JobRef
+    claim: Claim
+    stale: Claim
+
+
+class Caller(ABC):
+    """A user's own connection to the store's database: what ``within=`` is given."""
+
+    handle: Any
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Open a transaction."""
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """Write a row of the user's own."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """Read the user's own rows."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Keep what was written."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Undo what was written."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class Store(ABC):
+    """One real store, empty at first, for one test."""
+
+    address: str
+    """By which another process finds it: see :attr:`EngineCase.attach`."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self._handles: list[ObservedEngine] = []
+        self._callers: list[Caller] = []
+
+    # What each engine's case says
+
+    @abstractmethod
+    def bare(self) -> Engine:
+        """Make a further handle on this store, not yet open, on the store's clock."""
+
+    @abstractmethod
+    async def force(self, ref: JobRef, state: State) -> None:
+        """Put a waiting job in a state that no verb leads to yet."""
+
+    @abstractmethod
+    async def edit_by_hand(self, ref: JobRef) -> None:
+        """Change a job's payload as a person with a console would."""
+
+    @abstractmethod
+    def new_caller(self) -> Caller:
+        """Open a connection as a user's program would."""
+
+    @abstractmethod
+    def new_stranger(self) -> Caller:
+        """Open a connection of the right kind to another database."""
+
+    # What holds for all
+
+    async def connect(self) -> ObservedEngine:
+        """Open a further handle, closed with the store."""
+        handle = ObservedEngine(self.bare())
+        self._handles.append(handle)
+        await handle.open()
+        return handle
+
+    async def reconnect(self, handle: ObservedEngine) -> ObservedEngine:
+        """Close a handle as a program that ends would, and open another as the next one would."""
+        await handle.close()
+        return await self.connect()
+
+    def caller(self) -> Caller:
+        """Open a user's connection, closed with the store."""
+        self._callers.append(self.new_caller())
+        return self._callers[-1]
+
+    def stranger(self) -> Caller:
+        """Open a user's connection to another database, closed with the store."""
+        self._callers.append(self.new_stranger())
+        return self._callers[-1]
+
+    async def advance(self, by: timedelta | float) -> None:
+        """Move the store's clock."""
+        self.clock.advance(by)
+
+    async def close(self) -> None:
+        """Close everything that was opened through it."""
+        for caller in self._callers:
+            caller.close()
+        for handle in self._handles:
+            await handle.close()
+
+    async def plant(self, engine: ObservedEngine, state: State, *, queue: str = "planted") -> Planted:
+        """Put a new job in a state, by the engine's own verbs wherever they lead there.
+
+        Every planted job has been held twice, so that a token which once was good, and for illegal moves even the
+        newest one, can be tried on it.
+        """
+        (added,) = await engine.enqueue([NewJob(type="planted", queue=queue, payload='{"n": 1}')])
+        stale = await _take(engine, added.ref)
+        await _end(engine, stale, Release())
+        claim = await _take(engine, added.ref, started=state is not State.CLAIMED)
+        match state:
+            case State.CLAIMED | State.RUNNING:
+                pass
+            case State.SCHEDULED:
+                await _end(engine, claim, Retry(timedelta(minutes=1), BOOM))
+            case State.PENDING:
+                await _end(engine, claim, Release())
+            case State.BLOCKED:
+                await _end(engine, claim, Release())
+                await self.force(added.ref, State.BLOCKED)
+            case State.COMPLETED:
+                await _end(engine, claim, Complete('"done"'))
+            case State.FAILED:
+                await _end(engine, claim, Fail(BOOM))
+            case State.DEAD_LETTER:
+                await _end(engine, claim, Bury(BOOM))
+            case State.CANCELLED:
+                await engine.cancel(JobFilter(refs=(added.ref,)))
+        return Planted(added.ref, claim, stale)
+
+
+async def _take(engine: ObservedEngine, ref: JobRef, *, started: bool = True) -> Claim:
+    request = ClaimRequest(worker_id="planter", queues=(ref.queue,), slots=int(started), ahead=int(not started))
+    (claim,) = (await engine.claim(request)).claims
+    assert claim.ref == ref
+    return claim
+
+
+async def _end(engine: ObservedEngine, claim: Claim, outcome: Outcome) -> None:
+    assert not await engine.settle([Settlement(claim, outcome)])
+
+
+@dataclass(frozen=True)
+class EngineCase:
+    """An engine under test."""
+
+    name: str
+    make: Callable[[Path], Store]
+    """Makes an empty store; the folder is the test's own."""
+    attach: Callable[[str], ObservedEngine]
+    """Makes a handle on the store at an address, not yet open, on the store's real clock: for other processes."""
+    capable: Callable[[], Capabilities]
+    has_native_ids: bool
+    """Ids are ours: UUIDv7, and global (O2)."""
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What the engine says of itself, known before any store is made."""
+        return self.capable()
+
+
+class Lacking:
+    """An engine that says a feature is absent, and is otherwise the one it stands in front of.
+
+    With it an engine that has everything can show how it would refuse.
+    """
+
+    def __init__(self, engine: Engine, feature: Feature) -> None:
+        self._engine = engine
+        features = {**engine.capabilities.features, feature: absent(f"no {feature} in this test; do without")}
+        self.capabilities = replace(engine.capabilities, features=features)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+# SQLite ---------------------------------------------------------------------------------------------------------------
+
+
+class SQLiteStore(Store):
+    """A database file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self.path = folder / "jobs.db"
+        self.address = str(self.path)
+
+    def bare(self) -> Engine:
+        """See :class:`Store`."""
+        return SQLiteEngine(self.path, clock=self.clock)
+
+    async def force(self, ref: JobRef, state: State) -> None:
+        """See :class:`Store`."""
+        self._by_hand("update onward_job set state = ? where id = ?", state, ref.id)
+
+    async def edit_by_hand(self, ref: JobRef) -> None:
+        """See :class:`Store`."""
+        self._by_hand("update onward_job set payload = ? where id = ?", '{"by": "hand"}', ref.id)
+
+    def _by_hand(self, statement: str, *values: str) -> None:
+        connection = sqlite3.connect(self.path)
+        try:
+            with connection:
+                assert connection.execute(statement, values).rowcount == 1
+        finally:
+            connection.close()
+
+    def new_caller(self) -> Caller:
+        """See :class:`Store`."""
+        return SQLiteCaller(self.path)
+
+    def new_stranger(self) -> Caller:
+        """See :class:`Store`."""
+        return SQLiteCaller(self._folder / "elsewhere.db")
+
+
+class SQLiteCaller(Caller):
+    """A plain ``sqlite3`` connection, as ``sqlite3.connect`` gives it."""
+
+    handle: sqlite3.Connection
+
+    def __init__(self, path: Path) -> None:
+        self.handle = sqlite3.connect(path)
+        with self.handle:
+            self.handle.execute("create table if not exists note (text text)")
+
+    def begin(self) -> None:
+        """See :class:`Caller`."""
+        self.handle.execute("begin immediate")
+
+    def note(self, text: str) -> None:
+        """See :class:`Caller`."""
+        self.handle.execute("insert into note values (?)", (text,))
+
+    def notes(self) -> list[str]:
+        """See :class:`Caller`."""
+        return [text for (text,) in self.handle.execute("select text from note order by rowid")]
+
+    def commit(self) -> None:
+        """See :class:`Caller`."""
+        self.handle.commit()
+
+    def rollback(self) -> None:
+        """See :class:`Caller`."""
+        self.handle.rollback()
+
+    def close(self) -> None:
+        """See :class:`Caller`."""
+        self.handle.close()
+
+
+SQLITE = EngineCase(
+    name="sqlite",
+    make=SQLiteStore,
+    attach=lambda address: ObservedEngine(SQLiteEngine(address)),
+    capable=lambda: SQLiteEngine("never-opened.db").capabilities,
+    has_native_ids=True,
+)
+
+CASES = (SQLITE,)
+CASE_OF = {case.name: case for case in CASES}

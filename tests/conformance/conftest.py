@@ -1,0 +1,47 @@
+"""Every test here runs once for each engine case, on a store of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from onward.engine.observed import ObservedEngine
+from tests.conformance.cases import CASES, EngineCase, Store
+from tests.conformance.desk import Desk
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*features): what an engine must have for this test; see test_refusals.py")
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> EngineCase:
+    """The engine under test; left out where it lacks what the test needs."""
+    case: EngineCase = request.param
+    for mark in request.node.iter_markers("needs"):
+        for feature in mark.args:
+            if not case.capabilities.has(feature):
+                pytest.skip(f"{case.name}: {feature} is absent, and test_refusals.py shows that it says so")
+    return case
+
+
+@pytest.fixture
+async def store(case: EngineCase, tmp_path: Path) -> AsyncIterator[Store]:
+    """An empty store."""
+    store = case.make(tmp_path)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def engine(store: Store) -> ObservedEngine:
+    """An open handle on the store."""
+    return await store.connect()
+
+
+@pytest.fixture
+def desk(store: Store, engine: ObservedEngine) -> Desk:
+    """The sentences that tests are written in, said to the engine."""
+    return Desk(store, engine)

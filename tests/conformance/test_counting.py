@@ -1,0 +1,230 @@
+"""Attempts, crashes and suspects: what a run costs, and whom (Counting)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from onward.engine.capabilities import Feature
+from onward.engine.values import Claim
+from onward.job import JobRef
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State
+from tests.conformance.cases import BOOM, needs
+from tests.conformance.desk import PAST_LEASE, Desk
+
+SOON = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempts"),
+    [
+        (Complete(), 1),
+        (Retry(SOON, BOOM), 1),
+        (Fail(BOOM), 1),
+        (Bury(BOOM), 1),
+        (Snooze(SOON), 0),
+        (Release(), 0),
+    ],
+    ids=lambda value: type(value).__name__.lower() if not isinstance(value, int) else str(value),
+)
+async def test_what_a_run_costs(desk: Desk, outcome: Outcome, attempts: int):  # Counting
+    ref = await desk.add()
+    assert await desk.end(await desk.take_one(), outcome)
+    job = await desk.job(ref)
+    assert (job.attempts, job.crashes) == (attempts, 0)
+
+
+@needs(Feature.CLAIMED_STATE)
+async def test_giving_back_what_never_started_gives_back_nothing_more(desk: Desk):  # Counting
+    ref = await desk.add()
+    assert await desk.end(await desk.take_one(), Retry(SOON, BOOM))
+    await desk.wait(1)
+    (claim,) = await desk.take_ahead()
+    assert await desk.end(claim, Release())
+    assert (await desk.job(ref)).attempts == 1
+    (claim,) = await desk.take_ahead()
+    assert claim.attempts == 1
+    job = await desk.lose(claim)
+    assert (job.status, job.attempts, job.crashes, job.is_suspect) == (State.PENDING, 1, 0, False)
+
+
+async def test_snoozing_for_ever_never_uses_up_the_attempts(desk: Desk):  # Counting
+    ref = await desk.add(max_attempts=1)
+    for _ in range(4):
+        claim = await desk.take_one()
+        assert claim.attempts == 1
+        assert await desk.end(claim, Snooze(SOON))
+        await desk.wait(1)
+    assert await desk.end(await desk.take_one(), Complete())
+    assert (await desk.job(ref)).attempts == 1
+
+
+@needs(Feature.ERROR_HISTORY)
+async def test_the_errors_of_earlier_attempts_are_kept_beside_the_last(desk: Desk):  # O2, O8
+    ref = await desk.add()
+    moments = []
+    for number in (1, 2):
+        await desk.advance(1)
+        claim = await desk.take_one(worker=f"worker-{number}")
+        assert await desk.end(claim, Retry(SOON, Failure("KeyError", f"no {number}", f"trace {number}")))
+        moments.append(desk.now)
+        await desk.wait(1)
+    claim = await desk.take_one(worker="worker-3")
+    assert await desk.end(claim, Bury(Failure("Timeout", "")))
+    job = await desk.job(ref)
+    assert (job.status, job.last_error, job.attempts) == (State.DEAD_LETTER, "Timeout", 3)
+    assert [(error.attempt, error.kind, error.message, error.traceback, error.worker_id) for error in job.errors] == [
+        (1, "KeyError", "no 1", "trace 1", "worker-1"),
+        (2, "KeyError", "no 2", "trace 2", "worker-2"),
+        (3, "Timeout", "", None, "worker-3"),
+    ]
+    assert [error.at for error in job.errors] == [*moments, desk.now]
+
+
+async def test_the_end_says_why_whichever_end_it_is(desk: Desk):  # O8
+    for outcome, state, shown in [
+        (Fail(Failure("NoHandler", "no handler for greet")), State.FAILED, "NoHandler: no handler for greet"),
+        (Bury(BOOM), State.DEAD_LETTER, "ValueError: boom"),
+        (Cancel("the customer left"), State.CANCELLED, "the customer left"),
+    ]:
+        ref = await desk.add()
+        assert await desk.end(await desk.take_one(), outcome)
+        job = await desk.job(ref)
+        assert (job.status, job.completed_at) == (desk.engine.capabilities.shown(state), desk.now)
+        assert job.last_error is not None
+        assert shown in job.last_error
+        assert job.result is None
+
+
+@needs(Feature.CLAIMED_STATE)
+async def test_a_job_without_a_handler_fails_before_it_starts(desk: Desk):  # O8
+    ref = await desk.add()
+    (claim,) = await desk.take_ahead()
+    assert await desk.end(claim, Fail(Failure("NoHandler", "")))
+    job = await desk.job(ref)
+    assert (job.status, job.attempts, job.last_error) == (State.FAILED, 0, "NoHandler")
+
+
+# Loss and suspicion ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_lost_with_its_worker_gets_its_attempt_back(desk: Desk):  # Counting, O7
+    ref = await desk.add(max_attempts=1)
+    claim = await desk.take_one()
+    job = await desk.lose(claim)
+    assert (job.ref, job.status, job.attempts, job.worker_id) == (ref, State.PENDING, 0, None)
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_job_that_was_running_in_a_dead_process_is_a_suspect_without_blame(desk: Desk):  # Counting
+    await desk.add()
+    job = await desk.lose(await desk.take_one())
+    assert (job.is_suspect, job.crashes) == (True, 0)
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_suspect_comes_only_to_a_worker_that_asks_for_it_alone(desk: Desk):  # Counting
+    suspect = await suspected(desk)
+    others = await desk.add_many(2)
+    claims = await desk.claim(slots=5)
+    assert [claim.ref for claim in claims.claims] == others
+    assert claims.suspects_wait
+    (claim,) = await desk.take(slots=5, alone=True)
+    assert (claim.ref, claim.is_suspect, claim.started, claim.attempts) == (suspect, True, True, 1)
+    claims = await desk.claim(slots=5)
+    assert not claims.suspects_wait
+
+
+@needs(Feature.SUSPECTS)
+async def test_asking_alone_gives_one_suspect_and_nothing_but_it(desk: Desk):  # Counting
+    refs = await desk.add_many(2)
+    await desk.take(slots=2)
+    await desk.advance(PAST_LEASE)
+    await desk.rescue()
+    await desk.add()
+    claims = await desk.claim(slots=5, alone=True)
+    (claim,) = claims.claims
+    assert claim.ref in refs
+    assert claims.suspects_wait
+
+
+@needs(Feature.SUSPECTS)
+async def test_suspects_wait_is_said_of_the_queues_asked_for_only(desk: Desk):  # Counting
+    await suspected(desk, queue="a")
+    assert not (await desk.claim("b")).suspects_wait
+    assert (await desk.claim("a")).suspects_wait
+    assert await desk.take("b", alone=True) == ()
+
+
+@needs(Feature.SUSPECTS)
+async def test_crashing_alone_is_counted_and_the_third_time_buries(desk: Desk):  # Counting
+    ref = await suspected(desk, max_attempts=1)
+    for crashes in (1, 2):
+        job = await desk.lose(await desk.take_one(alone=True))
+        assert (job.status, job.crashes, job.attempts, job.is_suspect) == (State.PENDING, crashes, 0, True)
+    await desk.take_one(alone=True)
+    await desk.advance(PAST_LEASE)
+    batch = await desk.rescue()
+    assert (batch.changed, batch.buried) == (1, 1)
+    job = await desk.job(ref)
+    assert (job.status, job.crashes, job.completed_at) == (State.DEAD_LETTER, 3, desk.now)
+    assert job.last_error
+
+
+@needs(Feature.SUSPECTS)
+async def test_how_many_crashes_bury_is_the_callers_to_say(desk: Desk):  # Counting
+    await suspected(desk)
+    job = await desk.lose(await desk.take_one(alone=True), max_crashes=1)
+    assert (job.status, job.crashes) == (State.DEAD_LETTER, 1)
+
+
+@needs(Feature.SUSPECTS)
+async def test_the_neighbours_of_a_job_that_kills_its_worker_lose_nothing(desk: Desk):  # Counting
+    killer = await desk.add(queue="deadly", max_attempts=1)
+    neighbours = [await desk.add(max_attempts=1) for _ in range(3)]
+    await desk.take(slots=4)
+    await desk.advance(PAST_LEASE)
+    await desk.rescue()
+    for ref in neighbours:
+        claim = await desk.take_one("default", alone=True)
+        assert claim.ref in neighbours
+        assert await desk.end(claim, Complete())
+        job = await desk.job(ref)
+        assert (job.crashes, job.attempts) in {(0, 1), (0, 0)}
+    for _ in range(3):
+        await desk.lose(await desk.take_one("deadly", alone=True))
+    assert await desk.state(killer) is State.DEAD_LETTER
+    assert [await desk.state(ref) for ref in neighbours] == [State.COMPLETED] * 3
+
+
+@needs(Feature.SUSPECTS)
+async def test_a_suspect_that_fails_by_itself_is_cleared(desk: Desk):  # Counting
+    ref = await suspected(desk)
+    assert await desk.end(await desk.take_one(alone=True), Retry(SOON, BOOM))
+    await desk.wait(1)
+    job = await desk.job(ref)
+    assert (job.is_suspect, job.attempts) == (False, 1)
+    assert (await desk.take_one()).ref == ref
+
+
+@needs(Feature.SUSPECTS)
+async def test_losing_a_worker_never_uses_up_the_attempts(desk: Desk):  # Counting
+    ref = await desk.add(max_attempts=2)
+    for _ in range(2):
+        claim: Claim = await desk.take_one()
+        job = await desk.lose(claim)
+        assert (job.status, job.attempts) == (State.PENDING, 0)
+        assert await desk.end(await desk.take_one(alone=True), Snooze(SOON))
+        await desk.wait(1)
+        if (await desk.job(ref)).is_suspect:
+            return  # a snooze shows nothing, so it may stay a suspect; then it is no longer taken in company
+    assert (await desk.job(ref)).crashes == 0
+
+
+async def suspected(desk: Desk, **fields: object) -> JobRef:
+    """Add a job and let its worker die with it, so that it is a suspect."""
+    ref = await desk.add(**fields)
+    job = await desk.lose(await desk.take_one(ref.queue))
+    assert job.is_suspect
+    return ref
