@@ -95,6 +95,10 @@ def can_retry(status: State, attempts: int, max_attempts: int = MAX_ATTEMPTS) ->
     return status not in {State.COMPLETED, State.RUNNING} and attempts < max_attempts
 
 
+def _storable(text: str) -> str:
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
 class Failure(msgspec.Struct, frozen=True):
     """Why a run failed: text only, so that any store can keep it and nothing is ever rebuilt from it."""
 
@@ -102,6 +106,13 @@ class Failure(msgspec.Struct, frozen=True):
     """The class of the exception, or a word of ours such as ``NoHandler``."""
     message: str
     traceback: str | None = None
+
+    def __post_init__(self) -> None:
+        """Make it text that every store can keep: an outcome must never be lost over the wording of an error."""
+        for field in ("kind", "message", "traceback"):
+            text = getattr(self, field)
+            if text is not None:
+                msgspec.structs.force_setattr(self, field, _storable(text))
 
     def __str__(self) -> str:
         """Show it as one line, as ``last_error`` does."""
@@ -187,6 +198,10 @@ class Cancel(msgspec.Struct, frozen=True):
     """It is taken back."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        """Make the reason text that every store can keep."""
+        msgspec.structs.force_setattr(self, "reason", _storable(self.reason))
 
 
 Outcome = Complete | Retry | Fail | Bury | Snooze | Release | Cancel

@@ -1,0 +1,256 @@
+"""How the arguments of one function travel: by name, as one JSON object, checked against its annotations at both ends.
+
+A job that was enqueued is a job that can be called: the producer decodes what it has encoded, exactly as the worker will,
+and refuses there what would be refused here. Defaults stay the function's own: an argument that was not given is not in
+the payload. Types are what msgspec knows (dataclasses, Structs, attrs, datetime, UUID, Decimal, Enum, unions, …), and
+pydantic's models, which are known by their methods so that pydantic itself is never imported here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+
+import msgspec
+import msgspec.inspect
+from msgspec import UNSET
+
+from onward import rules
+from onward.context import JobContext
+from onward.errors import InvalidJob, PayloadTooLarge
+
+_NAMED: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
+_REFUSED: Final = {
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and a payload holds arguments by name: remove the '/'",
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: take one list instead",
+    inspect.Parameter.VAR_KEYWORD: "takes any names, so that a misspelt one would go unseen: take one dict instead",
+}
+
+
+class BadPayload(InvalidJob):
+    """Arguments do not fit the function they are for. ``field`` names the argument (``payload.to``)."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(field, value, rule)
+        # Without the value: this text is stored with the job, shown and logged, and a payload may hold secrets.
+        self.args = (f"{field}: {rule}",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the annotations say."""
+
+    names: frozenset[str]
+    required: frozenset[str]
+    order: tuple[str, ...]
+    context: str | None
+    """The parameter that takes the JobContext, which is no part of the payload."""
+    decoder: msgspec.json.Decoder[Any]
+    returns: Any
+
+
+class Arguments:
+    """The arguments of one function."""
+
+    def __init__(self, function: Callable[..., Any], *, name: str) -> None:
+        self._function = function
+        self._name = name
+        self._shape: _Shape | None = None
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind not in _NAMED:
+                raise InvalidJob(f"{name}({parameter})", parameter.name, _REFUSED[parameter.kind])
+        try:
+            self._shape = self._read()
+        except NameError:
+            self._shape = None  # an annotation names what the module defines further down: read it at the first use
+
+    @property
+    def context(self) -> str | None:
+        """The name of the parameter that takes the JobContext, if there is one."""
+        return self._read_once().context
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, max_size: int = rules.MAX_PAYLOAD) -> str:
+        """Write a call's arguments as a payload.
+
+        Raises:
+            BadPayload: an argument is missing, unknown or of another type than the function says.
+            PayloadTooLarge: there is too much of it.
+        """
+        shape = self._shape or self._read_once()
+        if args:
+            kwargs = self._by_name(shape, args, kwargs)
+        if not shape.required <= kwargs.keys() <= shape.names:
+            raise self._misnamed(shape, kwargs)
+        try:
+            text = to_json(kwargs, max_size=max_size)
+        except PayloadTooLarge:
+            raise
+        except InvalidJob as error:
+            raise self._unwritable(kwargs) or BadPayload(error.field, kwargs, error.rule) from None
+        self.decode(text)
+        return text
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Read a payload back into arguments by name.
+
+        Raises:
+            BadPayload: it does not fit the function.
+        """
+        shape = self._shape or self._read_once()
+        if payload == "{}" and not shape.required:
+            return {}
+        try:
+            values = shape.decoder.decode(payload)
+        except msgspec.ValidationError as error:
+            # msgspec says where only in the text: "Expected `str`, got `int` - at `$.to`".
+            rule, _, path = str(error).partition(" - at `$")
+            raise BadPayload(f"payload{path.rstrip('`')}", payload, rule) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadPayload("payload", payload, f"must be JSON: {error}") from None
+        arguments = msgspec.structs.asdict(values)
+        if len(shape.required) == len(shape.names):
+            return arguments
+        return {name: value for name, value in arguments.items() if value is not UNSET}
+
+    def read_result(self, value: Any) -> Any:
+        """Read a stored result back into what the function said that it returns."""
+        returns = self._read_once().returns
+        if returns is Any or returns is None or returns is type(None):
+            return value
+        try:
+            return msgspec.convert(value, returns, dec_hook=_validate_model, str_keys=True)
+        except msgspec.ValidationError as error:
+            rule = f"the stored result is not what {self._name}() says it returns: {error}"
+            raise InvalidJob("result", value, rule) from None
+
+    def _read_once(self) -> _Shape:
+        if self._shape is None:
+            try:
+                self._shape = self._read()
+            except NameError as error:
+                rule = (
+                    f"an annotation cannot be read ({error}): import it outside of `if TYPE_CHECKING`, and define it at "
+                    "the top of a module"
+                )
+                raise InvalidJob(f"{self._name}()", error.name, rule) from error
+        return self._shape
+
+    def _read(self) -> _Shape:
+        signature = inspect.signature(self._function)
+        hints = _hints_of(self._function)
+        context = None
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in signature.parameters.values():
+            hint = hints.get(parameter.name, Any)
+            if _is_context(hint):
+                if context is not None:
+                    raise InvalidJob(f"{self._name}({parameter})", parameter.name, "is a second JobContext: one is enough")
+                context = parameter.name
+                continue
+            self._check_type(str(parameter), hint)
+            default = msgspec.NODEFAULT if parameter.default is parameter.empty else UNSET
+            fields.append((parameter.name, hint, msgspec.field(default=default)))
+        arguments = msgspec.defstruct(self._name.title(), fields, kw_only=True, forbid_unknown_fields=True)
+        returns = hints.get("return", Any)
+        return _Shape(
+            names=frozenset(name for name, _, _ in fields),
+            required=frozenset(name for name, _, field in fields if field.default is msgspec.NODEFAULT),
+            order=tuple(p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD),
+            context=context,
+            decoder=msgspec.json.Decoder(arguments, dec_hook=_validate_model),
+            returns=returns if returns is None or _is_readable(returns) else Any,
+        )
+
+    def _check_type(self, parameter: str, hint: Any) -> None:
+        try:
+            known = msgspec.inspect.type_info(hint)
+            msgspec.json.Decoder(hint, dec_hook=_validate_model)
+        except TypeError as error:
+            raise InvalidJob(f"{self._name}({parameter})", hint, f"cannot be read from JSON: {error}") from None
+        if isinstance(known, msgspec.inspect.CustomType) and not _is_model(known.cls):
+            rule = "cannot be written as JSON: use a dataclass, a msgspec.Struct or a pydantic model, or pass its key"
+            raise InvalidJob(f"{self._name}({parameter})", hint, rule)
+
+    def _by_name(self, shape: _Shape, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        order = [name for name in shape.order if name != shape.context]
+        if len(args) > len(order):
+            rule = f"{self._name}() takes {len(order)} arguments by position, {len(args)} were given"
+            raise BadPayload("payload", args, rule)
+        named = dict(zip(order, args, strict=False))
+        for name in named.keys() & kwargs.keys():
+            raise BadPayload(f"payload.{name}", kwargs[name], f"was given to {self._name}() twice")
+        return named | dict(kwargs)
+
+    def _misnamed(self, shape: _Shape, kwargs: Mapping[str, Any]) -> BadPayload:
+        for name in kwargs:
+            if name not in shape.names:
+                rule = f"{self._name}() has no such argument{nearest(name, shape.names)}"
+                return BadPayload(f"payload.{name}", kwargs[name], rule)
+        missing = next(name for name in kwargs.keys() ^ shape.names if name in shape.required)
+        return BadPayload(f"payload.{missing}", None, f"{self._name}() needs this argument")
+
+    def _unwritable(self, kwargs: Mapping[str, Any]) -> BadPayload | None:
+        for name, value in kwargs.items():
+            try:
+                to_json(value, field=f"payload.{name}")
+            except InvalidJob as error:
+                return BadPayload(error.field, value, error.rule)
+        return None
+
+
+def to_json(value: Any, *, field: str = "payload", max_size: int = rules.MAX_PAYLOAD) -> str:
+    """Write a value as portable JSON (:func:`onward.rules.encode_json`), pydantic's models too."""
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_dump_model)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
+    return rules.encode_json(plain, field=field, max_size=max_size)
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Finish a sentence about an unknown name with the one that was probably meant, or with those that there are."""
+    if close := difflib.get_close_matches(name, known, n=1):
+        return f": did you mean {close[0]!r}?"
+    if not known:
+        return ": there are none"
+    shown = sorted(known)[:10]
+    return f": there {'is' if len(known) == 1 else 'are'} {', '.join(shown)}{', …' if len(known) > len(shown) else ''}"
+
+
+def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    if not inspect.isroutine(function):  # an object that can be called
+        function = type(function).__call__
+    return get_type_hints(function, include_extras=True)
+
+
+def _is_context(hint: Any) -> bool:
+    return hint is JobContext or (typing.get_origin(hint) is typing.Annotated and typing.get_args(hint)[0] is JobContext)
+
+
+def _is_model(kind: type) -> bool:
+    return hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+def _is_readable(hint: Any) -> bool:
+    try:
+        known = msgspec.inspect.type_info(hint)
+    except TypeError:
+        return False
+    return not isinstance(known, msgspec.inspect.CustomType) or _is_model(known.cls)
+
+
+def _dump_model(value: Any) -> Any:
+    if _is_model(type(value)):
+        return value.model_dump(mode="json")
+    kind = type(value).__qualname__
+    raise TypeError(f"{kind} cannot be written as JSON; use a dataclass, a msgspec.Struct or a pydantic model")
+
+
+def _validate_model(kind: type, value: Any) -> Any:
+    if _is_model(kind):
+        return kind.model_validate(value)  # type: ignore[attr-defined]
+    raise TypeError(f"{kind.__qualname__} cannot be read from JSON")

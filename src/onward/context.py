@@ -1,0 +1,188 @@
+"""What a handler can know and say about the job it runs.
+
+:class:`JobContext` is the handler's side; :class:`RunState` is the runner's, and holds what has been said until it is sent.
+Handlers run on the loop or on threads, so everything here may be called from either: appending to a deque and setting an
+attribute are each one step of the interpreter, and nothing here waits but ``complete_within``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from onward import rules
+from onward.engine.contract import Work
+from onward.engine.values import Claim, Settlement
+from onward.errors import ClaimLost
+from onward.job import JobRef
+from onward.lifecycle import Complete
+
+Encode = Callable[[Any], str | None]
+"""Writes a result as JSON."""
+
+
+class RunState:
+    """One run of one job, as its runner keeps it."""
+
+    __slots__ = ("claim", "encode", "engine", "is_settled", "is_stopped", "lines", "message", "on_note", "progress")
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        engine: Work | None = None,
+        encode: Encode | None = None,
+        on_note: Callable[[RunState], None] | None = None,
+    ) -> None:
+        self.claim = claim
+        self.engine = engine
+        self.encode = encode
+        self.on_note = on_note
+        """Called when there is something to report; from any thread."""
+        self.is_stopped = False
+        """The job was taken back, its claim is lost, or its time is up."""
+        self.is_settled = False
+        """The handler has completed the job in a transaction of its own."""
+        self.progress: int | None = None
+        self.message: str | None = None
+        self.lines: deque[str] | None = None
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether there is something to report."""
+        return bool(self.lines) or self.progress is not None
+
+    def take_notes(self) -> tuple[int | None, str | None, list[str]]:
+        """Hand over progress, its message and the log lines, and begin anew."""
+        progress, message, lines = self.progress, self.message, self.lines
+        self.progress = self.message = self.lines = None
+        return progress, message, list(lines or ())
+
+
+class JobContext:
+    """The job that a handler is running: declare a parameter of this type to be given it.
+
+    It is found by its annotation and is no part of the payload. Put it first and type checkers know that too::
+
+        @app.task
+        async def resize(context: JobContext, path: str) -> None:
+            context.progress(50, "half-way")
+    """
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+
+    @classmethod
+    def detached(cls, type: str = "detached") -> JobContext:
+        """Make one that belongs to no job, for calling a handler by hand: what it reports goes nowhere."""
+        ref = JobRef("default", "detached")
+        return cls(RunState(Claim(ref=ref, token=(), type=type, payload="{}", attempts=1, started=True)))
+
+    def __repr__(self) -> str:
+        """Name the job and the attempt."""
+        return f"<JobContext {self.type} {self.ref} attempt {self.attempt} of {self.max_attempts}>"
+
+    @property
+    def ref(self) -> JobRef:
+        """The job's name."""
+        return self._run.claim.ref
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._run.claim.ref.id
+
+    @property
+    def type(self) -> str:
+        """The name of the task."""
+        return self._run.claim.type
+
+    @property
+    def queue(self) -> str:
+        """The queue the job came from."""
+        return self._run.claim.ref.queue
+
+    @property
+    def org_id(self) -> str | None:
+        """The organisation the job belongs to."""
+        return self._run.claim.org_id
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is: 1 the first time. Snoozes and lost workers do not count."""
+        claim = self._run.claim
+        return claim.attempts if claim.started else claim.attempts + 1
+
+    @property
+    def max_attempts(self) -> int:
+        """The most runs that the job may have."""
+        return self._run.claim.max_attempts
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
+
+        An ``async`` handler is cancelled by itself; a plain one runs on a thread, which nobody can stop from outside, and
+        should look here now and then. What it returns after that is not recorded.
+        """
+        return self._run.is_stopped
+
+    def progress(self, value: int, message: str | None = None) -> None:
+        """Say how far it is, from 0 to 100. The newest value is stored a few times a second."""
+        rules.check_progress(value)
+        if message is not None:
+            rules.check_text("progress message", message)
+        run = self._run
+        run.message = message
+        run.progress = value
+        if run.on_note is not None:
+            run.on_note(run)
+
+    def log(self, line: str) -> None:
+        """Write a line about the job, kept with it: the newest 1 000."""
+        rules.check_text("log line", line)
+        run = self._run
+        lines = run.lines
+        if lines is None:
+            lines = run.lines = deque(maxlen=rules.MAX_LOG_LINES)
+        lines.append(line)
+        if run.on_note is not None:
+            run.on_note(run)
+
+    async def complete_within(self, connection: object, result: Any = None) -> None:
+        """Complete the job in a transaction of the handler's own, so that it is done if and only if that commits (X3).
+
+        Call it last before the commit. What the handler returns afterwards is not recorded. If the transaction is rolled
+        back after all, the run counts as failed.
+
+        Raises:
+            ClaimLost: the job is no longer held by this run; roll back.
+            Unsupported: the engine cannot take part in a transaction of yours.
+        """
+        engine, settlement = self._completion(result)
+        self._completed(await engine.settle([settlement], within=connection))
+
+    def complete_within_sync(self, connection: object, result: Any = None) -> None:
+        """Do the same from a plain function."""
+        engine, settlement = self._completion(result)
+        self._completed(engine.settle_sync([settlement], within=connection))
+
+    def _completion(self, result: Any) -> tuple[Work, Settlement]:
+        run = self._run
+        if run.engine is None or run.encode is None:
+            raise ClaimLost("this handler was called by hand: there is no job to complete")
+        if run.is_stopped:
+            raise self._lost()
+        return run.engine, Settlement(run.claim, Complete(run.encode(result)))
+
+    def _completed(self, lost: frozenset[Any]) -> None:
+        if lost:
+            self._run.is_stopped = True
+            raise self._lost()
+        self._run.is_settled = True
+
+    def _lost(self) -> ClaimLost:
+        return ClaimLost(f"job {self.ref} is no longer held by this run: roll back what it has written")

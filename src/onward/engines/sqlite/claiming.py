@@ -1,0 +1,331 @@
+"""Takes jobs: fair across queues, within their limits.
+
+A claim looks at *open* queues only: those where, as far as is known, a job could be taken now. It goes round them by name
+from where it left off, takes from each as many as its weight says, and closes those in which it finds nothing, or nothing
+yet. So a million jobs in one queue do not delay the first of another, and ten thousand queues that are paused, limited, full
+or empty cost a claim nothing.
+
+The rate (:class:`~onward.engine.values.Rate`): a limited queue has one number, the moment of its next slot. Taking a slot at
+*t* moves it to ``max(slot, t - credit) + spacing``. With the spacing of ``Rate`` no window of the period can hold more than
+``count`` handler starts, provided that each starts within ``start_within`` of its slot; see docs/explain/rates.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from onward.clock import MICROSECOND
+from onward.engine.values import Claim, ClaimRequest, Claims, Rate
+from onward.engines.sqlite.lane import Transaction
+from onward.engines.sqlite.rows import backoff_of, json_text
+from onward.engines.sqlite.statements import SQL
+from onward.job import JobRef
+
+_LAST_NAME = "\U0010ffff"
+_decode = msgspec.json.decode
+
+Ranges = list[tuple[str, str]]
+
+
+class Round:
+    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
+
+    def __init__(self) -> None:
+        self.next_name = ""
+        self.turns_left = 0
+        """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
+
+
+class _Queue(msgspec.Struct, array_like=True):
+    name: str
+    weight: int
+    lease_us: int | None
+    concurrency: int | None
+    rate_count: int | None
+    rate_period_us: int | None
+    rate_burst: int | None
+    next_slot_at: int
+
+    @property
+    def rate(self) -> Rate | None:
+        if self.rate_count is None or self.rate_period_us is None or self.rate_burst is None:
+            return None
+        return Rate(self.rate_count, timedelta(microseconds=self.rate_period_us), self.rate_burst)
+
+
+_queues_decoder = msgspec.json.Decoder(list[_Queue])
+
+
+@dataclass(slots=True)
+class _Taken:
+    """The jobs of one queue that a claim has picked."""
+
+    queue: str
+    rows: list[list[Any]]
+    lease_us: int
+    started: bool
+    start_within: float | None
+
+
+def ranges_of(patterns: Iterable[str]) -> Ranges:
+    """Turn names and patterns into ranges of names that do not overlap."""
+    spans = []
+    for pattern in patterns:
+        if pattern == "*":
+            spans.append(("", _LAST_NAME))
+        elif pattern.endswith("/*"):
+            spans.append((pattern[:-1], pattern[:-2] + "0"))  # "0" comes right after "/"
+        else:
+            spans.append((pattern, after(pattern)))
+    merged: Ranges = []
+    for first, end in sorted(spans):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((first, end))
+    return merged
+
+
+def after(name: str) -> str:
+    """Give a text that sorts right after a queue's name: no name has a character as low as this."""
+    return f"{name}!"
+
+
+def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Claims:
+    """Take what the request has room for."""
+    ranges = ranges_of(request.queues)
+    if request.alone:
+        return _claim_suspect(transaction, request, ranges)
+    room = request.slots + request.ahead
+    queues, suspects_wait = _open_queues(transaction, ranges, room, round_)
+    taken: list[_Taken] = []
+    if queues:
+        _go_round(transaction, request, queues, round_, taken)
+    claims = _take(transaction, request, taken, alone=False)
+    again_in = None
+    if len(claims) < room:
+        again_in = _next_slot_in(transaction, ranges)
+    return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
+
+
+def _open_queues(transaction: Transaction, ranges: Ranges, room: int, round_: Round) -> tuple[list[_Queue], bool]:
+    """List the open queues in the order in which it is their turn, as many as could each give a job."""
+    if room < 1:
+        return [], False
+    queues, due, suspects_wait = _look(transaction, ranges, "", room)
+    if due:
+        transaction.connection.execute(SQL.queue_open_due, {"now": transaction.now})
+        queues, _, suspects_wait = _look(transaction, ranges, "", room)
+    if not round_.next_name or not queues:
+        return queues, suspects_wait
+    if len(queues) < room:  # all there are: turn them so that the next one comes first
+        ahead = [queue for queue in queues if queue.name >= round_.next_name]
+        return ahead + queues[: len(queues) - len(ahead)], suspects_wait
+    ahead, _, _ = _look(transaction, ranges, round_.next_name, room)
+    return ahead + [queue for queue in queues if queue.name < round_.next_name][: room - len(ahead)], suspects_wait
+
+
+def _look(transaction: Transaction, ranges: Ranges, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
+    listed, due, suspects_wait = transaction.connection.execute(
+        SQL.claim_look, {"ranges": json_text(ranges), "first": first, "limit": limit, "now": transaction.now}
+    ).fetchone()
+    return _queues_decoder.decode(listed), bool(due), bool(suspects_wait)
+
+
+def _go_round(
+    transaction: Transaction, request: ClaimRequest, queues: Sequence[_Queue], round_: Round, taken: list[_Taken]
+) -> None:
+    """Give each queue its turn, then let those with more to give fill what room is left."""
+    slots, ahead = request.slots, request.ahead
+    turns = max(1, (slots + ahead) // sum(queue.weight for queue in queues))
+    willing: list[_Queue] = []
+    for queue in queues:
+        turn = queue.weight * turns
+        if queue.name == round_.next_name and round_.turns_left:
+            turn = round_.turns_left
+        got, wants_more = _take_turn(transaction, request, queue, min(turn, slots + ahead), slots, taken)
+        slots, ahead = _room_after(got, slots, ahead)
+        if slots + ahead == 0:
+            left = turn - got
+            round_.turns_left = left if wants_more else 0
+            round_.next_name = queue.name if wants_more and left else after(queue.name)
+            return
+        if wants_more:
+            willing.append(queue)
+    round_.turns_left = 0
+    for queue in willing:
+        got, _ = _take_turn(transaction, request, queue, slots + ahead, slots, taken)
+        slots, ahead = _room_after(got, slots, ahead)
+        round_.next_name = after(queue.name)
+        if slots + ahead == 0:
+            return
+
+
+def _room_after(got: int, slots: int, ahead: int) -> tuple[int, int]:
+    """Take what was got from the free slots first."""
+    started = min(got, slots)
+    return slots - started, ahead - (got - started)
+
+
+def _take_turn(
+    transaction: Transaction, request: ClaimRequest, queue: _Queue, wanted: int, slots: int, taken: list[_Taken]
+) -> tuple[int, bool]:
+    """Pick at most ``wanted`` jobs of a queue; answer how many there were, and whether more might come."""
+    rate = queue.rate
+    limited = rate is not None or queue.concurrency is not None
+    if limited:
+        wanted = min(wanted, slots)  # a limited queue is never claimed ahead of a free slot
+        if wanted == 0:
+            return 0, False
+    already = sum(len(batch.rows) for batch in taken if batch.queue == queue.name)
+    allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
+    rows = _pick(transaction, queue.name, allowed, already) if allowed else []
+    got = len(rows)
+    if got:
+        lease_us = queue.lease_us or request.lease // MICROSECOND
+        start_within = None if rate is None else (rate.slack / 2).total_seconds()
+        started = min(got, slots)
+        if started:
+            taken.append(_Taken(queue.name, rows[:started], lease_us, started=True, start_within=start_within))
+        if got > started:
+            taken.append(_Taken(queue.name, rows[started:], lease_us, started=False, start_within=None))
+        if rate is not None:
+            reopens_at = _advance(transaction, queue, rate, got)
+    if got == wanted and (rate is None or reopens_at is None):
+        return got, True
+    closes_until = None
+    if allowed < wanted or (rate is not None and reopens_at is not None and got == allowed):
+        closes_until = reopens_at
+    transaction.connection.execute(SQL.queue_close, {"name": queue.name, "reopens_at": closes_until})
+    return got, False
+
+
+def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[list[Any]]:
+    text = transaction.connection.execute(
+        SQL.claim_pick, {"queue": queue, "limit": limit + already, "now": transaction.now}
+    ).fetchone()[0]
+    rows: list[list[Any]] = _decode(text)
+    return rows[already:]
+
+
+def _allowed(
+    transaction: Transaction, queue: _Queue, rate: Rate | None, wanted: int, already: int = 0
+) -> tuple[int, int | None]:
+    """Say how many jobs the queue's limits let go now, and when the rate lets the next one go if that is later.
+
+    ``already`` jobs of it have been picked by this claim and are not yet written.
+    """
+    reopens_at = None
+    if queue.concurrency is not None:
+        held = transaction.connection.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
+        wanted = min(wanted, max(0, queue.concurrency - held - already))
+    if rate is not None:
+        slots, reopens_at = _slots(queue, rate, wanted, transaction.now)
+        wanted = slots
+    return wanted, reopens_at
+
+
+def _slots(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
+    """Count the slots that are free now, up to ``wanted``."""
+    slot = _slot(queue, rate, now)
+    spacing, credit, burst = _terms(rate)
+    count = 0
+    while count < wanted and slot - burst <= now:
+        slot = max(slot, now - credit) + spacing
+        count += 1
+    return count, (slot - burst if slot - burst > now else None)
+
+
+def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
+    """Use up so many slots; answer when the next one comes, where that is later than now."""
+    now = transaction.now
+    slot = _slot(queue, rate, now)
+    spacing, credit, burst = _terms(rate)
+    for _ in range(count):
+        slot = max(slot, now - credit) + spacing
+    queue.next_slot_at = slot
+    transaction.connection.execute(SQL.queue_slot, {"name": queue.name, "next_slot_at": slot})
+    return slot - burst if slot - burst > now else None
+
+
+def _slot(queue: _Queue, rate: Rate, now: int) -> int:
+    """Read the next slot. None is ever further away than a full burst, unless the clock went back or the rate rose."""
+    spacing, _, burst = _terms(rate)
+    return min(queue.next_slot_at, now + spacing + burst)
+
+
+def _terms(rate: Rate) -> tuple[int, int, int]:
+    """Spacing, rounded up so as never to be too fast; what a late taker may catch up; how far a burst reaches ahead."""
+    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
+    return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
+
+
+def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Taken], *, alone: bool) -> list[Claim]:
+    """Make the picked jobs ours, in the store's own statement."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for batch in taken:
+        groups.setdefault((batch.lease_us, batch.started), []).extend(row[0] for row in batch.rows)
+    for (lease_us, started), seqs in groups.items():
+        transaction.connection.execute(
+            SQL.claim,
+            {
+                "seqs": json_text(seqs),
+                "worker_id": request.worker_id,
+                "lease_us": lease_us,
+                "started": int(started),
+                "alone": int(alone),
+                "now": transaction.now,
+            },
+        )
+    return [_claim_of(row, batch, transaction.now) for batch in taken for row in batch.rows]
+
+
+def _claim_of(row: Sequence[Any], batch: _Taken, now: int) -> Claim:
+    seq, job_id, type_, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no, ready_at = row[:13]
+    return Claim(
+        ref=JobRef(batch.queue, job_id),
+        token=(seq, claim_no + 1),
+        type=type_,
+        payload=payload,
+        attempts=attempts + batch.started,
+        started=batch.started,
+        max_attempts=max_attempts,
+        crashes=crashes,
+        is_suspect=bool(suspect),
+        org_id=org_id,
+        priority=priority,
+        backoff=backoff_of(backoff),
+        waited=(now - ready_at) / 1e6,
+        start_within=batch.start_within,
+    )
+
+
+def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Ranges) -> Claims:
+    """Take the suspect that has waited longest and that its queue lets go now."""
+    text = transaction.connection.execute(
+        SQL.claim_pick_suspect, {"ranges": json_text(ranges), "now": transaction.now}
+    ).fetchone()[0]
+    for row in _decode(text):
+        queue = _Queue(*row[13:21])
+        rate = queue.rate
+        allowed, _ = _allowed(transaction, queue, rate, 1)
+        if not allowed:
+            continue
+        start_within = None
+        if rate is not None:
+            _advance(transaction, queue, rate, 1)
+            start_within = (rate.slack / 2).total_seconds()
+        lease_us = queue.lease_us or request.lease // MICROSECOND
+        batch = _Taken(queue.name, [row], lease_us, started=True, start_within=start_within)
+        return Claims(claims=tuple(_take(transaction, request, [batch], alone=True)))
+    return Claims(again_in=_next_slot_in(transaction, ranges))
+
+
+def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:
+    found = transaction.connection.execute(SQL.claim_next_slot, {"ranges": json_text(ranges)}).fetchone()
+    return None if found is None else max(0, found[0] - transaction.now) / 1e6

@@ -1,0 +1,178 @@
+"""The database file: where it is, whether it can be trusted, how to connect, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+from onward.errors import (
+    OnwardError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+OLDEST_SQLITE: Final = (3, 37, 0)
+SAFE_CHECKPOINTS: Final = (3, 51, 3)
+"""Before it, two connections that checkpoint at once can corrupt the database."""
+
+LOG_SIZE_LIMIT: Final = 4 * 1024 * 1024
+"""What the write-ahead log is cut back to when it begins anew."""
+
+Synchronous = Literal["full", "normal"]
+
+_NETWORK_FILE_SYSTEMS: Final = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gpfs", "lustre", "ncpfs", "nfs",
+     "nfs4", "smb3", "smbfs"}
+)  # fmt: skip
+
+
+class Database:
+    """One SQLite file."""
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, *, synchronous: Synchronous = "full", busy_timeout: float = 5.0
+    ) -> None:
+        self._temporary: Path | None = None
+        if path is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="onward-"))
+            path = self._temporary / "jobs.db"
+        self.path = Path(path).absolute()
+        self.synchronous = synchronous
+        self.busy_timeout = busy_timeout
+
+    def __str__(self) -> str:
+        """Name it as errors do."""
+        return f"SQLite database {self.path}"
+
+    @property
+    def wal(self) -> Path:
+        """The write-ahead log beside it."""
+        return self.path.with_name(f"{self.path.name}-wal")
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether it goes when it is closed."""
+        return self._temporary is not None
+
+    def remove_if_temporary(self) -> None:
+        """Remove a private file and what stands beside it."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def check_place(self, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+        """Refuse a place where SQLite's locks do not hold, or where there is nothing to open."""
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            message = (
+                f"this Python has SQLite {sqlite3.sqlite_version}, Onward needs {'.'.join(map(str, OLDEST_SQLITE))}: "
+                "use a Python that is linked with a newer SQLite"
+            )
+            raise StoreUnavailable(message)
+        folder = self.path.parent
+        if not folder.is_dir():
+            message = f"{self}: the folder {folder} does not exist; make it first"
+            raise StoreUnavailable(message)
+        kind = file_system_of(folder, mounts=mounts)
+        if kind in _NETWORK_FILE_SYSTEMS:
+            message = (
+                f"{self} is on a network file system ({kind}), where SQLite's locks do not hold and jobs would be run "
+                "twice or lost: put the file on a local disk, or use postgresql:// for several machines"
+            )
+            raise StoreUnavailable(message)
+
+    def connect(self, *, read_only: bool = False) -> sqlite3.Connection:
+        """Open a connection with our settings, for use on one thread at a time."""
+        with translated(self):
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy_timeout,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            try:
+                mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+                if mode != "wal":
+                    message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
+                    raise StoreUnavailable(message)
+                connection.execute(f"pragma synchronous = {self.synchronous}")
+                # Checkpoints are ours to time: see Writer. SQLite's own would let two processes checkpoint at once.
+                connection.execute("pragma wal_autocheckpoint = 0")
+                connection.execute(f"pragma journal_size_limit = {LOG_SIZE_LIMIT}")
+                connection.execute("pragma cache_size = -65536")
+                connection.execute("pragma temp_store = memory")
+                if read_only:
+                    connection.execute("pragma query_only = 1")
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+
+def file_system_of(folder: Path, *, mounts: Path) -> str | None:
+    """Say what kind of file system a folder is on; None where that cannot be told."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    best: tuple[int, str | None] = (-1, None)
+    place = os.path.realpath(folder)
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = before.split(" ")[4].encode().decode("unicode_escape")
+        inside = point == "/" or place == point or place.startswith(f"{point}/")
+        if inside and len(point) >= best[0]:
+            best = (len(point), after.split(" ")[0])
+    return best[1]
+
+
+_REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
+    sqlite3.SQLITE_BUSY: (
+        StoreBusy,
+        "another program holds its write lock; end that program's transaction, or raise busy_timeout",
+    ),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "another connection holds a lock on it; end that connection's transaction"),
+    sqlite3.SQLITE_FULL: (StoreFull, "the disk is full; free some space, nothing was written"),
+    sqlite3.SQLITE_READONLY: (StoreReadOnly, "it may not be written to; check the permissions of the file and its folder"),
+    sqlite3.SQLITE_PERM: (StoreReadOnly, "access was refused; check the permissions of the file and its folder"),
+    sqlite3.SQLITE_CANTOPEN: (StoreUnavailable, "it cannot be opened; check the path and the permissions of its folder"),
+    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "it is damaged; restore a backup, or recover it with: sqlite3 FILE .recover"),
+    sqlite3.SQLITE_NOTADB: (StoreCorrupt, "it is not an SQLite database; give another path"),
+    sqlite3.SQLITE_IOERR: (StoreUnavailable, "reading or writing it failed; check the disk"),
+    sqlite3.SQLITE_NOMEM: (StoreUnavailable, "there was not enough memory"),
+}
+
+
+def translate(error: sqlite3.Error, database: Database) -> OnwardError | None:
+    """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return None
+    meaning = _REMEDIES.get(code & 0xFF)
+    if meaning is None:
+        return None
+    kind, remedy = meaning
+    return kind(f"{database}: {error}: {remedy}")
+
+
+@contextmanager
+def translated(database: Database) -> Iterator[None]:
+    """Let the store's errors out as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        ours = translate(error, database)
+        if ours is None:
+            raise
+        raise ours from error

@@ -1,0 +1,304 @@
+"""The engine: each verb handed to the writer's or the reader's lane, or done on the caller's own connection."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from onward.clock import Clock, SystemClock
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.engines.sqlite import claiming, enqueueing, holding, migrating, operating, reading, settling, stewarding
+from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
+from onward.engines.sqlite.lane import Lane, Transaction
+from onward.engines.sqlite.watching import Watcher
+from onward.errors import InvalidJob, SchemaTooOld
+from onward.job import Enqueued, Job, JobRef, NewJob
+
+T = TypeVar("T")
+
+CAPABILITIES: Final = Capabilities(
+    engine="SQLite",
+    features={
+        **dict.fromkeys(Feature, NATIVE),
+        Feature.PUSH: emulated("at once within a process; other processes see a change within a few milliseconds"),
+    },
+    folds={},
+)
+
+
+class SQLiteEngine:
+    """Jobs in one SQLite file, shared by the processes of one machine.
+
+    ``path`` None is a private temporary file that goes when the engine is closed. ``synchronous="full"`` keeps every
+    acknowledged job through a power cut; "normal" may lose the last moments, and never corrupts.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        clock: Clock | None = None,
+        synchronous: Synchronous = "full",
+        busy_timeout: float = 5.0,
+    ) -> None:
+        if synchronous not in ("full", "normal"):
+            raise InvalidJob("synchronous", synchronous, "must be 'full' or 'normal'")
+        self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
+        self._clock = clock or SystemClock()
+        self._watcher = Watcher(self.database)
+        self._writer = Lane(self.database, self._clock, writes=True, on_wake=self._watcher.tell)
+        self._reader = Lane(self.database, self._clock, writes=False)
+        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What SQLite can do."""
+        return CAPABILITIES
+
+    # Session
+
+    async def open(self) -> None:
+        """Make the file where there is none, and bring its schema up to date."""
+        self.database.check_place()
+        await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
+
+    async def close(self) -> None:
+        """Write what was asked, and let go of the file."""
+        self._watcher.close()
+        self._reader.close()
+        self._writer.close()
+        self.database.remove_if_temporary()
+
+    async def check(self) -> EngineInfo:
+        """Say what the engine stands on."""
+        self.database.check_place()
+        schema = await self._reader.ask(lambda transaction: migrating.check(transaction.connection, self.database))
+        durability = (
+            "every acknowledged job survives a power cut (synchronous=full)"
+            if self.database.synchronous == "full"
+            else "a power cut may lose the last moments; nothing is corrupted (synchronous=normal)"
+        )
+        warnings = []
+        if sqlite3.sqlite_version_info < SAFE_CHECKPOINTS:
+            warnings.append(
+                f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once (fixed in "
+                f"{'.'.join(map(str, SAFE_CHECKPOINTS))}). Onward's processes take turns. A connection of yours to this file, "
+                "such as one given as within=, should run: pragma wal_autocheckpoint = 0"
+            )
+        return EngineInfo(
+            engine="SQLite",
+            server=f"SQLite {sqlite3.sqlite_version}",
+            schema=schema,
+            durability=durability,
+            warnings=tuple(warnings),
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which file this is."""
+        return {"engine": "SQLite", "path": str(self.database.path), "synchronous": self.database.synchronous}
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
+        return await self._writer.ask(lambda transaction: enqueueing.enqueue(transaction, jobs))
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
+        return self._writer.ask_sync(lambda transaction: enqueueing.enqueue(transaction, jobs))
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        round_ = self._round(request)
+        return await self._writer.ask(lambda transaction: claiming.claim(transaction, request, round_))
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: settling.start(transaction, claims))
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return self._within(within, lambda transaction: settling.settle(transaction, settlements))
+        return await self._writer.ask(lambda transaction: settling.settle(transaction, settlements))
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return self._within(within, lambda transaction: settling.settle(transaction, settlements))
+        return self._writer.ask_sync(lambda transaction: settling.settle(transaction, settlements))
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        round_ = self._round(exchange.request)
+        return await self._writer.ask(lambda transaction: settling.exchange(transaction, exchange, round_))
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: holding.heartbeat(transaction, worker, claims), urgent=True)
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return self._writer.ask_sync(lambda transaction: holding.heartbeat(transaction, worker, claims), urgent=True)
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        await self._writer.ask(lambda transaction: holding.leave(transaction, worker_id))
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: holding.report(transaction, claim, progress, message, lines))
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:  # noqa: ARG002 - a file changes as a whole
+        """See the contract."""
+        return self._watcher.signals()
+
+    def _round(self, request: ClaimRequest | None) -> claiming.Round:
+        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: reading.get(transaction, ref))
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        return await self._reader.ask(
+            lambda transaction: reading.find(transaction, which, after, limit, newest_first=newest_first)
+        )
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: reading.count(transaction, which, by))
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: reading.queues(transaction, pattern))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        return await self._reader.ask(reading.workers)
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: reading.log_lines(transaction, ref))
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: operating.cancel(transaction, which, reason, limit))
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: operating.replay(transaction, which, limit))
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: operating.delete(transaction, which, limit))
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: operating.edit(transaction, ref, change))
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: operating.configure(transaction, queue, change))
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract. The leader's process also checkpoints the log, so that no other need do so."""
+        term = await self._writer.ask(lambda transaction: stewarding.elect(transaction, candidate, lease, holding))
+        self._writer.leads = term is not None
+        return term
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        self._writer.leads = False
+        await self._writer.ask(lambda transaction: stewarding.resign(transaction, term))
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: stewarding.promote(transaction, term, limit))
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._writer.ask(
+            lambda transaction: stewarding.rescue(transaction, term, worker_timeout, max_crashes, limit)
+        )
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: stewarding.prune(transaction, term, limit))
+
+    # The caller's transaction
+
+    def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
+        """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
+        if not isinstance(connection, sqlite3.Connection):
+            raise InvalidJob("within", connection, "must be a sqlite3.Connection to the same database file")
+        with translated(self.database):
+            self._check_same_file(connection)
+            factory, connection.row_factory = connection.row_factory, None
+            connection.execute("savepoint onward")
+            try:
+                done = work(Transaction(connection, self._clock.micros()))
+            except BaseException:
+                connection.execute("rollback to onward")
+                raise
+            finally:
+                connection.execute("release onward")
+                connection.row_factory = factory
+            return done
+
+    def _check_same_file(self, connection: sqlite3.Connection) -> None:
+        theirs = connection.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
+        if not theirs or not self.database.path.exists() or not os.path.samefile(theirs, self.database.path):
+            raise InvalidJob(
+                "within", theirs or ":memory:", f"must be a connection to {self.database.path}, where the jobs are kept"
+            )
+        if not migrating.applied(connection):
+            message = f"{self.database} has no jobs table yet: open the app first, or run onward migrate"
+            raise SchemaTooOld(message)

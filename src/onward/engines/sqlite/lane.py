@@ -1,0 +1,270 @@
+"""One thread, one connection: everything that is asked of it is done there, in the order it was asked.
+
+A :class:`Lane` takes requests from any thread or event loop and answers each in its own way (a future of the caller's loop,
+or a thread that waits). Requests that have piled up while the last transaction was being written share the next one: a
+hundred concurrent enqueues cost one write to the disk, and each caller is answered only when that write is durable. If one
+of them fails, the transaction is undone and each is done again alone, so that nobody suffers for another's fault.
+
+Why so few statements: each time SQLite works, Python lets go of its global lock, and a busy event loop takes up to 5 ms to
+give it back. So rows come as one JSON text and not one by one.
+
+After a fork the child starts a thread and a connection of its own; the parent's are left alone, not even closed, since
+closing would drop the parent's file locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+from onward.clock import Clock
+from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, translate
+from onward.engines.sqlite.turnstile import Turnstile
+from onward.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+_MOST_TOGETHER: Final = 64
+"""Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
+_CHECKPOINT_AS_LEADER: Final = LOG_SIZE_LIMIT
+_CHECKPOINT_BY_ANYONE: Final = 64 * 1024 * 1024
+_COMMITS_BETWEEN_LOOKS: Final = 16
+
+_abandoned: list[object] = []
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What a request works on."""
+
+    connection: sqlite3.Connection
+    now: int
+    """The store's clock when the transaction began."""
+    alone: bool = True
+    """No other request shares it: it may undo as it likes."""
+    woke: bool = False
+    """Set by a request that made work ready."""
+
+
+class TryAlone(Exception):  # noqa: N818 - not an error: a request asks to be done again by itself
+    """Raised by a request that cannot go on in company."""
+
+
+@dataclass(slots=True)
+class _Request(Generic[T]):
+    work: Callable[[Transaction], T]
+    loop: asyncio.AbstractEventLoop | None = None
+    future: asyncio.Future[T] | None = None
+    done: threading.Event | None = None
+    result: T | None = None
+    error: BaseException | None = None
+
+    def finish(self) -> None:
+        """Hand the answer over, on the caller's own thread."""
+        if self.future is None or self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)  # type: ignore[arg-type]
+
+
+@dataclass
+class Lane:
+    """A thread with a connection of its own, for writing or for reading."""
+
+    database: Database
+    clock: Clock
+    writes: bool
+    on_wake: Callable[[], None] = lambda: None
+    leads: bool = False
+    """This process is the leader: it checkpoints early, so that the others need not."""
+    _requests: deque[_Request[Any]] = field(default_factory=deque, init=False)
+    _urgent: deque[_Request[Any]] = field(default_factory=deque, init=False)
+    _bell: SimpleQueue[None] = field(default_factory=SimpleQueue, init=False)
+    """Rung once for each request; a ring that finds nothing to do is harmless."""
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _pid: int = field(default=0, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _closing: bool = field(default=False, init=False)
+    _commits: int = field(default=0, init=False)
+
+    # What callers see
+
+    async def ask(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Have work done on the lane's thread, from an event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(_Request(work, loop=loop, future=future), urgent=urgent)
+        return await future
+
+    def ask_sync(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Have work done on the lane's thread, and wait for it on this one."""
+        done = threading.Event()
+        request: _Request[T] = _Request(work, done=done)
+        self._submit(request, urgent=urgent)
+        done.wait()
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Finish what was asked, then end the thread and close the connection."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is None or self._pid != os.getpid():
+                return
+            self._closing = True
+        self._bell.put(None)
+        thread.join()
+
+    def _submit(self, request: _Request[Any], *, urgent: bool) -> None:
+        if self._thread is None or self._pid != os.getpid():
+            self._start()
+        (self._urgent if urgent else self._requests).append(request)
+        self._bell.put(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                if self._pid == os.getpid():
+                    return
+                _abandoned.append((self._thread, self._requests, self._urgent))
+            self._requests, self._urgent = deque(), deque()
+            self._bell = SimpleQueue()
+            self._closing = False
+            self._pid = os.getpid()
+            name = f"onward-sqlite-{'writer' if self.writes else 'reader'}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    # What the thread does
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        turnstile = Turnstile(self.database.path)
+        try:
+            while True:
+                self._bell.get()
+                requests = self._take()
+                if not requests:
+                    if self._closing:
+                        return
+                    continue
+                try:
+                    if connection is None:
+                        if self.writes:
+                            turnstile.open()
+                        connection = self._connect(turnstile)
+                    self._serve(connection, turnstile, requests)
+                except BaseException as error:  # noqa: BLE001 - a caller that waits must be answered whatever happens
+                    for request in requests:
+                        request.error, request.result = self._ours(error), None
+                    if connection is not None:  # whatever state it is in: the next request gets a new one
+                        connection.close()
+                        connection = None
+                self._answer(requests)
+        finally:
+            if connection is not None:
+                if self.writes:
+                    with turnstile.passed():
+                        connection.close()  # the last one to close checkpoints
+                else:
+                    connection.close()
+            turnstile.close()
+
+    def _take(self) -> list[_Request[Any]]:
+        """Take what has piled up, the urgent first."""
+        requests: list[_Request[Any]] = []
+        while len(requests) < _MOST_TOGETHER:
+            try:
+                requests.append(self._urgent.popleft() if self._urgent else self._requests.popleft())
+            except IndexError:
+                break
+        return requests
+
+    def _connect(self, turnstile: Turnstile) -> sqlite3.Connection:
+        with turnstile.passed():
+            return self.database.connect(read_only=not self.writes)
+
+    def _serve(self, connection: sqlite3.Connection, turnstile: Turnstile, requests: Sequence[_Request[Any]]) -> None:
+        if not self.writes:
+            for request in requests:
+                self._do([request], connection)
+            return
+        with turnstile.passed():
+            if not self._do(requests, connection):
+                for request in requests:
+                    self._do([request], connection)
+            self._checkpoint_when_due(connection)
+
+    def _do(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
+        """Do requests in one transaction; False: nothing was done, try them one by one."""
+        try:
+            connection.execute("begin immediate" if self.writes else "begin")
+            transaction = Transaction(connection, self.clock.micros(), alone=len(requests) == 1)
+            for request in requests:
+                request.result = request.work(transaction)
+            connection.execute("commit")
+        except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
+            if connection.in_transaction:
+                connection.execute("rollback")
+            if len(requests) > 1:
+                return False
+            if isinstance(error, TryAlone):  # pragma: no cover - a request that is alone has nothing to ask for
+                error = RuntimeError("a request that was alone asked to be alone")
+            requests[0].error, requests[0].result = self._ours(error), None
+        else:
+            if transaction.woke:
+                self.on_wake()
+        return True
+
+    def _ours(self, error: BaseException) -> BaseException:
+        if isinstance(error, sqlite3.Error):
+            ours = translate(error, self.database)
+            if ours is not None:
+                ours.__cause__ = error
+                return ours
+        if isinstance(error, OSError):
+            ours = StoreUnavailable(f"{self.database}: {error}")
+            ours.__cause__ = error
+            return ours
+        return error
+
+    def _answer(self, requests: Sequence[_Request[Any]]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Request[Any]]] = {}
+        for request in requests:
+            if request.loop is not None:
+                by_loop.setdefault(request.loop, []).append(request)
+            elif request.done is not None:
+                request.done.set()
+        for loop, answered in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_finish_all, answered)
+            except RuntimeError:  # the loop has closed: nobody waits there any more
+                continue
+
+    def _checkpoint_when_due(self, connection: sqlite3.Connection) -> None:
+        self._commits += 1
+        if self._commits % _COMMITS_BETWEEN_LOOKS:
+            return
+        try:
+            size = self.database.wal.stat().st_size
+        except OSError:
+            return
+        if size > (_CHECKPOINT_AS_LEADER if self.leads else _CHECKPOINT_BY_ANYONE):
+            # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it anew
+            # and cuts the file back to journal_size_limit.
+            connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+
+def _finish_all(requests: Sequence[_Request[Any]]) -> None:
+    for request in requests:
+        request.finish()

@@ -1,0 +1,151 @@
+-- The first schema. Times are microseconds since 1970, UTC. Needs SQLite 3.37.
+--
+-- One table holds live and finished jobs: partial indexes keep what is finished out of the way of what is not, and a row
+-- that ends is rewritten in place instead of being moved. Index predicates name `state`, which a claim changes: SQLite has
+-- no heap-only updates to lose by that, and a claim never walks over jobs that are running (docs/explain/sqlite.md).
+
+create table onward_job (
+  seq              integer primary key autoincrement,  -- never used again, so that an old claim cannot name a new job
+  id               text    not null,
+  queue            text    not null,
+  type             text    not null,
+  state            text    not null check (state in ('scheduled', 'blocked', 'pending', 'claimed', 'running',
+                                                     'completed', 'failed', 'dead_letter', 'cancelled')),
+  priority         integer not null,
+  org_id           text,
+  payload          text    not null,
+  attempts         integer not null default 0 check (attempts >= 0),
+  max_attempts     integer not null check (max_attempts >= 1),
+  crashes          integer not null default 0,
+  suspect          integer not null default 0,   -- was running in a process that died: runs alone
+  alone            integer not null default 0,   -- this run is the only one in its process
+  backoff          text,                         -- JSON; null: 1 s doubling up to 60 s
+  idempotency_key  text,
+  key_digest       blob,
+  dedupe_key       text,
+  dedupe_digest    blob,
+  next_run_at      integer,
+  start_by         integer,
+  claim_no         integer not null default 0,   -- the fence: only rises
+  worker_id        text,
+  lease_us         integer,
+  lease_until      integer,
+  created_at       integer not null,
+  ready_at         integer,
+  claimed_at       integer,
+  started_at       integer,
+  completed_at     integer,
+  updated_at       integer not null,
+  last_error       text,
+  errors           text,                         -- JSON array of failed attempts
+  progress         integer check (progress between 0 and 100),
+  progress_message text,
+  result           text,                         -- JSON
+  check ((state in ('claimed', 'running')) = (lease_until is not null)),
+  check ((state in ('completed', 'failed', 'dead_letter', 'cancelled')) = (completed_at is not null)),
+  check (state <> 'scheduled' or next_run_at is not null),
+  check (state <> 'pending' or ready_at is not null),
+  check (result is null or state = 'completed')
+);
+
+create unique index onward_job_id on onward_job (id);
+create index onward_job_claim on onward_job (queue, priority desc, ready_at) where state = 'pending' and suspect = 0;
+create index onward_job_suspect on onward_job (queue, ready_at) where state = 'pending' and suspect = 1;
+create index onward_job_held on onward_job (queue) where state in ('claimed', 'running');
+create index onward_job_promote on onward_job (next_run_at, queue) where state = 'scheduled';
+create index onward_job_blocked on onward_job (queue) where state = 'blocked';
+create index onward_job_expire on onward_job (start_by) where start_by is not null and completed_at is null;
+create index onward_job_prune on onward_job (queue, state, completed_at) where completed_at is not null;
+-- Keys of any length: only their digests are indexed. Finished jobs keep theirs for as long as they are kept (O4).
+create unique index onward_job_key on onward_job (key_digest) where key_digest is not null;
+create unique index onward_job_dedupe on onward_job (dedupe_digest) where dedupe_digest is not null and completed_at is null;
+
+-- Every statement of ours moves updated_at forward; this serves changes made by hand. A heartbeat sets lease_until only
+-- and is no change.
+create trigger onward_job_touch after update of
+  id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, suspect, backoff, idempotency_key,
+  dedupe_key, next_run_at, start_by, worker_id, last_error, errors, progress, progress_message, result
+on onward_job when new.updated_at <= old.updated_at
+begin
+  update onward_job
+     set updated_at = max(old.updated_at + 1, cast((julianday('now') - 2440587.5) * 86400000000 as integer))
+   where seq = new.seq;
+end;
+
+create table onward_log (
+  seq  integer not null,
+  no   integer not null,
+  at   integer not null,
+  line text    not null,
+  primary key (seq, no)
+) without rowid;
+
+create trigger onward_job_forget after delete on onward_job
+begin
+  delete from onward_log where seq = old.seq;
+end;
+
+create table onward_queue (
+  name                 text primary key,
+  paused               integer not null default 0,
+  rate_count           integer,
+  rate_period_us       integer,
+  rate_burst           integer,
+  next_slot_at         integer not null default 0,  -- limited queues: when the next job may start
+  concurrency          integer,
+  weight               integer not null default 1,
+  lease_us             integer,
+  max_attempts         integer,
+  backoff              text,
+  keep_completed_us    integer,
+  keep_completed_count integer,
+  keep_failed_us       integer,
+  keep_failed_count    integer,
+  keep_cancelled_us    integer,
+  -- A claim looks at open queues only, so its cost does not grow with those that are paused, limited, full or empty.
+  -- `open` may be 1 for nothing, and the claim that finds nothing sets it to 0; it is never 0 where a job could be claimed,
+  -- unless `reopens_at` says from when on one can.
+  open                 integer not null default 0,
+  reopens_at           integer,
+  created_at           integer not null,
+  check (paused = 0 or open = 0),
+  check ((rate_count is null) = (rate_period_us is null)),
+  check ((rate_count is null) = (rate_burst is null))
+) without rowid;
+
+create index onward_queue_open on onward_queue (name) where open = 1;
+create index onward_queue_reopen on onward_queue (reopens_at) where reopens_at is not null;
+
+create table onward_worker (
+  id             text primary key,
+  hostname       text    not null,
+  pool_size      integer not null,
+  version        text    not null,
+  queues         text    not null,  -- JSON array
+  types          text    not null,  -- JSON array
+  started_at     integer not null,
+  last_heartbeat integer not null
+) without rowid;
+
+-- One row at most: the present or last term. Numbers only rise.
+create table onward_leader (
+  one       integer primary key check (one = 1),
+  number    integer not null,
+  leader_id text    not null,
+  until     integer not null
+);
+
+-- For people with a console: times as text, and Harmonyk's words for the states (H6).
+create view onward_jobs as
+select id, queue, type, state,
+       case when state in ('scheduled', 'blocked', 'pending') then 'queued'
+            when state in ('claimed', 'running') then 'running'
+            when state = 'completed' then 'success'
+            else 'failed' end as status,
+       priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error, result,
+       strftime('%Y-%m-%dT%H:%M:%fZ', next_run_at / 1e6, 'unixepoch') as next_run_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1e6, 'unixepoch') as created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', started_at / 1e6, 'unixepoch') as started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', completed_at / 1e6, 'unixepoch') as completed_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', updated_at / 1e6, 'unixepoch') as updated_at
+  from onward_job;

@@ -1,0 +1,65 @@
+"""Takes turns at writing, across processes.
+
+SQLite's own way to wait for the write lock is to sleep and try again, longer each time: the loser sleeps while the winner
+comes back, and a busy writer starves another for seconds. Here a writer passes two gates, each a lock that the kernel
+queues for: *turn*, then *write*; with *write* in hand it lets go of *turn*. Who has just written must queue at *turn* behind
+the one that waits there for *write*, so everybody gets through in turn. A killed process lets go of its locks.
+
+The write gate also keeps two of our processes from checkpointing at once, which SQLite before 3.51.3 does not survive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; SQLite's own waiting must do there
+    fcntl = None  # type: ignore[assignment]
+
+
+class Turnstile:
+    """The two gates of one database file, as seen by one connection."""
+
+    def __init__(self, database: Path) -> None:
+        self._paths = (database.with_name(f"{database.name}-turn"), database.with_name(f"{database.name}-write"))
+        self._gates: tuple[int, int] | None = None
+
+    def open(self) -> None:
+        """Make the lock files where there are none."""
+        if fcntl is None or self._gates is not None:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        turn, write = (os.open(path, flags, 0o666) for path in self._paths)
+        self._gates = (turn, write)
+
+    def close(self) -> None:
+        """Let go of the lock files; they stay, for others may be using them."""
+        if self._gates is not None:
+            for gate in self._gates:
+                os.close(gate)
+            self._gates = None
+
+    @contextmanager
+    def passed(self) -> Iterator[None]:
+        """Wait for our turn to write, and keep it for the block."""
+        if self._gates is None:
+            yield
+            return
+        turn, write = self._gates
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(write, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(write, fcntl.LOCK_UN)
+
+    def files(self) -> tuple[Path, Path]:
+        """Name the lock files, for removing them with a temporary database."""
+        return self._paths

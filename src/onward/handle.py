@@ -1,0 +1,74 @@
+"""What an enqueue gives back: the name of the job, and a way to wait for how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from onward.control import as_duration
+from onward.errors import JobFailed, JobNotFound
+from onward.job import Arrival, Enqueued, Job, JobRef
+from onward.lifecycle import State
+from onward.results import Results
+
+R = TypeVar("R")
+
+
+class JobHandle(Generic[R]):
+    """A job that has been enqueued, typed by what its task returns."""
+
+    __slots__ = ("_decode", "_results", "arrival", "ref")
+
+    def __init__(self, enqueued: Enqueued, results: Results, decode: Callable[[Any], R]) -> None:
+        self.ref = enqueued.ref
+        """The job's name."""
+        self.arrival = enqueued.arrival
+        """What the enqueue did: made a job, or found one with the same key."""
+        self._results = results
+        self._decode = decode
+
+    def __repr__(self) -> str:
+        """Name the job."""
+        return f"<JobHandle {self.ref} {self.arrival}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.ref.id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the enqueue made the job, and did not find one with the same key."""
+        return self.arrival is Arrival.INSERTED
+
+    async def job(self) -> Job:
+        """Read the job as the store has it now.
+
+        Raises:
+            JobNotFound: it is gone: deleted, or no longer kept.
+        """
+        job = await self._results.read(self.ref)
+        if job is None:
+            raise _gone(self.ref)
+        return job
+
+    async def result(self, *, timeout: timedelta | float | None = None) -> R:
+        """Wait until the job has ended, and give what its handler returned.
+
+        Raises:
+            JobFailed: it ended without a result: failed, dead letter or cancelled.
+            JobNotFound: it is gone: deleted, or no longer kept.
+            TimeoutError: it has not ended in that time. The job goes on.
+        """
+        limit = None if timeout is None else as_duration("timeout", timeout).total_seconds()
+        job = await self._results.wait(self.ref, limit)
+        if job is None:
+            raise _gone(self.ref)
+        if job.status is not State.COMPLETED:
+            raise JobFailed(f"job {self.ref} ({job.type}) ended as {job.status}: {job.last_error or 'no reason given'}")
+        return self._decode(job.result)
+
+
+def _gone(ref: JobRef) -> JobNotFound:
+    return JobNotFound(f"job {ref} is gone: it was deleted, or its queue keeps finished jobs no longer than this")

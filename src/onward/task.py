@@ -1,0 +1,350 @@
+"""A task: a typed function, what is to become of its jobs, and the verbs that make them.
+
+Options never mix with arguments. What belongs to every job of a task is said once, in the decorator; what belongs to one
+job is said by :meth:`Task.using`, which gives a configured copy; and ``enqueue`` takes the function's own arguments and
+nothing else, so type checkers hold callers to its signature and no argument can be mistaken for an option.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from onward import keys, rules
+from onward.arguments import Arguments
+from onward.backoff import Backoff
+from onward.context import JobContext
+from onward.control import as_duration
+from onward.errors import InvalidJob
+from onward.handle import JobHandle
+from onward.job import NewJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Executor = Literal["auto", "thread", "process"]
+"""Where a handler runs: ``auto`` is the event loop for ``async def`` and a thread for ``def``."""
+
+RetryRules = Mapping[type[BaseException], Backoff | None]
+"""Which exceptions to retry otherwise than the job says: after that backoff, or (None) not at all. The nearest class in
+the exception's family decides, so ``{Exception: None, TimeoutError: Backoff()}`` retries timeouts and nothing else."""
+
+_ORG: Final = "{org_id}"
+
+
+class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for every job of a task. Checked when the task is defined."""
+
+    queue: str = "default"
+    """``mail/{org_id}`` gives each organisation a queue of its own."""
+    priority: int = 0
+    """Higher is more urgent."""
+    max_attempts: int | None = None
+    """None: the queue's default, else 5."""
+    backoff: Backoff | None = None
+    """None: the queue's default, else 1 s doubling up to 60 s."""
+    retry: RetryRules = {}
+    timeout: timedelta | None = None
+    """How long one run may take. A thread cannot be stopped: see :attr:`JobContext.is_cancelled`."""
+    dedupe: bool = False
+    """While a job with the same arguments and organisation waits or runs, a second enqueue adds nothing (H5)."""
+    executor: Executor = "auto"
+    keep_result: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be kept."""
+        check_queue_template(self.queue)
+        rules.check_priority(self.priority)
+        if self.max_attempts is not None:
+            rules.check_at_least("max_attempts", self.max_attempts, 1)
+        if self.backoff is not None and not isinstance(self.backoff, Backoff):
+            raise InvalidJob("backoff", self.backoff, "must be a Backoff, such as Backoff.exponential(1, cap=60)")
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            raise InvalidJob("timeout", self.timeout, "must be more than 0 seconds, or None for no limit")
+        if self.executor not in ("auto", "thread", "process"):
+            raise InvalidJob("executor", self.executor, "must be 'auto', 'thread' or 'process'")
+        for kind, backoff in self.retry.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise InvalidJob("retry", kind, "must have classes of exceptions as keys")
+            if backoff is not None and not isinstance(backoff, Backoff):
+                raise InvalidJob(f"retry[{kind.__name__}]", backoff, "must be a Backoff, or None for never")
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one job: see :meth:`Task.using`. UNSET: as the task says."""
+
+    delay: timedelta | UnsetType = UNSET
+    run_at: datetime | UnsetType = UNSET
+    start_by: datetime | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    queue: str | UnsetType = UNSET
+    org_id: str | UnsetType = UNSET
+    idempotency_key: str | UnsetType = UNSET
+    dedupe: bool | str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    backoff: Backoff | UnsetType = UNSET
+    within: object = UNSET
+
+
+class Sender(Protocol):
+    """Stores what a task has made: the App."""
+
+    max_payload: int
+
+    async def send(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+        """Enqueue jobs of a task."""
+        ...
+
+    def send_sync(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+        """Do the same from code without an event loop."""
+        ...
+
+
+class Task(Generic[P, R]):
+    """A function whose calls can be enqueued. Made by ``@app.task``.
+
+    Calling the task itself calls the function, here and now, without a job; a :class:`JobContext` that it asks for and is
+    not given is a detached one.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, name: str, options: TaskOptions, app: Sender) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.is_async = _is_async(function)
+        self.arguments = Arguments(function, name=name)
+        self._app = app
+        self._using = JobOptions()
+        self._check_function()
+        update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return f"<Task {self.name}>"
+
+    def _check_function(self) -> None:
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise InvalidJob(f"task {self.name}", self.function, "is a generator: a handler returns once, or raises")
+        if self.is_async and self.options.executor != "auto":
+            rule = "is for plain functions: an `async def` runs on the event loop"
+            raise InvalidJob("executor", self.options.executor, rule)
+
+    # Making jobs
+
+    def using(
+        self,
+        *,
+        delay: timedelta | float | UnsetType = UNSET,
+        run_at: datetime | UnsetType = UNSET,
+        start_by: datetime | UnsetType = UNSET,
+        priority: int | UnsetType = UNSET,
+        queue: str | UnsetType = UNSET,
+        org_id: str | UnsetType = UNSET,
+        idempotency_key: str | UnsetType = UNSET,
+        dedupe: bool | str | UnsetType = UNSET,
+        max_attempts: int | UnsetType = UNSET,
+        backoff: Backoff | UnsetType = UNSET,
+        within: object = UNSET,
+    ) -> Self:
+        """Give a copy of the task whose jobs differ so; what is not said stays as it was.
+
+        Args:
+            delay: how long to wait before the first run, by the store's clock.
+            run_at: when to run first, if not at once.
+            start_by: not started by then, the job is cancelled as expired.
+            priority: higher is more urgent.
+            queue: instead of the task's own.
+            org_id: the organisation the job belongs to; fills ``{org_id}`` in the name of the queue.
+            idempotency_key: a second enqueue of this task with the same key gives back the first job, for as long as
+                that is kept.
+            dedupe: True: while a job with the same arguments waits or runs, a second enqueue gives that one back; a
+                string is the key to compare instead of the arguments.
+            max_attempts: the most runs there may be.
+            backoff: how long to wait between them.
+            within: a connection of yours, in whose transaction the job is to be stored: it exists if and only if that
+                commits.
+        """
+        given = {
+            "delay": delay if delay is UNSET else as_duration("delay", delay),
+            "run_at": run_at,
+            "start_by": start_by,
+            "priority": priority,
+            "queue": queue,
+            "org_id": org_id,
+            "idempotency_key": idempotency_key,
+            "dedupe": dedupe,
+            "max_attempts": max_attempts,
+            "backoff": backoff,
+            "within": within,
+        }
+        if isinstance(queue, str):
+            check_queue_template(queue)
+        changes = {name: value for name, value in given.items() if value is not UNSET}
+        other = copy.copy(self)
+        other._using = msgspec.structs.replace(self._using, **changes)
+        return other
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """Make a job without enqueueing it, for :meth:`App.enqueue_many`.
+
+        Raises:
+            BadPayload: the arguments do not fit the function.
+            InvalidJob: an option breaks a rule.
+        """
+        if self._using.within is not UNSET:
+            raise InvalidJob("within", self._using.within, "belongs to the enqueue, not to the job: give it there")
+        return self._new_job(args, kwargs)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Store a job that will call the function with these arguments. Durable when it returns.
+
+        Raises:
+            BadPayload: the arguments do not fit the function.
+            InvalidJob: an option breaks a rule.
+            Unsupported: the engine does not offer an option.
+        """
+        handles = await self._app.send(self, [self._new_job(args, kwargs)], within=self._within)
+        return handles[0]
+
+    def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Do the same from code without an event loop."""
+        return self._app.send_sync(self, [self._new_job(args, kwargs)], within=self._within)[0]
+
+    async def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
+        """Store many jobs at once, all or none: each call is the arguments by name, or a tuple of them by position."""
+        return await self._app.send(self, self._new_jobs(calls), within=self._within)
+
+    def enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
+        """Do the same from code without an event loop."""
+        return self._app.send_sync(self, self._new_jobs(calls), within=self._within)
+
+    @property
+    def _within(self) -> object | None:
+        return None if self._using.within is UNSET else self._using.within
+
+    def _new_jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[NewJob]:
+        new_job = self._new_job
+        return [new_job(call, {}) if isinstance(call, tuple) else new_job((), call) for call in calls]
+
+    def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
+        payload = self.arguments.encode(args, kwargs, max_size=self._app.max_payload)
+        options, using = self.options, self._using
+        org_id = _or(using.org_id, None)
+        return NewJob(
+            type=self.name,
+            payload=payload,
+            queue=fill_queue(_or(using.queue, options.queue), org_id),
+            org_id=org_id,
+            priority=_or(using.priority, options.priority),
+            idempotency_key=_or(using.idempotency_key, None),
+            dedupe_key=self._dedupe_key(_or(using.dedupe, options.dedupe), org_id, payload),
+            delay=_or(using.delay, None),
+            run_at=_or(using.run_at, None),
+            start_by=_or(using.start_by, None),
+            max_attempts=_or(using.max_attempts, options.max_attempts),
+            backoff=_or(using.backoff, options.backoff),
+        )
+
+    def _dedupe_key(self, dedupe: bool | str, org_id: str | None, payload: str) -> str | None:
+        if dedupe is True:
+            return keys.dedupe_key(self.name, org_id, msgspec.json.decode(payload))
+        return dedupe or None
+
+    # Running them
+
+    def bind(self, payload: str) -> Callable[[JobContext], Any]:
+        """Read a payload into a call that is ready to be made.
+
+        Raises:
+            BadPayload: it does not fit the function.
+        """
+        function = self.function
+        kwargs = self.arguments.decode(payload)
+        parameter = self.arguments.context
+        if parameter is not None:
+            return lambda context: function(**{parameter: context}, **kwargs)
+        return lambda _: function(**kwargs)
+
+    def backoff_for(self, error: BaseException) -> Backoff | None | UnsetType:
+        """Say how to retry after an exception: a backoff, None for never, UNSET for as the job says."""
+        rules = self.options.retry
+        if rules:
+            for kind in type(error).__mro__:
+                if kind in rules:
+                    return rules[kind]
+        return UNSET
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        parameter = self.arguments.context
+        if parameter is not None and parameter not in kwargs and not any(isinstance(arg, JobContext) for arg in args):
+            signature = inspect.signature(self.function)
+            bound = signature.replace(
+                parameters=[p for p in signature.parameters.values() if p.name != parameter]
+            ).bind(*args, **kwargs)
+            return self.function(**{parameter: JobContext.detached(self.name)}, **bound.arguments)
+        return self.function(*args, **kwargs)
+
+
+class AsyncTask(Task[P, R]):
+    """A task whose function is an ``async def``."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the function, here and now, without a job."""
+        call: Coroutine[Any, Any, R] = self._called(args, kwargs)
+        return call
+
+
+class PlainTask(Task[P, R]):
+    """A task whose function is a plain ``def``: its jobs run on threads, or in processes."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, here and now, without a job."""
+        value: R = self._called(args, kwargs)
+        return value
+
+
+def check_queue_template(queue: str) -> str:
+    """Refuse a queue that is neither a name nor a name with ``{org_id}`` in it."""
+    if isinstance(queue, str) and ("{" in queue or "}" in queue):
+        bare = queue.replace(_ORG, "x")
+        if "{" in bare or "}" in bare:
+            raise InvalidJob("queue", queue, "may have {org_id} in it, and nothing else in braces")
+        rules.check_queue_name(bare)
+    else:
+        rules.check_queue_name(queue)
+    return queue
+
+
+def fill_queue(queue: str, org_id: str | None) -> str:
+    """Put the organisation into a queue's name."""
+    if _ORG not in queue:
+        return queue
+    if org_id is None:
+        raise InvalidJob("org_id", None, f"is needed to name the queue {queue}: use using(org_id=…)")
+    filled = queue.replace(_ORG, org_id)
+    try:
+        if "/" in org_id:
+            raise InvalidJob("org_id", org_id, "has a '/'")
+        return rules.check_queue_name(filled)
+    except InvalidJob:
+        rule = f"cannot be part of the queue {queue}: lower-case letters, digits, '_', '.', '-' only, and not too long"
+        raise InvalidJob("org_id", org_id, rule) from None
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+def _or(value: V | UnsetType, default: D) -> V | D:
+    return default if value is UNSET else value

@@ -1,0 +1,1 @@
+"""What runs jobs: the runner of one job, the tick, and the worker with its actors."""

@@ -1,0 +1,307 @@
+"""The round trips of one pool: outcomes out, starts made, claims in, all in one exchange with the store.
+
+One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the worker is
+idle and large under a backlog, without anything being held back: an outcome waits for one round trip at most.
+
+To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the time a
+round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up for them
+within moments (the jobs became slow) they are given back for others to take. On limited queues the store gives none ahead.
+
+States: *hungry* (the store had as much as was asked for, or has said that there is work: ask at once), *fed* (it had less: ask
+with the next outcome, at a signal, at the time the store named, or by polling), *resting* (a suspect wants to be
+alone: settle and start, but ask for nothing), *closed* (the worker stops: what has not begun goes back, the rest is settled,
+then the loop ends).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from onward.engine.capabilities import Feature
+from onward.engine.contract import Engine
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Settlement, Token
+from onward.errors import StoreUnavailable
+from onward.lifecycle import Release
+from onward.worker.holdings import Held, Holdings, Stage
+from onward.worker.pool import Pool
+from onward.worker.service import STORE_AWAY, Bell, tell_trouble
+from onward.worker.settler import Settler
+
+log = logging.getLogger("onward.worker")
+
+_MOST_AT_ONCE: Final = 500
+"""Jobs in one exchange: more saves nothing, and each waits for all the others to be written."""
+_LONGEST_TRIP: Final = 0.01
+"""Seconds that a round trip should take at most; asking ahead stops growing there."""
+_PATIENCE: Final = 0.02
+"""Seconds that a claim may wait for a hand before it is given back."""
+_MEMORY: Final = 0.3
+"""How much the last round trip weighs in the moving averages."""
+
+
+class Claimer:
+    """Asks for jobs for one pool, and settles what became of them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        settler: Settler,
+        holdings: Holdings,
+        *,
+        bell: Bell,
+        worker_id: str,
+        queues: tuple[str, ...],
+        lease: timedelta,
+        poll: timedelta,
+        on_suspects: Callable[[bool], None] = lambda _: None,
+        on_answer: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._engine = engine
+        self._pool = pool
+        self._settler = settler
+        self._holdings = holdings
+        self._bell = bell
+        self._worker_id = worker_id
+        self._queues = queues
+        self._lease = lease
+        self._poll = poll.total_seconds()
+        self._on_suspects = on_suspects
+        self._on_answer = on_answer
+        self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
+        self._ahead: deque[Held] = deque()
+        self._in_flight = False
+        self._quiet = Bell()
+        self._hungry = True
+        self._look_at = 0.0
+        self._try_at = 0.0
+        self._failures = 0
+        self._resting = False
+        self._closed = False
+        self.budget: int | None = None
+        """How many more jobs may be claimed; None: any number."""
+        self._pace = 0.0
+        """Jobs finished per second of work: a moving average."""
+        self._trip = 0.0
+        """Seconds a round trip takes: a moving average."""
+        self._seen_finished = 0
+        self._seen_worked = 0.0
+
+    # What others may ask of it
+
+    def work_may_wait(self) -> None:
+        """Look soon: something has told that there is work."""
+        self._hungry = True
+        self._bell.ring()
+
+    def rest(self) -> None:
+        """Ask for no more jobs until :meth:`go_on`."""
+        self._resting = True
+
+    async def comes_to_rest(self, until: float | None) -> bool:
+        """Wait, by the loop's clock, for all that is held to end and be settled; False: it did not in time."""
+        while not self.is_quiet:
+            wait = None if until is None else until - asyncio.get_running_loop().time()
+            if wait is not None and wait <= 0:
+                return False
+            await self._quiet.wait(wait)
+        return True
+
+    def adopt(self, claim: Claim, asked_at: float) -> None:
+        """Run a claim that somebody else has asked for."""
+        self._pool.put(self._holdings.take(claim, asked_at))
+        if self._closed:
+            self._give_back()
+        self._pool.wake()
+
+    def go_on(self) -> None:
+        """Ask for jobs again."""
+        self._resting = False
+        self.work_may_wait()
+
+    def close(self) -> None:
+        """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
+        self._closed = True
+        self._give_back()
+        self._bell.ring()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is held, and nothing on its way, in either direction."""
+        return self._pool.is_idle and not self._ahead and not self._settler and not self._in_flight
+
+    # The loop
+
+    async def run(self) -> None:
+        """Go on until closed and all is settled, or out of budget and work."""
+        while True:
+            if self.is_quiet:
+                self._quiet.ring()
+                if self._is_done:
+                    return
+            if (pause := self._pause()) is None or pause > 0:
+                await self._bell.wait(pause)
+            if self._pause() == 0:
+                await self._round_trip()
+
+    def _pause(self) -> float | None:
+        """Say how long there is nothing to do: 0 for none, None for until the bell rings."""
+        now = asyncio.get_running_loop().time()
+        if now < self._try_at:
+            return self._try_at - now
+        if self._settler or (self._ahead and self._room() > 0):
+            return 0
+        waits: list[float] = []
+        if self._may_claim and self._room() > 0:
+            if self._hungry:
+                return 0
+            waits.append(self._look_at)
+        if self._pool.free < 0 or self._ahead:
+            out_of_patience = (self._ahead or self._pool.line)[0].asked_at + self._trip + _PATIENCE
+            if out_of_patience <= now:
+                self._give_back_overflow()
+                return 0
+            waits.append(out_of_patience)
+        return max(min(waits) - now, 0) if waits else None
+
+    @property
+    def _is_done(self) -> bool:
+        return self._closed or self.budget == 0 or (self.budget is not None and not self._hungry)
+
+    @property
+    def _may_claim(self) -> bool:
+        return not (self._closed or self._resting or self.budget == 0)
+
+    def _room(self) -> int:
+        """Say how many jobs more could begin by the end of a round trip."""
+        return self._pool.free + self._expected()
+
+    def _expected(self) -> int:
+        """Say how many jobs the pool will finish while a round trip is under way."""
+        if not self._may_ask_ahead or self._pace == 0:
+            return 0
+        return min(int(self._pace * min(self._trip, _LONGEST_TRIP)), _MOST_AT_ONCE)
+
+    async def _round_trip(self) -> None:
+        loop = asyncio.get_running_loop()
+        settlements = self._settler.take(_MOST_AT_ONCE)
+        starts = self._next_starts()
+        request = self._next_request(len(starts))
+        self._hungry = False
+        self._in_flight = True
+        asked_at = loop.time()
+        try:
+            answer = await self._engine.exchange(
+                Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
+            )
+        except Exception as error:  # noqa: BLE001 - the worker outlives its store
+            self._ahead.extendleft(reversed(starts))
+            await self._recover(settlements, error)
+            return
+        finally:
+            self._in_flight = False
+        now = loop.time()
+        self._failures = 0
+        self._on_answer()
+        self._settler.stored(settlements, answer.lost)
+        self._begin(starts, answer.lost)
+        if request is not None:
+            self._take(answer.claimed, request, asked_at, now)
+        self._measure(now - asked_at, now)
+        if self._closed:
+            self._give_back()
+        self._pool.wake()
+
+    def _next_starts(self) -> list[Held]:
+        starts: list[Held] = []
+        room = self._room()
+        while self._ahead and len(starts) < room:
+            held = self._ahead.popleft()
+            if held.stage is not Stage.LOST:
+                starts.append(held)
+        return starts
+
+    def _next_request(self, starting: int) -> ClaimRequest | None:
+        if not self._may_claim:
+            return None
+        slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
+        ahead = max(self._expected() - len(self._ahead), 0) if self._may_ask_ahead else 0
+        if self.budget is not None:
+            slots = min(slots, self.budget)
+            ahead = min(ahead, self.budget - slots)
+        if not slots and not ahead:
+            return None
+        return ClaimRequest(
+            worker_id=self._worker_id, queues=self._queues, slots=slots, ahead=ahead, lease=self._lease
+        )
+
+    def _begin(self, starts: list[Held], lost: frozenset[Token]) -> None:
+        for held in starts:
+            if held.claim.token in lost:
+                self._holdings.drop(held.claim.token)
+                log.info("claim lost before its start", extra={"job_id": held.claim.ref.id})
+            else:
+                held.claim = replace(held.claim, started=True, attempts=held.claim.attempts + 1)
+                self._pool.put(held)
+
+    def _take(self, claimed: Claims, request: ClaimRequest, asked_at: float, now: float) -> None:
+        for claim in claimed.claims:
+            held = self._holdings.take(claim, asked_at)
+            if claim.started:
+                self._pool.put(held)
+            else:
+                self._ahead.append(held)
+        if self.budget is not None:
+            self.budget -= len(claimed.claims)
+        self._on_suspects(claimed.suspects_wait)
+        if len(claimed.claims) >= request.slots + request.ahead:
+            self._hungry = True
+        pause = self._poll if claimed.again_in is None else min(claimed.again_in, self._poll)
+        self._look_at = now + pause
+
+    def _measure(self, trip: float, now: float) -> None:
+        """Learn how long a round trip takes, and how many jobs the pool finishes in a second of work."""
+        self._trip += (trip - self._trip) * (_MEMORY if self._trip else 1)
+        worked = self._pool.time_worked(now)
+        finished, seconds = self._pool.finished - self._seen_finished, worked - self._seen_worked
+        if seconds > 0:
+            self._pace += (finished / seconds - self._pace) * (_MEMORY if self._pace else 1)
+            self._seen_finished, self._seen_worked = self._pool.finished, worked
+
+    def _give_back(self) -> None:
+        """Release all that has not begun, for others to take."""
+        for waiting in (self._pool.line, self._ahead):
+            while waiting:
+                self._release(waiting.popleft())
+
+    def _give_back_overflow(self) -> None:
+        """Release what was claimed ahead of hands that did not turn up; who has a hand coming stays in line."""
+        while self._ahead:
+            self._release(self._ahead.popleft())
+        while self._pool.free < 0 and self._pool.line:
+            self._release(self._pool.line.pop())
+
+    def _release(self, held: Held) -> None:
+        if held.stage is not Stage.LOST:
+            self._settler.add(held, Release())
+
+    async def _recover(self, settlements: tuple[Settlement, ...], error: Exception) -> None:
+        """Lose nothing when an exchange fails, and leave the store in peace for a while."""
+        self._failures += 1
+        tell_trouble("claimer", error, self._failures)
+        self._hungry = True
+        if isinstance(error, StoreUnavailable) or not settlements:
+            self._settler.put_back(settlements)
+        else:
+            try:
+                await self._settler.settle_one_by_one(self._engine, settlements)
+            except StoreUnavailable as away:
+                tell_trouble("settler", away, self._failures)
+        self._try_at = asyncio.get_running_loop().time() + STORE_AWAY.delay(self._failures).total_seconds()

@@ -1,0 +1,90 @@
+"""Whether a worker does its work: the time since the store last answered it, not whether the process exists.
+
+A worker that was cut off and came back half-way looks alive from outside; what tells is that its rounds to the store
+succeed. The file is written by the pulse's thread, so it also tells of a loop that is stuck: then the beats go on and
+the polls grow old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker last wrote about itself. Moments are seconds since 1970, by the clock of its machine."""
+
+    worker_id: str
+    pid: int
+    beat_at: float
+    """The last heartbeat that the store answered."""
+    polled_at: float
+    """The last claim that the store answered."""
+    polls_every: float
+    """Seconds between two polls at most, when there is nothing else to do."""
+
+
+class Vitals:
+    """Keeps the times of a worker's last successes, and writes them to a file if there is to be one."""
+
+    def __init__(self, worker_id: str, *, polls_every: timedelta, file: Path | None = None) -> None:
+        self._worker_id = worker_id
+        self._polls_every = polls_every.total_seconds()
+        self._file = file
+        self._polled_at = self._beat_at = time.time()
+        self._polled = time.monotonic()
+
+    def polled(self) -> None:
+        """The store has answered a claim."""
+        self._polled_at = time.time()
+        self._polled = time.monotonic()
+
+    def beat(self) -> None:
+        """The store has answered a heartbeat."""
+        self._beat_at = time.time()
+        self.write()
+
+    def since_poll(self) -> float:
+        """Say how many seconds ago the store last answered a claim."""
+        return time.monotonic() - self._polled
+
+    def write(self) -> None:
+        """Bring the file up to date, in one step, so that no reader sees half of it."""
+        if self._file is None:
+            return
+        health = Health(
+            worker_id=self._worker_id,
+            pid=os.getpid(),
+            beat_at=self._beat_at,
+            polled_at=self._polled_at,
+            polls_every=self._polls_every,
+        )
+        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(health))
+        draft.replace(self._file)
+
+    def remove(self) -> None:
+        """Take the file away: the worker has stopped in good order."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+
+
+def unhealthy(file: Path, *, within: timedelta, now: float | None = None) -> str | None:
+    """Read a worker's health file and say what is wrong; None: it has beaten and polled within the time given."""
+    try:
+        health = msgspec.json.decode(file.read_bytes(), type=Health)
+    except FileNotFoundError:
+        return f"{file} does not exist: no worker writes it"
+    except (OSError, msgspec.DecodeError) as error:
+        return f"{file} cannot be read: {error}"
+    now = time.time() if now is None else now
+    for what, at in (("heartbeat", health.beat_at), ("poll", health.polled_at)):
+        if now - at > within.total_seconds():
+            return f"worker {health.worker_id}: its last successful {what} was {now - at:.0f} s ago"
+    return None

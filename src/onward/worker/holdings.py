@@ -1,0 +1,65 @@
+"""What this worker holds: every claim from the moment the store gave it until its outcome is stored or the claim is lost.
+
+The pulse reads it from its own thread; everything else happens on the worker's loop.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+
+from onward.engine.values import Claim, Token
+
+
+class Stage(enum.Enum):
+    """How far a held claim has come."""
+
+    WAITING = "waiting"
+    """Its handler has not begun."""
+    RUNNING = "running"
+    SETTLING = "settling"
+    """Its outcome is on the way to the store."""
+    LOST = "lost"
+    """It is somebody else's, or nobody's: whatever its handler says is dropped."""
+
+
+class Held:
+    """A claim in this worker's hands."""
+
+    __slots__ = ("asked_at", "claim", "stage")
+
+    def __init__(self, claim: Claim, asked_at: float) -> None:
+        self.claim = claim
+        self.asked_at = asked_at
+        """When the claim was asked for, by the loop's clock: before the store could have made it."""
+        self.stage = Stage.WAITING
+
+
+class Holdings:
+    """The claims of one worker, and the tally of what became of those it no longer has."""
+
+    def __init__(self) -> None:
+        self._held: dict[Token, Held] = {}
+        self.tally: Counter[str] = Counter()
+        """Runs by what became of them: ``complete``, ``retry``, …, and ``stale_rejections``."""
+
+    def __len__(self) -> int:
+        """Count the claims held."""
+        return len(self._held)
+
+    def take(self, claim: Claim, asked_at: float) -> Held:
+        """Add a claim that the store has just given."""
+        held = self._held[claim.token] = Held(claim, asked_at)
+        return held
+
+    def get(self, token: Token) -> Held | None:
+        """Find a claim that is still held."""
+        return self._held.get(token)
+
+    def drop(self, token: Token) -> None:
+        """Forget a claim: its outcome is stored, or it is lost."""
+        self._held.pop(token, None)
+
+    def claims(self) -> list[Claim]:
+        """List what is held now. Safe to call from the pulse's thread: the copy is made in one step of the interpreter."""
+        return [held.claim for held in list(self._held.values())]

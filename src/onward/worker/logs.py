@@ -1,0 +1,75 @@
+"""How a worker's log reads: one line for each fact, the facts as fields.
+
+Everything is logged with the standard library, under ``onward``; the fields are extras of the record, so that any other
+formatter finds them too. :func:`configure` is for programs that Onward itself starts; inside an application, the
+application's own set-up holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TextIO
+
+import msgspec
+
+LogFormat = Literal["text", "json"]
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Find the extras of a record."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD and not name.startswith("_")}
+
+
+class TextFormatter(logging.Formatter):
+    """``12:00:00.123 INFO job completed job_id=… queue=mail``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one line, and below it the traceback if there is one."""
+        at = datetime.fromtimestamp(record.created).astimezone()
+        parts = [f"{at:%H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {_plain(record.getMessage())}"]
+        parts.extend(f"{name}={_quoted(value)}" for name, value in fields_of(record).items())
+        line = " ".join(parts)
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one object; the traceback is a field."""
+        entry: dict[str, Any] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update(fields_of(record))
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return _encoder.encode(entry).decode()
+
+
+def configure(format: LogFormat = "text", *, level: int | str = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send the log of this program to ``stream`` (the standard error), in the form asked for."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+def _plain(text: str) -> str:
+    """Keep a fact on its line: what a job calls itself must not be able to forge another."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _quoted(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if text and text.isprintable() and not set(text) & {" ", '"', "="} else _encoder.encode(text).decode()

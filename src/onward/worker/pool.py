@@ -1,0 +1,168 @@
+"""The hands of a worker: long-lived tasks that take claims from one line and run them, one after another each.
+
+A task per job would cost more than most jobs do. A hand runs quick handlers inline, hundreds in a row, and is a task of
+its own all the same, so that timeouts and task groups inside a handler mean what they should. While it runs one job the
+next hand is woken for the next job in line: a slow handler holds up nothing but its own hand.
+
+A handler that leaves a context variable changed gets its hand replaced, so that nothing leaks into the next job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from onward.engine.values import Claim, Token
+from onward.lifecycle import Failure, Outcome, Raised, Release, Result, decide
+from onward.worker.holdings import Held, Stage
+
+log = logging.getLogger("onward.worker")
+
+_TURN: Final = 0.002
+"""Seconds that a hand may go on without a pause: outcomes leave and answers arrive between turns."""
+
+
+class Runs(Protocol):
+    """Runs one claim, and says how it ended."""
+
+    async def run(self, claim: Claim) -> Result:
+        """Run the claim's handler. Never raises for what the handler did."""
+        ...
+
+    def cancel(self, token: Token) -> None:
+        """Stop the handler of a claim, as far as it can be stopped."""
+        ...
+
+
+class Pool:
+    """As many hands as jobs may run at once, and the line of claims before them."""
+
+    def __init__(self, runner: Runs, *, size: int, settle: Callable[[Held, Outcome], None]) -> None:
+        self.size = size
+        self.line: deque[Held] = deque()
+        """Started in the store, and waiting for a hand: empty but for moments."""
+        self.busy = 0
+        self.finished = 0
+        """Runs ended since the beginning."""
+        self.worked = 0.0
+        """Seconds during which at least one hand was at work, up to the last time that all were idle."""
+        self._runner = runner
+        self._context = contextvars.copy_context()
+        self._settle = settle
+        self._hands: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[None]] = []
+        self._waking = False
+        self._closed = False
+        self._working_since: float | None = None
+
+    @property
+    def free(self) -> int:
+        """How many more claims could begin at once; negative: so many wait for a hand."""
+        return self.size - self.busy - len(self.line)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self.busy and not self.line
+
+    def put(self, held: Held) -> None:
+        """Line a claim up. Call :meth:`wake` when all are in line."""
+        self.line.append(held)
+
+    def wake(self) -> None:
+        """Have the line looked at."""
+        if not self.line or self._waking:
+            return
+        while self._idle:
+            sleeper = self._idle.pop()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                self._waking = True
+                return
+        if len(self._hands) < self.size:
+            self._waking = True
+            hand = asyncio.get_running_loop().create_task(self._work(), name="onward-hand", context=self._context.copy())
+            self._hands.add(hand)
+            hand.add_done_callback(self._retire)
+
+    def time_worked(self, now: float) -> float:
+        """Say for how many seconds at least one hand has been at work, up to now."""
+        return self.worked + (now - self._working_since if self._working_since is not None else 0.0)
+
+    async def close(self) -> None:
+        """Let the hands go. What they still run is cancelled and settled as nobody's fault."""
+        self._closed = True
+        hands = list(self._hands)
+        for hand in hands:
+            hand.cancel()
+        await asyncio.gather(*hands, return_exceptions=True)
+
+    def _retire(self, hand: asyncio.Task[None]) -> None:
+        self._hands.discard(hand)
+        if not hand.cancelled() and (error := hand.exception()) is not None:
+            log.critical("a hand died", exc_info=error)
+        if not self._closed:
+            self._waking = False
+            self.wake()
+
+    async def _work(self) -> None:
+        loop, hand = asyncio.get_running_loop(), _current_task()
+        line, decided, settle, run = self.line, decide, self._settle, self._runner.run
+        pristine = contextvars.copy_context()
+        while True:
+            self._waking = False
+            now = turn = loop.time()
+            while line:
+                held = line.popleft()
+                if held.stage is Stage.LOST:
+                    continue
+                claim = held.claim
+                if claim.start_within is not None and now - held.asked_at > claim.start_within:
+                    settle(held, Release())
+                    continue
+                if line:
+                    self.wake()
+                if self._working_since is None:
+                    self._working_since = now
+                held.stage = Stage.RUNNING
+                self.busy += 1
+                try:
+                    result = await run(claim)
+                except asyncio.CancelledError as error:
+                    if hand.cancelling():
+                        settle(held, Release())
+                        raise
+                    result = Raised(Failure("CancelledError", str(error) or "the handler was cancelled from within"))
+                except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
+                    result = Raised(Failure(type(error).__qualname__, str(error)))
+                finally:
+                    self.busy -= 1
+                self.finished += 1
+                settle(held, decided(claim, result))
+                if contextvars.copy_context() != pristine:
+                    self._note_rest(loop.time())
+                    return
+                now = loop.time()
+                if now - turn > _TURN and line:
+                    await asyncio.sleep(0)
+                    now = turn = loop.time()
+            self._note_rest(now)
+            sleeper = loop.create_future()
+            self._idle.append(sleeper)
+            await sleeper
+
+    def _note_rest(self, now: float) -> None:
+        """Stop the watch when the last hand comes to rest."""
+        if not self.busy and self._working_since is not None:
+            self.worked += now - self._working_since
+            self._working_since = None
+
+
+def _current_task() -> asyncio.Task[object]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task

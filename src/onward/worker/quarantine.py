@@ -1,0 +1,97 @@
+"""Suspects run alone: a job that was running when its process died gets a process to itself until it has ended a run.
+
+So a job that kills its worker is found out, and the jobs beside it lose nothing (SPEC, Counting). When the store says that
+suspects wait, the worker asks for nothing more, lets what it runs come to its end, and then runs suspects one at a time.
+
+Two things are bounded. Ordinary work does not starve: suspects get a second at a time (one run, if that takes longer), then
+at least as long a time is ordinary again. Suspects do not starve: if the worker does not come to rest within its patience
+it goes on for a while and tries again with twice the patience, so that sooner or later the longest job is waited for.
+Where several processes see the same suspects each waits a random moment first, and looks whether they are still there, so
+that seldom more than one comes to rest while the others go on working.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from onward.engine.contract import Work
+from onward.engine.values import ClaimRequest
+from onward.worker.claimer import Claimer
+from onward.worker.service import Bell
+
+log = logging.getLogger("onward.worker")
+
+_SPREAD: Final = 0.2
+"""Seconds within which processes that see the same suspects take their turns."""
+_SHIFT: Final = 1.0
+"""Seconds of suspects in a row."""
+_PATIENCE: Final = 5.0
+"""Seconds that the first try waits for the worker to come to rest."""
+_MOST_PATIENCE: Final = 3600.0
+
+
+class Quarantine:
+    """Brings the worker to rest when suspects wait, and runs them alone."""
+
+    def __init__(self, engine: Work, *, worker_id: str, queues: tuple[str, ...], lease: timedelta) -> None:
+        self._engine = engine
+        self._request = ClaimRequest(worker_id=worker_id, queues=queues, slots=1, lease=lease, alone=True)
+        self._bell = Bell()
+        self._patience = _PATIENCE
+        self.claimers: Sequence[Claimer] = ()
+        """Those that must come to rest; the first of them runs the suspects."""
+        self.suspects_wait = False
+        """What the last claim said."""
+
+    def note(self, suspects_wait: bool) -> None:  # noqa: FBT001 - the store's answer, as it is
+        """Take note of what a claim said."""
+        self.suspects_wait = suspects_wait
+        if suspects_wait:
+            self._bell.ring()
+
+    async def step(self) -> float | None:
+        """Wait for suspects, and see to them once; answer how long ordinary work has a right to go on."""
+        await self._bell.wait()
+        await asyncio.sleep(random.uniform(0, _SPREAD))  # noqa: S311 - not a secret
+        if not self.suspects_wait:
+            return 0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            if not await self._comes_to_rest(self._patience):
+                rest, self._patience = self._patience, min(self._patience * 2, _MOST_PATIENCE)
+                return rest
+            self._patience = _PATIENCE
+            while await self.run_one() and loop.time() - began < _SHIFT:
+                pass
+        finally:
+            for claimer in self.claimers:
+                claimer.go_on()
+        return loop.time() - began
+
+    async def run_one(self) -> bool:
+        """Run one suspect to its end, with nothing else running; False: there was none."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        claimed = await self._engine.claim(self._request)
+        self.suspects_wait = claimed.suspects_wait
+        for claim in claimed.claims:
+            facts = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
+            log.warning("suspect runs alone", extra=facts)
+            self.claimers[0].adopt(claim, asked_at)
+        await self._comes_to_rest(None)
+        return bool(claimed.claims)
+
+    async def _comes_to_rest(self, patience: float | None) -> bool:
+        until = None if patience is None else asyncio.get_running_loop().time() + patience
+        for claimer in self.claimers:
+            claimer.rest()
+        for claimer in self.claimers:
+            if not await claimer.comes_to_rest(until):
+                return False
+        return True

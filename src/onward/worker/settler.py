@@ -1,0 +1,134 @@
+"""Outcomes on their way to the store.
+
+An outcome leaves with the next round trip, beside its neighbours. It is kept until the store has answered for it: a store
+that is away loses nothing. If the store refuses a whole batch for a reason of its own (not because it is away), the batch is
+sent one by one, so that one outcome which cannot be written does not keep the others from being stored.
+
+A lost claim is an answer: the outcome is dropped, said once in the log, and counted under ``stale_rejections`` (X3).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from onward.engine.contract import Work
+from onward.engine.values import Settlement, Token
+from onward.errors import StoreUnavailable
+from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
+from onward.worker.holdings import Held, Holdings, Stage
+
+log = logging.getLogger("onward.job")
+
+_NAME_OF: Final = {outcome: move.value for outcome, move in MOVE_OF.items()}
+_QUIET: Final = frozenset({Complete, Snooze, Release})
+"""Ordinary ends, told at INFO; what needs a person's eye is told at WARNING."""
+
+
+class Settler:
+    """The outbox of one pool."""
+
+    def __init__(self, holdings: Holdings, *, ring: Callable[[], None]) -> None:
+        self._holdings = holdings
+        self._ring = ring
+        self._outbox: list[Settlement] = []
+
+    def __len__(self) -> int:
+        """Count the outcomes that the store has not been sent."""
+        return len(self._outbox)
+
+    def add(self, held: Held, outcome: Outcome) -> None:
+        """Send an outcome with the next round trip, unless the claim is lost already."""
+        if held.stage is Stage.LOST:
+            self._reject(held.claim.token, Settlement(held.claim, outcome))
+            return
+        held.stage = Stage.SETTLING
+        self._outbox.append(Settlement(held.claim, outcome))
+        self._ring()
+
+    def take(self, limit: int) -> tuple[Settlement, ...]:
+        """Take outcomes for a round trip. Whoever takes them answers by :meth:`stored` or :meth:`put_back`."""
+        taken = tuple(self._outbox[:limit])
+        del self._outbox[:limit]
+        return taken
+
+    def put_back(self, settlements: Sequence[Settlement]) -> None:
+        """Keep outcomes for which the store has not answered, ahead of newer ones."""
+        self._outbox[:0] = settlements
+
+    def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
+        """Let go of what the store has answered for."""
+        drop, tally = self._holdings.drop, self._holdings.tally
+        tells = log.isEnabledFor(logging.INFO)
+        for settlement in settlements:
+            token = settlement.claim.token
+            drop(token)
+            if lost and token in lost:
+                self._reject(token, settlement)
+                continue
+            tally[_NAME_OF[type(settlement.outcome)]] += 1
+            if tells or type(settlement.outcome) not in _QUIET:
+                _tell(settlement)
+
+    async def settle_one_by_one(self, engine: Work, settlements: Sequence[Settlement]) -> None:
+        """Store what can be stored of a batch that the store refused as a whole."""
+        for index, settlement in enumerate(settlements):
+            try:
+                self.stored([settlement], await engine.settle([settlement]))
+            except StoreUnavailable:
+                self.put_back(settlements[index:])
+                raise
+            except Exception as error:
+                log.exception("outcome cannot be stored, failing the job", extra=_facts(settlement))
+                why = Failure("OutcomeNotStored", f"{type(error).__name__}: {error}")
+                failed = Settlement(settlement.claim, Fail(why))
+                try:
+                    self.stored([failed], await engine.settle([failed]))
+                except StoreUnavailable:
+                    self.put_back([failed, *settlements[index + 1 :]])
+                    raise
+                except Exception:
+                    # Nothing can be written for this job: its lease will run out, and it will be given back.
+                    log.exception("job cannot be settled, leaving it to its lease", extra=_facts(settlement))
+                    self._holdings.drop(settlement.claim.token)
+
+    def _reject(self, token: Token, settlement: Settlement) -> None:
+        self._holdings.drop(token)
+        self._holdings.tally["stale_rejections"] += 1
+        log.warning("claim lost, outcome dropped", extra=_facts(settlement))
+
+
+def _facts(settlement: Settlement) -> dict[str, object]:
+    claim, outcome = settlement.claim, settlement.outcome
+    facts: dict[str, object] = {
+        "job_id": claim.ref.id,
+        "queue": claim.ref.queue,
+        "task": claim.type,
+        "attempt": claim.attempts,
+        "outcome": _NAME_OF[type(outcome)],
+    }
+    if isinstance(outcome, Retry | Snooze):
+        facts["delay"] = outcome.delay.total_seconds()
+    if (failure := getattr(outcome, "failure", None)) is not None:
+        facts["error"] = str(failure)
+    if (reason := getattr(outcome, "reason", None)) is not None:
+        facts["reason"] = reason
+    return facts
+
+
+def _tell(settlement: Settlement) -> None:
+    kind = type(settlement.outcome)
+    level = logging.INFO if kind in _QUIET else logging.WARNING
+    log.log(level, "job %s", _PAST.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_facts(settlement))
+
+
+_PAST: Final = {
+    "complete": "completed",
+    "retry": "failed, will be retried",
+    "fail": "failed",
+    "bury": "failed for the last time",
+    "snooze": "snoozed",
+    "release": "released",
+    "cancel": "cancelled",
+}

@@ -1,0 +1,99 @@
+"""What the leader does for all: promote what is due, rescue what was left behind, prune what has been kept long enough.
+
+Each duty is a step that takes the term and says what it did; it runs only while the leader trusts its term.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from onward.engine.contract import Steward
+from onward.engine.values import Batch, Term
+from onward.worker.leader import Leader
+from onward.worker.service import Every
+
+log = logging.getLogger("onward.worker")
+
+_MOST_AT_ONCE: Final = 1000
+"""Jobs that one step moves: a short transaction, so that nobody waits behind it for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One thing that a leader does, now and then."""
+
+    name: str
+    step: Callable[[Term], Awaitable[Batch]]
+    interval: timedelta
+    """The longest time between two steps; a step that knows of something due earlier comes earlier."""
+
+
+def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -> tuple[Duty, ...]:
+    """List what every store needs done."""
+
+    async def promote(term: Term) -> Batch:
+        return await engine.promote(term, limit=_MOST_AT_ONCE)
+
+    async def rescue(term: Term) -> Batch:
+        return await engine.rescue(
+            term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_MOST_AT_ONCE
+        )
+
+    async def prune(term: Term) -> Batch:
+        return await engine.prune(term, limit=_MOST_AT_ONCE)
+
+    return (
+        # A job that another process delays by less than this may wait for the next look: half a second is soon enough.
+        Duty("promote", promote, timedelta(seconds=0.5)),
+        # A dead worker's jobs are free again within its lease + 5 s (O7).
+        Duty("rescue", rescue, timedelta(seconds=2)),
+        Duty("prune", prune, timedelta(seconds=60)),
+    )
+
+
+class Upkeep:
+    """The leader's duties, each a loop of its own, so that a long prune does not delay a promotion."""
+
+    def __init__(
+        self, leader: Leader, duties: tuple[Duty, ...], *, on_ready: Callable[[frozenset[str]], None]
+    ) -> None:
+        self._leader = leader
+        self._on_ready = on_ready
+        self.loops = tuple(
+            Every(duty.name, lambda duty=duty: self._step(duty), interval=duty.interval)  # type: ignore[misc]
+            for duty in duties
+        )
+
+    def nudge(self) -> None:
+        """Look at everything now: the leader has just been elected."""
+        for loop in self.loops:
+            loop.nudge()
+
+    async def once(self, duties: tuple[Duty, ...]) -> dict[str, int]:
+        """Do each duty until nothing is left to do, and count what was done."""
+        done: dict[str, int] = {}
+        for duty in duties:
+            done[duty.name] = 0
+            while (term := self._leader.term) is not None:
+                batch = await duty.step(term)
+                done[duty.name] += batch.changed
+                if not batch.more:
+                    break
+        return done
+
+    async def _step(self, duty: Duty) -> float | None:
+        term = self._leader.term
+        if term is None:
+            return None
+        batch = await duty.step(term)
+        if batch.queues:
+            self._on_ready(batch.queues)
+        if batch.changed:
+            level = logging.WARNING if batch.buried or duty.name == "rescue" else logging.DEBUG
+            facts = {"duty": duty.name, "changed": batch.changed, "buried": batch.buried, "term": term.number}
+            log.log(level, "upkeep", extra=facts)
+        return 0 if batch.more else batch.next_in
