@@ -184,15 +184,6 @@ async def test_a_queue_made_after_the_pattern_was_first_asked_for_is_found(desk:
     assert await desk.taken("mail/*") == [ref]
 
 
-async def test_a_worker_gets_only_types_it_knows_where_it_says_so(desk: Desk):
-    await desk.add(type="send")
-    ref = await desk.add(type="resize")
-    await desk.add(type="send")
-    claims = await desk.take(slots=5, types=frozenset({"resize", "crop"}))
-    assert [claim.ref for claim in claims] == [ref]
-    assert len(await desk.take(slots=5)) == 2
-
-
 async def test_asking_for_nothing_gives_nothing(desk: Desk):
     ref = await desk.add()
     assert (await desk.engine.claim(ClaimRequest(worker_id="w", slots=0))).claims == ()

@@ -1,0 +1,296 @@
+"""A queue is the thing that is controlled: paused, given defaults, listed, and kept from crowding others out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from onward.backoff import Backoff
+from onward.engine.capabilities import Feature
+from onward.engine.values import QueueSettings, Rate, Retention
+from onward.job import JobRef
+from onward.lifecycle import Complete, Release, Retry, State
+from tests.conformance.cases import BOOM, needs
+from tests.conformance.desk import PAST_LEASE, Desk, new_job
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+@needs(Feature.QUEUES_BY_USE)
+async def test_a_queue_is_made_by_use_with_the_settings_that_hold_unsaid(desk: Desk):  # X5
+    assert await desk.engine.queues() == []
+    await desk.add(queue="mail/acme")
+    (queue,) = await desk.engine.queues()
+    assert (queue.name, queue.settings) == ("mail/acme", QueueSettings())
+    assert queue.counts == {State.PENDING: 1}
+
+
+@needs(Feature.WEIGHT, Feature.QUEUE_DEFAULTS, Feature.RETENTION, Feature.CONCURRENCY, Feature.RATE, Feature.BURST)
+@needs(Feature.PAUSE)
+async def test_every_setting_is_kept_and_what_is_not_given_stays(desk: Desk):
+    settings = {
+        "paused": True,
+        "rate": Rate(600, timedelta(minutes=1), burst=7),
+        "concurrency": 3,
+        "weight": 5,
+        "lease": timedelta(seconds=120),
+        "max_attempts": 9,
+        "backoff": Backoff.fixed(12, jitter=0.5),
+        "retention": Retention(
+            completed=timedelta(hours=5), completed_count=6, failed=timedelta(days=7), failed_count=8, cancelled=None
+        ),
+    }
+    for name, value in settings.items():
+        assert getattr((await desk.set("q", **{name: value})).settings, name) == value
+    (queue,) = await desk.engine.queues()
+    assert queue.settings == QueueSettings(**settings)  # type: ignore[arg-type]
+    queue = await desk.set("q", rate=None, concurrency=None, lease=None, max_attempts=None, backoff=None)
+    assert queue.settings == QueueSettings(paused=True, weight=5, retention=settings["retention"])  # type: ignore[arg-type]
+
+
+async def test_queues_are_listed_by_pattern_with_their_depth(desk: Desk):
+    await desk.add_many(3, queue="mail/a")
+    await desk.add_many(2, queue="mail/b")
+    await desk.add(queue="mailbox")
+    await desk.take("mail/a")
+    await desk.end(await desk.take_one("mail/b"), Retry(timedelta(seconds=9), BOOM))
+    listed = {queue.name: queue.counts for queue in await desk.engine.queues("mail/*")}
+    assert listed == {
+        "mail/a": {State.PENDING: 2, State.RUNNING: 1},
+        "mail/b": {State.PENDING: 1, State.SCHEDULED: 1},
+    }
+    assert [queue.name for queue in await desk.engine.queues("mailbox")] == ["mailbox"]
+    assert [queue.name for queue in await desk.engine.queues()] == ["mail/a", "mail/b", "mailbox"]
+
+
+async def test_a_queue_says_since_when_its_oldest_ready_job_waits(desk: Desk):
+    assert (await desk.set("q")).oldest_ready_at is None
+    await desk.advance(1)
+    oldest = desk.now
+    await desk.add(queue="q")
+    await desk.advance(1)
+    await desk.add(queue="q")
+    (queue,) = await desk.engine.queues("q")
+    assert queue.oldest_ready_at == oldest
+    await desk.take("q")
+    (queue,) = await desk.engine.queues("q")
+    assert queue.oldest_ready_at == desk.now
+
+
+# Pause ----------------------------------------------------------------------------------------------------------------
+
+
+@needs(Feature.PAUSE)
+async def test_a_paused_queue_gives_nothing_and_takes_everything(desk: Desk):  # B8
+    before = await desk.add(queue="q")
+    assert (await desk.set("q", paused=True)).settings.paused
+    after = await desk.add(queue="q")
+    other = await desk.add(queue="other")
+    assert await desk.taken() == [other]
+    assert await desk.taken("q") == []
+    assert [await desk.state(ref) for ref in (before, after)] == [State.PENDING] * 2
+    await desk.set("q", paused=False)
+    assert await desk.taken("q") == [before, after]
+
+
+@needs(Feature.PAUSE)
+async def test_pausing_leaves_alone_what_is_held(desk: Desk):
+    ref = await desk.add(queue="q")
+    claim = await desk.take_one("q")
+    await desk.set("q", paused=True)
+    assert (await desk.beat(claim)).lost == frozenset()
+    assert await desk.end(claim, Complete())
+    assert await desk.state(ref) is State.COMPLETED
+
+
+@needs(Feature.PAUSE, Feature.DELAY)
+async def test_a_job_that_becomes_ready_in_a_paused_queue_waits_there(desk: Desk):
+    ref = await desk.add(queue="q", delay=timedelta(seconds=5))
+    lost = await desk.add(queue="q")
+    await desk.take_one("q")
+    await desk.set("q", paused=True)
+    await desk.wait(PAST_LEASE)
+    await desk.rescue()
+    assert (await desk.state(ref), await desk.state(lost)) == (State.PENDING, State.PENDING)
+    assert await desk.take("q", slots=5) == ()
+    assert (await desk.claim("q", alone=True)).claims == ()
+    await desk.set("q", paused=False)
+    assert await desk.taken("q") == [ref]
+
+
+@needs(Feature.PAUSE, Feature.RATE)
+async def test_a_slot_that_comes_due_does_not_open_a_paused_queue(desk: Desk):
+    await desk.set("q", rate=Rate(60, timedelta(minutes=1)))
+    await desk.add_many(2, queue="q")
+    assert len(await desk.take("q", slots=2)) == 1
+    await desk.set("q", paused=True)
+    await desk.advance(60)
+    assert await desk.take("q") == ()
+    assert await desk.take("*") == ()
+
+
+# Defaults and leases --------------------------------------------------------------------------------------------------
+
+
+@needs(Feature.QUEUE_DEFAULTS)
+async def test_a_queues_defaults_hold_for_jobs_that_do_not_say(desk: Desk):
+    slow = Backoff.fixed(300)
+    await desk.set("q", max_attempts=2, backoff=slow)
+    silent = await desk.add(queue="q")
+    own = await desk.add(queue="q", max_attempts=7, backoff=Backoff.fixed(1))
+    elsewhere = await desk.add(queue="other")
+    claims = {claim.ref: claim for claim in await desk.take(slots=3)}
+    assert [(claims[ref].max_attempts, claims[ref].backoff) for ref in (silent, own, elsewhere)] == [
+        (2, slow),
+        (7, Backoff.fixed(1)),
+        (5, None),
+    ]
+
+
+async def test_a_queues_lease_goes_before_the_workers(desk: Desk):
+    await desk.set("slow", lease=timedelta(minutes=5))
+    slow, quick = await desk.add(queue="slow"), await desk.add(queue="quick")
+    claims = await desk.take("slow", slots=1) + await desk.take("quick", slots=1)
+    await desk.advance(timedelta(minutes=4))
+    await desk.rescue()
+    assert (await desk.state(slow), await desk.state(quick)) == (State.RUNNING, State.PENDING)
+    await desk.beat(*claims)
+    await desk.advance(timedelta(minutes=4))
+    await desk.rescue()
+    assert await desk.state(slow) is State.RUNNING
+    await desk.advance(timedelta(minutes=2))
+    await desk.rescue()
+    assert await desk.state(slow) is State.PENDING
+
+
+# Fairness -------------------------------------------------------------------------------------------------------------
+
+
+async def served(desk: Desk, rounds: int, slots: int = 1) -> list[str]:
+    """Ask again and again, and hear from which queues jobs came."""
+    return [ref.queue for _ in range(rounds) for ref in await desk.taken("*", slots=slots)]
+
+
+@needs(Feature.PATTERNS)
+async def test_a_big_queue_does_not_delay_the_first_job_of_another(desk: Desk):  # H9
+    await desk.add_many(500, queue="mail/big")
+    assert set(await served(desk, 5)) == {"mail/big"}
+    await desk.advance(60)
+    await desk.add(queue="mail/small")
+    assert "mail/small" in await served(desk, 2)
+
+
+@needs(Feature.PATTERNS)
+@pytest.mark.parametrize("big_first", [True, False])
+async def test_one_batch_takes_the_first_job_of_another_queue_along(desk: Desk, big_first: bool):  # H9
+    big, small = ("a", "b") if big_first else ("b", "a")
+    await desk.add_many(100, queue=big)
+    await desk.add(queue=small)
+    assert Counter(await served(desk, 1, slots=10)) == {big: 9, small: 1}
+
+
+@needs(Feature.PATTERNS)
+async def test_queues_take_turns(desk: Desk):  # H9
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        await desk.add_many(10, queue=name)
+    came = await served(desk, 40)
+    for turn in range(10):
+        assert set(came[turn * 4 : turn * 4 + 4]) == set(names), turn
+
+
+@needs(Feature.PATTERNS)
+async def test_queues_share_one_batch(desk: Desk):  # H9
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        await desk.add_many(50, queue=name)
+    assert Counter(await served(desk, 1, slots=40)) == dict.fromkeys(names, 10)
+
+
+@needs(Feature.PATTERNS)
+async def test_names_and_patterns_asked_for_together_take_turns_too(desk: Desk):  # H9
+    for name in ("one", "many/a", "many/b"):
+        await desk.add_many(10, queue=name)
+    came = [ref.queue for _ in range(9) for ref in await desk.taken("one", "many/*", slots=1)]
+    assert Counter(came) == {"one": 3, "many/a": 3, "many/b": 3}
+
+
+@needs(Feature.PATTERNS, Feature.PRIORITY)
+async def test_urgent_jobs_of_one_queue_do_not_shut_another_out(desk: Desk):  # H9
+    await desk.add_many(50, queue="loud", priority=1000)
+    await desk.add_many(5, queue="quiet")
+    assert Counter(await served(desk, 10)) == {"loud": 5, "quiet": 5}
+
+
+@needs(Feature.PATTERNS, Feature.WEIGHT)
+@pytest.mark.parametrize("slots", [1, 4, 40])
+async def test_a_queue_has_its_weight_in_turns(desk: Desk, slots: int):
+    await desk.set("heavy", weight=3)
+    for name in ("heavy", "light"):
+        await desk.add_many(60, queue=name)
+    came = Counter(await served(desk, 40 // slots, slots=slots))
+    assert came["heavy"] + came["light"] == 40
+    assert 28 <= came["heavy"] <= 32
+
+
+@needs(Feature.PATTERNS, Feature.WEIGHT)
+async def test_a_heavy_queue_leaves_turns_to_many_light_ones(desk: Desk):
+    await desk.set("heavy", weight=100)
+    await desk.add_many(300, queue="heavy")
+    await desk.add(queue="light")
+    came = await served(desk, 202)
+    assert "light" in came
+
+
+@needs(Feature.PATTERNS)
+@pytest.mark.parametrize("slots", [1, 3])
+async def test_a_claim_finds_what_there_is_past_queues_that_have_run_empty(desk: Desk, slots: int):
+    for number in range(20):
+        await desk.add(queue=f"a{number:02}")
+    assert len(await desk.take(slots=20)) == 20
+    refs = await desk.add_many(6, queue="z")
+    came: list[JobRef] = []
+    while len(came) < len(refs):
+        taken = await desk.taken(slots=slots)
+        assert len(taken) == slots, "jobs wait, and fewer came than there was room for"
+        came += taken
+    assert came == refs
+
+
+@needs(Feature.PATTERNS)
+async def test_a_claim_finds_what_there_is_past_queues_whose_jobs_were_taken_back(desk: Desk):
+    for number in range(5):
+        await desk.cancel(await desk.add(queue=f"a{number}"))
+    ref = await desk.add(queue="z")
+    assert await desk.taken(slots=1) == [ref]
+
+
+@needs(Feature.PATTERNS, Feature.PAUSE)
+async def test_one_open_queue_is_found_among_thousands_that_are_paused(desk: Desk):
+    names = [f"m/{number:04}" for number in range(2_000)]
+    await desk.engine.enqueue([new_job(queue=name) for name in names])
+    # The first time every queue is open, and a claim takes one of each.
+    claims = await desk.take("m/*", slots=2_000)
+    assert len(claims) == 2_000
+    for name in names[:60] + names[-60:]:
+        await desk.set(name, paused=True)
+    await desk.end_all(claims, Release())
+    paused = set(names[:60] + names[-60:])
+    came = [claim.ref.queue for claim in await desk.take("m/*", slots=3_000)]
+    assert sorted(came) == [name for name in names if name not in paused]
+    ref = await desk.add(queue="m/zz")
+    assert await desk.taken("m/*") == [ref]
+
+
+@needs(Feature.PATTERNS, Feature.RATE)
+async def test_queues_whose_slot_has_not_come_do_not_stand_in_the_way(desk: Desk):
+    slow = Rate(1, timedelta(hours=1))
+    for number in range(50):
+        await desk.set(f"m/{number:02}", rate=slow)
+    await desk.engine.enqueue([new_job(queue=f"m/{number:02}") for number in range(50)] * 2)
+    assert len(await desk.take("m/*", slots=200)) == 50
+    refs = await desk.add_many(3, queue="m/zz")
+    assert [await desk.taken("m/*", slots=1) for _ in refs] == [[ref] for ref in refs]
+    assert await desk.take("m/*", slots=200) == ()
