@@ -211,3 +211,17 @@ def test_a_job_has_five_attempts_unless_told_otherwise():  # H2, Counting
 def test_a_failure_shows_as_one_line():
     assert str(FAILURE) == "ValueError: no such thing"
     assert str(Failure("NoHandler", "")) == "NoHandler"
+
+
+@given(st.text(st.characters()), st.text(st.characters()), st.none() | st.text(st.characters()))
+def test_whatever_a_handler_raises_can_be_stored(kind, message, traceback):  # X3
+    # An outcome must not be lost over the wording of its error: no store keeps NUL or lone surrogates.
+    failure = Failure(kind, message, traceback)
+    for text in (failure.kind, failure.message, failure.traceback or "", Cancel(message).reason):
+        assert "\0" not in text
+        assert text.encode().decode() == text
+
+
+def test_ordinary_words_of_an_error_are_kept_as_they_are():
+    assert Failure("ValueError", "é 😀\n\\0").message == "é 😀\n\\0"
+    assert Failure("ValueError", "a\0b\ud800").message == "a\\0b\\ud800"
