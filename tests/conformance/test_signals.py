@@ -1,0 +1,100 @@
+"""Being told that something has changed, instead of asking again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from onward.engine.capabilities import Feature
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import Signal
+from onward.lifecycle import Release
+from tests.conformance.cases import needs
+from tests.conformance.desk import Desk
+
+pytestmark = needs(Feature.PUSH)
+
+DEADLINE = 10
+"""Seconds until a signal that must come is given up; never reached where it does."""
+
+
+@asynccontextmanager
+async def listening(engine: ObservedEngine, *queues: str) -> AsyncIterator[Callable[[], Awaitable[Signal]]]:
+    """Listen for signals; what was told before the first look does not count."""
+    signals = engine.signals(queues or ["*"])
+    told: asyncio.Queue[Signal] = asyncio.Queue()
+
+    async def listen() -> None:
+        async for signal in signals:
+            told.put_nowait(signal)
+
+    async def hear() -> Signal:
+        async with asyncio.timeout(DEADLINE):
+            return await told.get()
+
+    task = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    try:
+        yield hear
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_new_work_is_told_to_a_listener_of_the_same_handle(desk: Desk):
+    async with listening(desk.engine) as hear:
+        await desk.add()
+        await hear()
+
+
+async def test_new_work_is_told_to_a_listener_of_another_handle(desk: Desk):
+    other = Desk(desk.store, await desk.store.connect())
+    async with listening(other.engine) as hear:
+        ref = await desk.add()
+        while not (claims := await other.take()):
+            await hear()
+        assert claims[0].ref == ref
+
+
+@pytest.mark.parametrize("how", ["release", "promote", "replay", "resume"])
+async def test_everything_that_makes_a_job_ready_is_told(desk: Desk, how: str):
+    other = Desk(desk.store, await desk.store.connect())
+    ref = await desk.add(queue="q")
+    claim = await desk.take_one("q")
+    if how == "replay":
+        await desk.cancel(ref)
+    elif how == "promote":
+        await desk.end(claim, Release())
+        await desk.cancel(ref)
+        await desk.add(queue="q", delay=timedelta(minutes=1))
+        await desk.advance(60)
+    elif how == "resume":
+        await desk.set("q", paused=True)
+        await desk.end(claim, Release())
+    async with listening(other.engine) as hear:
+        if how == "release":
+            await desk.end(claim, Release())
+        elif how == "promote":
+            await desk.promote()
+        elif how == "replay":
+            await desk.replay(ref)
+        else:
+            await desk.set("q", paused=False)
+        while not await other.take("q"):
+            await hear()
+
+
+async def test_two_listeners_are_both_told(desk: Desk):
+    async with listening(desk.engine) as first, listening(desk.engine) as second:
+        await desk.add()
+        await asyncio.gather(first(), second())
+
+
+async def test_a_listener_that_has_gone_is_not_missed(desk: Desk):
+    async with listening(desk.engine):
+        pass
+    assert (await desk.enqueue()).is_new
