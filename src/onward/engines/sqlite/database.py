@@ -26,7 +26,8 @@ SAFE_CHECKPOINTS: Final = (3, 51, 3)
 """Before it, two connections that checkpoint at once can corrupt the database."""
 
 LOG_SIZE_LIMIT: Final = 4 * 1024 * 1024
-"""What the write-ahead log is cut back to when it begins anew."""
+"""How long the write-ahead log may get: whose commit takes it further checkpoints it, in its turn at the write gate, so
+that there are never two at once."""
 
 Synchronous = Literal["full", "normal"]
 
@@ -105,7 +106,7 @@ class Database:
                     message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
                     raise StoreUnavailable(message)
                 connection.execute(f"pragma synchronous = {self.synchronous}")
-                # Checkpoints are ours to time: see Writer. SQLite's own would let two processes checkpoint at once.
+                # Checkpoints are ours to time: see Lane. SQLite's own would let two processes checkpoint at once.
                 connection.execute("pragma wal_autocheckpoint = 0")
                 connection.execute(f"pragma journal_size_limit = {LOG_SIZE_LIMIT}")
                 connection.execute("pragma cache_size = -65536")

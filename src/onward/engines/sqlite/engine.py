@@ -249,14 +249,11 @@ class SQLiteEngine:
     # Steward
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
-        """See the contract. The leader's process also checkpoints the log, so that no other need do so."""
-        term = await self._writer.ask(lambda transaction: stewarding.elect(transaction, candidate, lease, holding))
-        self._writer.leads = term is not None
-        return term
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: stewarding.elect(transaction, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        self._writer.leads = False
         await self._writer.ask(lambda transaction: stewarding.resign(transaction, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
@@ -284,6 +281,8 @@ class SQLiteEngine:
             factory, connection.row_factory = connection.row_factory, None
             connection.execute("savepoint onward")
             try:
+                # The write lock first: nobody shall come between the look for a key and the insert.
+                connection.execute("delete from onward_leader where false")
                 done = work(Transaction(connection, self._clock.micros()))
             except BaseException:
                 connection.execute("rollback to onward")

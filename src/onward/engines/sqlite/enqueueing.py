@@ -14,51 +14,46 @@ from onward.engines.sqlite.statements import SQL
 from onward.ids import new_ids
 from onward.job import Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
-from onward.lifecycle import MAX_ATTEMPTS, State
+from onward.lifecycle import MAX_ATTEMPTS
 
 _KEPT: Final = Retention()
 _NOTHING: Final = timedelta(0)
 
+_Shape = tuple[Any, ...]
+
 
 def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it."""
-    connection, now = transaction.connection, transaction.now
-    # First the queues: the write takes the lock, so that on a caller's connection too nobody comes between the look for a
-    # key and the insert.
-    defaults = {name: use_queue(transaction, name) for name in {job.queue for job in jobs}}
+    """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
+
+    Neighbours that differ in nothing but their payload go in by one statement.
+    """
     answers: list[Enqueued] = []
-    rows: list[tuple[Any, ...]] = []
-    ready: set[str] = set()
+    alike: list[tuple[str, str]] = []
+    shape: _Shape | None = None
     for job, job_id in zip(jobs, new_ids(len(jobs)), strict=True):
-        keyed = job.idempotency_key is not None or job.dedupe_key is not None
-        if keyed:
-            if rows:
-                connection.executemany(SQL.enqueue, rows)
-                rows.clear()
+        if job.idempotency_key is not None or job.dedupe_key is not None:
+            _insert(transaction, shape, alike)
+            shape = None
             existing = _standing_for(transaction, job)
             if existing is not None:
                 answers.append(existing)
                 continue
-        due = _due(job, now)
-        if due is None:
-            ready.add(job.queue)
-        rows.append(_row(job, job_id, due, defaults[job.queue], now))
+        of_job = _shape(job, transaction.now)
+        if of_job != shape:
+            _insert(transaction, shape, alike)
+            shape = of_job
+        alike.append((job_id, job.payload))
         answers.append(Enqueued(JobRef(job.queue, job_id)))
-    if rows:
-        connection.executemany(SQL.enqueue, rows)
-    if ready:
-        open_queues(transaction, ready)
+    _insert(transaction, shape, alike)
+    use_queues(transaction, {job.queue for job in jobs})
     return answers
 
 
-def use_queue(transaction: Transaction, name: str) -> tuple[int | None, str | None]:
-    """Make a queue where there is none, and say what its jobs get that do not say otherwise."""
-    connection = transaction.connection
-    found = connection.execute(SQL.queue_defaults, {"name": name}).fetchone()
-    if found is None:
-        connection.execute(SQL.queue_use, {"name": name, "now": transaction.now, **default_retention()})
-        return None, None
-    return found[0], found[1]
+def use_queues(transaction: Transaction, names: set[str]) -> None:
+    """Make queues where there are none, let claims look at them, and wake whoever waits for work."""
+    named = {"names": json_text(list(names)), "now": transaction.now, **default_retention()}
+    transaction.connection.execute(SQL.queue_use, named)
+    transaction.woke = True
 
 
 def default_retention() -> dict[str, int | None]:
@@ -66,18 +61,11 @@ def default_retention() -> dict[str, int | None]:
     return {"completed_us": micros(_KEPT.completed), "cancelled_us": micros(_KEPT.cancelled)}
 
 
-def open_queues(transaction: Transaction, names: set[str]) -> None:
-    """Let claims look at queues in which work has become ready, and wake whoever waits for work."""
-    transaction.connection.execute(SQL.queue_open, {"names": json_text(list(names))})
-    transaction.woke = True
-
-
 def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
     connection = transaction.connection
     if job.idempotency_key is not None:
-        found = connection.execute(
-            SQL.find_by_key, {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
-        ).fetchall()
+        key = {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
+        found = connection.execute(SQL.find_by_key, key).fetchall()
         if found:
             return Enqueued(JobRef(*found[0]), Arrival.SAME_KEY)
     if job.dedupe_key is not None:
@@ -85,6 +73,22 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
         if found:
             return Enqueued(JobRef(*found[0]), Arrival.DEDUPED)
     return None
+
+
+def _shape(job: NewJob, now: int) -> _Shape:
+    """All that a job is but its id and payload."""
+    return (
+        job.queue,
+        job.type,
+        job.priority,
+        job.org_id,
+        _due(job, now),
+        None if job.start_by is None else micros_of(job.start_by),
+        job.max_attempts,
+        job.backoff,
+        job.idempotency_key,
+        job.dedupe_key,
+    )
 
 
 def _due(job: NewJob, now: int) -> int | None:
@@ -97,27 +101,29 @@ def _due(job: NewJob, now: int) -> int | None:
     return None
 
 
-def _row(
-    job: NewJob, job_id: str, due: int | None, defaults: tuple[int | None, str | None], now: int
-) -> tuple[Any, ...]:
-    """Lay a job out as ``sql/enqueue.sql`` takes it."""
-    return (
-        job_id,
-        job.queue,
-        job.type,
-        State.PENDING if due is None else State.SCHEDULED,
-        job.priority,
-        job.org_id,
-        job.payload,
-        job.max_attempts or defaults[0] or MAX_ATTEMPTS,
-        backoff_text(job.backoff) or defaults[1],
-        job.idempotency_key,
-        None if job.idempotency_key is None else digest(job.type, job.idempotency_key),
-        job.dedupe_key,
-        None if job.dedupe_key is None else digest(job.dedupe_key),
-        due,
-        None if job.start_by is None else micros_of(job.start_by),
-        now,
-        now if due is None else None,
-        now,
+def _insert(transaction: Transaction, shape: _Shape | None, alike: list[tuple[str, str]]) -> None:
+    """Add jobs of one shape, and begin the next."""
+    if shape is None or not alike:
+        return
+    queue, type_, priority, org_id, due, start_by, max_attempts, backoff, idempotency_key, dedupe_key = shape
+    transaction.connection.execute(
+        SQL.enqueue,
+        {
+            "rows": json_text(alike),
+            "queue": queue,
+            "type": type_,
+            "priority": priority,
+            "org_id": org_id,
+            "due": due,
+            "start_by": start_by,
+            "max_attempts": max_attempts,
+            "attempts_else": MAX_ATTEMPTS,
+            "backoff": backoff_text(backoff),
+            "idempotency_key": idempotency_key,
+            "key_digest": None if idempotency_key is None else digest(type_, idempotency_key),
+            "dedupe_key": dedupe_key,
+            "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
+            "now": transaction.now,
+        },
     )
+    alike.clear()

@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 _MOST_TOGETHER: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
-_CHECKPOINT_AS_LEADER: Final = LOG_SIZE_LIMIT
-_CHECKPOINT_BY_ANYONE: Final = 64 * 1024 * 1024
 _COMMITS_BETWEEN_LOOKS: Final = 16
 
 _abandoned: list[object] = []
@@ -84,8 +82,6 @@ class Lane:
     clock: Clock
     writes: bool
     on_wake: Callable[[], None] = lambda: None
-    leads: bool = False
-    """This process is the leader: it checkpoints early, so that the others need not."""
     _requests: deque[_Request[Any]] = field(default_factory=deque, init=False)
     _urgent: deque[_Request[Any]] = field(default_factory=deque, init=False)
     _bell: SimpleQueue[None] = field(default_factory=SimpleQueue, init=False)
@@ -259,9 +255,10 @@ class Lane:
             size = self.database.wal.stat().st_size
         except OSError:
             return
-        if size > (_CHECKPOINT_AS_LEADER if self.leads else _CHECKPOINT_BY_ANYONE):
+        if size > LOG_SIZE_LIMIT:
             # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it anew
-            # and cuts the file back to journal_size_limit.
+            # and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast as a file
+            # that grows.
             connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
 

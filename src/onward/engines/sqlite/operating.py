@@ -10,7 +10,7 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
 from onward.engines.sqlite import reading
-from onward.engines.sqlite.enqueueing import open_queues, use_queue
+from onward.engines.sqlite.enqueueing import use_queues
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
@@ -41,7 +41,7 @@ def replay(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
         if transaction.connection.execute(SQL.replay, {"seq": seq, "now": transaction.now}).rowcount == 1
     ]
     if replayed:
-        open_queues(transaction, {change.ref.queue for change in replayed})
+        use_queues(transaction, {change.ref.queue for change in replayed})
     return replayed
 
 
@@ -86,7 +86,7 @@ def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None
 
 def configure(transaction: Transaction, queue: str, change: QueueChange) -> QueueInfo:
     """Change what a queue is told to do, and let claims find out what that means for them."""
-    use_queue(transaction, queue)
+    use_queues(transaction, {queue})
     columns = _columns(change)
     if columns:
         assignments = ", ".join(f"{column} = :{column}" for column in columns)
@@ -94,7 +94,7 @@ def configure(transaction: Transaction, queue: str, change: QueueChange) -> Queu
             f"update onward_queue set {assignments}, open = 0, reopens_at = null where name = :name",  # noqa: S608
             columns | {"name": queue},
         )
-        open_queues(transaction, {queue})  # stays closed where it is paused
+        use_queues(transaction, {queue})  # stays closed where it is paused
     (info,) = reading.queues(transaction, queue)
     return info
 

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
 from onward.engines.sqlite import claiming
-from onward.engines.sqlite.enqueueing import open_queues
+from onward.engines.sqlite.enqueueing import use_queues
 from onward.engines.sqlite.lane import Transaction, TryAlone
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
@@ -42,7 +42,7 @@ def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> froze
     freed = {s.claim.ref.queue for s in settlements}
     transaction.connection.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
     if ready:
-        open_queues(transaction, ready)
+        use_queues(transaction, ready)
     return frozenset(lost)
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
-from onward.engines.sqlite.enqueueing import default_retention, open_queues
+from onward.engines.sqlite.enqueueing import default_retention, use_queues
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
@@ -48,7 +48,7 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
         promoted = execute(SQL.promote, named | {"seqs": json_text([seq for seq, _ in due])}).rowcount
     queues = {queue for _, queue in due} if promoted else set()
     if queues:
-        open_queues(transaction, queues)
+        use_queues(transaction, queues)
     next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
     return Batch(
         changed=promoted + expired,
@@ -71,7 +71,7 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
     execute(SQL.rescue_workers, named | {"timeout_us": worker_timeout // MICROSECOND})
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
-        open_queues(transaction, queues)
+        use_queues(transaction, queues)
     execute(SQL.queue_adopt, {"now": transaction.now, **default_retention()})
     if execute(SQL.reopen_lost).rowcount:
         transaction.woke = True

@@ -1,0 +1,80 @@
+"""Opens an engine by its URL. A driver is imported when an engine of its kind is asked for, and not before.
+
+=============================  ==========  =============================================================
+URL                            engine
+=============================  ==========  =============================================================
+``sqlite:///jobs.db``          SQLite      a file, here relative; ``sqlite:////var/jobs.db`` is absolute
+``sqlite://``                  SQLite      a private temporary file, gone when it is closed
+``postgresql://…``             PostgreSQL  not in this version yet
+``redis://…``                  BullMQ      not in this version yet
+``pgboss+postgresql://…``      pg-boss     not in this version yet
+``pgmq+postgresql://…``        PGMQ        not in this version yet
+=============================  ==========  =============================================================
+
+Settings of an engine stand behind a question mark: ``sqlite:///jobs.db?synchronous=normal``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from onward.clock import Clock
+from onward.engine.contract import Engine
+from onward.errors import InvalidJob, OnwardError
+
+_TO_COME: Final = {
+    "postgres": "PostgreSQL",
+    "postgresql": "PostgreSQL",
+    "redis": "BullMQ on Redis",
+    "rediss": "BullMQ on Redis",
+    "pgboss+postgresql": "pg-boss",
+    "pgmq+postgresql": "PGMQ",
+}
+_FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////folder/file.db (absolute), or sqlite:// (temporary)"
+
+
+class EngineNotIncluded(OnwardError):
+    """The URL names an engine that this version of Onward does not have."""
+
+
+def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
+    """Make the engine that a URL names. Nothing is connected to yet.
+
+    ``clock`` is for tests, and for engines that keep their own time: SQLite does, servers have a clock themselves.
+
+    Raises:
+        InvalidJob: the URL names nothing that could be opened.
+        EngineNotIncluded: the engine is not in this version.
+    """
+    scheme, found, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
+    scheme = scheme.lower()
+    if not found:
+        raise InvalidJob("url", url, "must be a URL such as sqlite:///jobs.db")
+    if scheme == "sqlite":
+        return _open_sqlite(url, clock)
+    if scheme in _TO_COME:
+        raise EngineNotIncluded(
+            f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
+        )
+    close = difflib.get_close_matches(scheme, ["sqlite", *_TO_COME], n=1)
+    hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
+    raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
+
+
+def _open_sqlite(url: str, clock: Clock | None) -> Engine:
+    from onward.engines.sqlite.database import Synchronous  # noqa: PLC0415 - see the module's first sentence
+    from onward.engines.sqlite.engine import SQLiteEngine  # noqa: PLC0415
+
+    parts = urlsplit(url)
+    if parts.netloc or parts.fragment:
+        raise InvalidJob("url", url, _FILE_RULE)
+    path = unquote(parts.path.removeprefix("/")) or None
+    if path is not None and (path.endswith("/") or ":memory:" in path):
+        raise InvalidJob("url", url, f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them")
+    settings = dict(parse_qsl(parts.query, keep_blank_values=True))
+    synchronous = settings.pop("synchronous", "full")
+    for name in settings:
+        raise InvalidJob("url", name, "is no setting of SQLite: there is synchronous=full|normal")
+    return SQLiteEngine(path, clock=clock, synchronous=cast("Synchronous", synchronous))
