@@ -1,16 +1,17 @@
 """The round trips of one pool: outcomes out, starts made, claims in, all in one exchange with the store.
 
-One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the worker is
-idle and large under a backlog, without anything being held back: an outcome waits for one round trip at most.
+One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the
+worker is idle and large under a backlog, without anything being held back: an outcome waits for one round trip at
+most.
 
-To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the time a
-round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up for them
-within moments (the jobs became slow) they are given back for others to take. On limited queues the store gives none ahead.
+To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the
+time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up
+for them within moments (the jobs became slow) they are given back for others to take. On limited queues the store
+gives none ahead.
 
-States: *hungry* (the store had as much as was asked for, or has said that there is work: ask at once), *fed* (it had less: ask
-with the next outcome, at a signal, at the time the store named, or by polling), *resting* (a suspect wants to be
-alone: settle and start, but ask for nothing), *closed* (the worker stops: what has not begun goes back, the rest is settled,
-then the loop ends).
+States: *hungry* (the store had as much as was asked for: ask at once), *fed* (it had less: ask with the next outcome,
+at a signal, at the time the store named, or by polling), *resting* (a suspect wants to be alone: settle and start, but
+ask for nothing), *closed* (the worker stops: what has not begun goes back, the rest is settled, then the loop ends).
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _LONGEST_TRIP: Final = 0.01
 """Seconds that a round trip should take at most; asking ahead stops growing there."""
 _PATIENCE: Final = 0.02
 """Seconds that a claim may wait for a hand before it is given back."""
+_SHORTEST_GAP: Final = 0.001
+_LONGEST_GAP: Final = 0.01
+"""Seconds between two looks that signals brought about and that found nothing: new work is seen within that at worst,
+and a worker beside a busy one stays cheap."""
 _MEMORY: Final = 0.3
 """How much the last round trip weighs in the moving averages."""
 
@@ -80,13 +85,17 @@ class Claimer:
         self._in_flight = False
         self._quiet = Bell()
         self._hungry = True
+        self._told = False
         self._look_at = 0.0
+        self._heed_from = 0.0
+        """When the next signal is heeded."""
+        self._gap = 0.0
         self._try_at = 0.0
         self._failures = 0
         self._resting = False
         self._closed = False
-        self.budget: int | None = None
-        """How many more jobs may be claimed; None: any number."""
+        self.unanswered_since: float | None = None
+        """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
         self._pace = 0.0
         """Jobs finished per second of work: a moving average."""
         self._trip = 0.0
@@ -97,8 +106,8 @@ class Claimer:
     # What others may ask of it
 
     def work_may_wait(self) -> None:
-        """Look soon: something has told that there is work."""
-        self._hungry = True
+        """Look soon: something has told that there may be work."""
+        self._told = True
         self._bell.ring()
 
     def rest(self) -> None:
@@ -124,13 +133,20 @@ class Claimer:
     def go_on(self) -> None:
         """Ask for jobs again."""
         self._resting = False
-        self.work_may_wait()
+        self._hungry = True
+        self._bell.ring()
 
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
         self._closed = True
         self._give_back()
         self._bell.ring()
+
+    async def last_words(self) -> None:
+        """Store what was left when the loop was cut short."""
+        self._give_back()
+        if settlements := self._settler.take(len(self._settler)):
+            self._settler.stored(settlements, await self._engine.settle(settlements))
 
     @property
     def is_quiet(self) -> bool:
@@ -140,11 +156,11 @@ class Claimer:
     # The loop
 
     async def run(self) -> None:
-        """Go on until closed and all is settled, or out of budget and work."""
+        """Go on until closed and all is settled."""
         while True:
             if self.is_quiet:
                 self._quiet.ring()
-                if self._is_done:
+                if self._closed:
                     return
             if (pause := self._pause()) is None or pause > 0:
                 await self._bell.wait(pause)
@@ -162,7 +178,7 @@ class Claimer:
         if self._may_claim and self._room() > 0:
             if self._hungry:
                 return 0
-            waits.append(self._look_at)
+            waits.append(min(self._look_at, self._heed_from) if self._told else self._look_at)
         if self._pool.free < 0 or self._ahead:
             out_of_patience = (self._ahead or self._pool.line)[0].asked_at + self._trip + _PATIENCE
             if out_of_patience <= now:
@@ -172,12 +188,8 @@ class Claimer:
         return max(min(waits) - now, 0) if waits else None
 
     @property
-    def _is_done(self) -> bool:
-        return self._closed or self.budget == 0 or (self.budget is not None and not self._hungry)
-
-    @property
     def _may_claim(self) -> bool:
-        return not (self._closed or self._resting or self.budget == 0)
+        return not (self._closed or self._resting)
 
     def _room(self) -> int:
         """Say how many jobs more could begin by the end of a round trip."""
@@ -194,9 +206,12 @@ class Claimer:
         settlements = self._settler.take(_MOST_AT_ONCE)
         starts = self._next_starts()
         request = self._next_request(len(starts))
-        self._hungry = False
+        if request is not None:
+            self._hungry = self._told = False
         self._in_flight = True
         asked_at = loop.time()
+        if self.unanswered_since is None:
+            self.unanswered_since = asked_at
         try:
             answer = await self._engine.exchange(
                 Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
@@ -209,6 +224,7 @@ class Claimer:
             self._in_flight = False
         now = loop.time()
         self._failures = 0
+        self.unanswered_since = None
         self._on_answer()
         self._settler.stored(settlements, answer.lost)
         self._begin(starts, answer.lost)
@@ -233,14 +249,9 @@ class Claimer:
             return None
         slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
         ahead = max(self._expected() - len(self._ahead), 0) if self._may_ask_ahead else 0
-        if self.budget is not None:
-            slots = min(slots, self.budget)
-            ahead = min(ahead, self.budget - slots)
         if not slots and not ahead:
             return None
-        return ClaimRequest(
-            worker_id=self._worker_id, queues=self._queues, slots=slots, ahead=ahead, lease=self._lease
-        )
+        return ClaimRequest(worker_id=self._worker_id, queues=self._queues, slots=slots, ahead=ahead, lease=self._lease)
 
     def _begin(self, starts: list[Held], lost: frozenset[Token]) -> None:
         for held in starts:
@@ -258,13 +269,16 @@ class Claimer:
                 self._pool.put(held)
             else:
                 self._ahead.append(held)
-        if self.budget is not None:
-            self.budget -= len(claimed.claims)
         self._on_suspects(claimed.suspects_wait)
         if len(claimed.claims) >= request.slots + request.ahead:
             self._hungry = True
-        pause = self._poll if claimed.again_in is None else min(claimed.again_in, self._poll)
-        self._look_at = now + pause
+        if claimed.claims:
+            self._gap = 0.0
+        else:
+            # Every change in the store is signalled, and most are none of our business.
+            self._gap = min(max(self._gap * 2, _SHORTEST_GAP), _LONGEST_GAP)
+        self._heed_from = now + self._gap
+        self._look_at = now + (self._poll if claimed.again_in is None else min(claimed.again_in, self._poll))
 
     def _measure(self, trip: float, now: float) -> None:
         """Learn how long a round trip takes, and how many jobs the pool finishes in a second of work."""

@@ -1,4 +1,5 @@
-"""What this worker holds: every claim from the moment the store gave it until its outcome is stored or the claim is lost.
+"""What this worker holds: every claim from the moment the store gave it until its outcome is stored or the claim is
+lost.
 
 The pulse reads it from its own thread; everything else happens on the worker's loop.
 """
@@ -9,6 +10,7 @@ import enum
 from collections import Counter
 
 from onward.engine.values import Claim, Token
+from onward.job import JobRef
 
 
 class Stage(enum.Enum):
@@ -61,5 +63,14 @@ class Holdings:
         self._held.pop(token, None)
 
     def claims(self) -> list[Claim]:
-        """List what is held now. Safe to call from the pulse's thread: the copy is made in one step of the interpreter."""
+        """List what is held now. Safe to call from the pulse's thread: the copy is made in one step of the
+        interpreter."""
         return [held.claim for held in list(self._held.values())]
+
+    def held_before(self, moment: float) -> tuple[JobRef, ...]:
+        """Name the jobs that have been held since before a moment of the loop's clock and are not being settled."""
+        return tuple(
+            held.claim.ref
+            for held in self._held.values()
+            if held.asked_at < moment and held.stage is not Stage.SETTLING
+        )

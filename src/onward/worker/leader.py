@@ -1,12 +1,12 @@
 """Leadership: at most one worker of all tends the store, for a term at a time (O6).
 
-States: *follower* (somebody else leads, or nobody does yet: tries to be elected now and then), *leader* (holds a term and
-trusts it), *doubtful* (holds a term but could not renew it in time: does nothing that only a leader may, until the store has
-confirmed the term or given it to another).
+States: *follower* (somebody else leads, or nobody does yet: tries to be elected now and then), *leader* (holds a term
+and trusts it), *doubtful* (holds a term but could not renew it in time: does nothing that only a leader may, until the
+store has confirmed the term or given it to another).
 
-Trust is counted from before the question was asked, so a slow answer does not lengthen it, and ends before the lease does.
-It only saves useless writes: each write of a leader matches the term in its own statement, so that one who was stopped past
-its lease and goes on changes nothing.
+Trust is counted from before the question was asked, so a slow answer does not lengthen it, and ends before the lease
+does. It only saves useless writes: each write of a leader matches the term in its own statement, so that one who was
+stopped past its lease and goes on changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from onward.engine.values import Term
 
 log = logging.getLogger("onward.worker")
 
-LEADER_LEASE: Final = timedelta(seconds=30)
 _RENEWALS_PER_LEASE: Final = 3
 _LONGEST_VACANCY: Final = 4.0
 """Seconds between two tries to be elected: with the lease itself, a dead leader is replaced within lease + 5 s."""
@@ -33,18 +32,11 @@ _TRUSTED_SHARE: Final = 0.8
 class Leader:
     """Tries to hold the term, and says whether it does."""
 
-    def __init__(
-        self,
-        engine: Steward,
-        worker_id: str,
-        *,
-        lease: timedelta = LEADER_LEASE,
-        on_elected: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, engine: Steward, worker_id: str, *, lease: timedelta) -> None:
+        self.on_elected: Callable[[], None] = lambda: None
         self._engine = engine
         self._worker_id = worker_id
         self._lease = lease
-        self._on_elected = on_elected
         self._term: Term | None = None
         self._trusted_until = 0.0
 
@@ -63,14 +55,13 @@ class Leader:
     async def step(self) -> None:
         """Renew the term, or try to get one."""
         asked_at = asyncio.get_running_loop().time()
-        before, self._term = self._term, await self._engine.elect(
-            self._worker_id, lease=self._lease, holding=self._term
-        )
+        before = self._term
+        self._term = await self._engine.elect(self._worker_id, lease=self._lease, holding=before)
         if self._term is not None:
             self._trusted_until = asked_at + self._lease.total_seconds() * _TRUSTED_SHARE
         if before is None and self._term is not None:
             log.info("leads", extra={"worker_id": self._worker_id, "term": self._term.number})
-            self._on_elected()
+            self.on_elected()
         elif before is not None and self._term is None:
             log.warning("leads no more", extra={"worker_id": self._worker_id, "term": before.number})
 

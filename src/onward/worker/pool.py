@@ -29,19 +29,19 @@ _TURN: Final = 0.002
 class Runs(Protocol):
     """Runs one claim, and says how it ended."""
 
-    async def run(self, claim: Claim) -> Result:
-        """Run the claim's handler. Never raises for what the handler did."""
+    async def run(self, claim: Claim) -> Result | None:
+        """Run the claim's handler, in the task that calls this; None: the handler has settled it."""
         ...
 
-    def cancel(self, token: Token) -> None:
-        """Stop the handler of a claim, as far as it can be stopped."""
+    def cancel(self, token: Token) -> bool:
+        """Stop the handler of a claim, as far as it can be stopped; False: it does not run."""
         ...
 
 
 class Pool:
     """As many hands as jobs may run at once, and the line of claims before them."""
 
-    def __init__(self, runner: Runs, *, size: int, settle: Callable[[Held, Outcome], None]) -> None:
+    def __init__(self, runner: Runs, *, size: int, settle: Callable[[Held, Outcome | None], None]) -> None:
         self.size = size
         self.line: deque[Held] = deque()
         """Started in the store, and waiting for a hand: empty but for moments."""
@@ -85,7 +85,8 @@ class Pool:
                 return
         if len(self._hands) < self.size:
             self._waking = True
-            hand = asyncio.get_running_loop().create_task(self._work(), name="onward-hand", context=self._context.copy())
+            loop = asyncio.get_running_loop()
+            hand = loop.create_task(self._work(), name="onward-hand", context=self._context.copy())
             self._hands.add(hand)
             hand.add_done_callback(self._retire)
 
@@ -93,13 +94,18 @@ class Pool:
         """Say for how many seconds at least one hand has been at work, up to now."""
         return self.worked + (now - self._working_since if self._working_since is not None else 0.0)
 
-    async def close(self) -> None:
-        """Let the hands go. What they still run is cancelled and settled as nobody's fault."""
+    async def close(self, patience: float) -> int:
+        """Let the hands go, and say how many would not stop in so many seconds.
+
+        What they still run is cancelled, and settled as nobody's fault.
+        """
         self._closed = True
-        hands = list(self._hands)
-        for hand in hands:
+        if not self._hands:
+            return 0
+        for hand in self._hands:
             hand.cancel()
-        await asyncio.gather(*hands, return_exceptions=True)
+        _, stubborn = await asyncio.wait(self._hands, timeout=patience)
+        return len(stubborn)
 
     def _retire(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
@@ -110,7 +116,7 @@ class Pool:
             self.wake()
 
     async def _work(self) -> None:
-        loop, hand = asyncio.get_running_loop(), _current_task()
+        loop, hand = asyncio.get_running_loop(), asyncio.current_task()
         line, decided, settle, run = self.line, decide, self._settle, self._runner.run
         pristine = contextvars.copy_context()
         while True:
@@ -130,10 +136,11 @@ class Pool:
                     self._working_since = now
                 held.stage = Stage.RUNNING
                 self.busy += 1
+                result: Result | None
                 try:
                     result = await run(claim)
                 except asyncio.CancelledError as error:
-                    if hand.cancelling():
+                    if hand is not None and hand.cancelling():
                         settle(held, Release())
                         raise
                     result = Raised(Failure("CancelledError", str(error) or "the handler was cancelled from within"))
@@ -142,7 +149,7 @@ class Pool:
                 finally:
                     self.busy -= 1
                 self.finished += 1
-                settle(held, decided(claim, result))
+                settle(held, None if result is None else decided(claim, result))
                 if contextvars.copy_context() != pristine:
                     self._note_rest(loop.time())
                     return
@@ -160,9 +167,3 @@ class Pool:
         if not self.busy and self._working_since is not None:
             self.worked += now - self._working_since
             self._working_since = None
-
-
-def _current_task() -> asyncio.Task[object]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task

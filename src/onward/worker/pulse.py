@@ -1,8 +1,9 @@
 """The worker's sign of life, on a thread of its own.
 
-A beat registers the worker, extends the leases of all it holds, and learns which of them it has lost. It must not depend
-on the event loop: a handler that blocks the loop for minutes is slow, not dead, and keeps its jobs. (A handler that holds
-the interpreter's global lock in C code for longer than the lease does lose them; nothing in the process could beat then.)
+A beat registers the worker, extends the leases of all it holds, and learns which of them it has lost. It must not
+depend on the event loop: a handler that blocks the loop for minutes is slow, not dead, and keeps its jobs. (A handler
+that holds the interpreter's global lock in C code for longer than the lease does lose them; nothing in the process
+could beat then.)
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Suspects run alone: a job that was running when its process died gets a process to itself until it has ended a run.
 
-So a job that kills its worker is found out, and the jobs beside it lose nothing (SPEC, Counting). When the store says that
-suspects wait, the worker asks for nothing more, lets what it runs come to its end, and then runs suspects one at a time.
+So a job that kills its worker is found out, and the jobs beside it lose nothing (SPEC, Counting). When the store says
+that suspects wait, the worker asks for nothing more, lets what it runs come to its end, and then runs suspects one at
+a time.
 
-Two things are bounded. Ordinary work does not starve: suspects get a second at a time (one run, if that takes longer), then
-at least as long a time is ordinary again. Suspects do not starve: if the worker does not come to rest within its patience
-it goes on for a while and tries again with twice the patience, so that sooner or later the longest job is waited for.
-Where several processes see the same suspects each waits a random moment first, and looks whether they are still there, so
-that seldom more than one comes to rest while the others go on working.
+Two things are bounded. Ordinary work does not starve: suspects get a second at a time (one run, if that takes longer),
+then at least as long a time is ordinary again. Suspects do not starve: if the worker does not come to rest within its
+patience it goes on for a while and tries again with twice the patience, so that sooner or later the longest job is
+waited for. Where several processes see the same suspects each waits a random moment first, and looks whether they are
+still there, so that seldom more than one comes to rest while the others go on working.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _SHIFT: Final = 1.0
 _PATIENCE: Final = 5.0
 """Seconds that the first try waits for the worker to come to rest."""
 _MOST_PATIENCE: Final = 3600.0
+_MOST_DISAPPOINTMENT: Final = 30.0
+"""Seconds between two times of coming to rest, when there was nothing to take each time."""
 
 
 class Quarantine:
@@ -43,6 +46,7 @@ class Quarantine:
         self._request = ClaimRequest(worker_id=worker_id, queues=queues, slots=1, lease=lease, alone=True)
         self._bell = Bell()
         self._patience = _PATIENCE
+        self._disappointment = 0.0
         self.claimers: Sequence[Claimer] = ()
         """Those that must come to rest; the first of them runs the suspects."""
         self.suspects_wait = False
@@ -67,7 +71,13 @@ class Quarantine:
                 rest, self._patience = self._patience, min(self._patience * 2, _MOST_PATIENCE)
                 return rest
             self._patience = _PATIENCE
-            while await self.run_one() and loop.time() - began < _SHIFT:
+            if not await self.run_one():
+                # Others were quicker, or their queue is paused or at its limit: do not come to rest for nothing again
+                # soon.
+                self._disappointment = min(max(self._disappointment * 2, _SHIFT), _MOST_DISAPPOINTMENT)
+                return self._disappointment
+            self._disappointment = 0.0
+            while loop.time() - began < _SHIFT and await self.run_one():
                 pass
         finally:
             for claimer in self.claimers:

@@ -63,8 +63,8 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
 class Every:
     """Take ``step`` now, and again and again until cancelled.
 
-    A step answers in how many seconds it wants to be taken again: 0 for at once, None for ``interval``, which is also the
-    longest. A step that raises is told about and tried again later: upkeep must outlive a database's restart.
+    A step answers in how many seconds it wants to be taken again: 0 for at once, None for ``interval``, which is also
+    the longest. A step that raises is told about and tried again later: upkeep must outlive a database's restart.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[float | None]], *, interval: timedelta) -> None:

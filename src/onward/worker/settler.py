@@ -1,8 +1,8 @@
 """Outcomes on their way to the store.
 
-An outcome leaves with the next round trip, beside its neighbours. It is kept until the store has answered for it: a store
-that is away loses nothing. If the store refuses a whole batch for a reason of its own (not because it is away), the batch is
-sent one by one, so that one outcome which cannot be written does not keep the others from being stored.
+An outcome leaves with the next round trip, beside its neighbours. It is kept until the store has answered for it: a
+store that is away loses nothing. If the store refuses a whole batch for a reason of its own (not because it is away),
+the batch is sent one by one, so that one outcome which cannot be written does not keep the others from being stored.
 
 A lost claim is an answer: the outcome is dropped, said once in the log, and counted under ``stale_rejections`` (X3).
 """
@@ -38,10 +38,18 @@ class Settler:
         """Count the outcomes that the store has not been sent."""
         return len(self._outbox)
 
-    def add(self, held: Held, outcome: Outcome) -> None:
-        """Send an outcome with the next round trip, unless the claim is lost already."""
+    def add(self, held: Held, outcome: Outcome | None) -> None:
+        """Send an outcome with the next round trip, unless the claim is lost; None: the handler has stored it
+        itself."""
+        if outcome is None:
+            self._holdings.drop(held.claim.token)
+            self._holdings.tally["complete"] += 1
+            self._ring()
+            return
         if held.stage is Stage.LOST:
-            self._reject(held.claim.token, Settlement(held.claim, outcome))
+            if type(outcome) is not Release:  # a handler that was stopped had nothing to say
+                self._holdings.tally["stale_rejections"] += 1
+            self._ring()
             return
         held.stage = Stage.SETTLING
         self._outbox.append(Settlement(held.claim, outcome))
@@ -65,7 +73,8 @@ class Settler:
             token = settlement.claim.token
             drop(token)
             if lost and token in lost:
-                self._reject(token, settlement)
+                tally["stale_rejections"] += 1
+                log.warning("claim lost, outcome dropped", extra=_facts(settlement))
                 continue
             tally[_NAME_OF[type(settlement.outcome)]] += 1
             if tells or type(settlement.outcome) not in _QUIET:
@@ -92,11 +101,6 @@ class Settler:
                     # Nothing can be written for this job: its lease will run out, and it will be given back.
                     log.exception("job cannot be settled, leaving it to its lease", extra=_facts(settlement))
                     self._holdings.drop(settlement.claim.token)
-
-    def _reject(self, token: Token, settlement: Settlement) -> None:
-        self._holdings.drop(token)
-        self._holdings.tally["stale_rejections"] += 1
-        log.warning("claim lost, outcome dropped", extra=_facts(settlement))
 
 
 def _facts(settlement: Settlement) -> dict[str, object]:

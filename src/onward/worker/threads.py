@@ -4,8 +4,8 @@ A pool of the standard library costs a future, a lock and a wake-up of the loop 
 worker at 30 000 calls a second. Here a thread takes the next call while it is awake, and the loop is woken once for all
 that has been answered in the meantime. A call never waits behind a slow one while there is a thread to spare.
 
-Threads cannot be stopped from outside. A caller that gives up on a call (it was cancelled, its time is up) leaves a thread
-behind that still runs it; another takes its place, so that the pool keeps its size.
+Threads cannot be stopped from outside. A caller that gives up on a call (it was cancelled, its time is up) leaves a
+thread behind that still runs it; another takes its place, so that the pool keeps its size.
 """
 
 from __future__ import annotations

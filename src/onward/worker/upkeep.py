@@ -39,9 +39,7 @@ def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -
         return await engine.promote(term, limit=_MOST_AT_ONCE)
 
     async def rescue(term: Term) -> Batch:
-        return await engine.rescue(
-            term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_MOST_AT_ONCE
-        )
+        return await engine.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_MOST_AT_ONCE)
 
     async def prune(term: Term) -> Batch:
         return await engine.prune(term, limit=_MOST_AT_ONCE)
@@ -58,9 +56,7 @@ def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -
 class Upkeep:
     """The leader's duties, each a loop of its own, so that a long prune does not delay a promotion."""
 
-    def __init__(
-        self, leader: Leader, duties: tuple[Duty, ...], *, on_ready: Callable[[frozenset[str]], None]
-    ) -> None:
+    def __init__(self, leader: Leader, duties: tuple[Duty, ...], *, on_ready: Callable[[frozenset[str]], None]) -> None:
         self._leader = leader
         self._on_ready = on_ready
         self.loops = tuple(

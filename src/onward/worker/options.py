@@ -1,0 +1,83 @@
+"""What a worker is told: which queues, how much at once, how patient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from onward import rules
+from onward.engine.values import DEFAULT_LEASE
+from onward.errors import InvalidJob
+from onward.lifecycle import MAX_CRASHES
+
+Queues = Sequence[str] | Mapping[str, int]
+"""Names and patterns; as a mapping, each with the number of its jobs that may run at once in this worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The settings of a worker. Checked when they are made."""
+
+    queues: Queues = ("*",)
+    """Which to serve: all, some, or some with a concurrency of their own (``{"mail/*": 10, "video": 2}``)."""
+    concurrency: int = 100
+    """How many jobs may run at once, where ``queues`` does not say it."""
+    processes: int | None = None
+    """How many ``executor="process"`` tasks may run at once; None: one for each processor."""
+    lease: timedelta = DEFAULT_LEASE
+    """How long the store keeps our jobs for us when it hears nothing, where the queue does not say otherwise."""
+    grace: timedelta = timedelta(seconds=25)
+    """How long running jobs are waited for at a stop: by default less than the 30 s after which container hosts
+    kill."""
+    poll: timedelta = timedelta(seconds=1)
+    """How long new work can go unseen when a signal was missed."""
+    leader_lease: timedelta = timedelta(seconds=30)
+    """How long a leader's term lasts without renewal (O6)."""
+    max_crashes: int = MAX_CRASHES
+    """How often a job may take its process down, alone in it, before it is buried."""
+    max_jobs: int | None = None
+    """Stop after so many runs, for a supervisor to start afresh."""
+    max_memory: int | None = None
+    """Stop when the process has grown to so many bytes, likewise."""
+    give_up_after: timedelta | None = None
+    """How long the store may stay away before the worker raises; None: for ever."""
+    health_file: Path | None = None
+    """Where to write signs of life, for probes."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for pattern, concurrency in self.shares:
+            for queue in pattern:
+                rules.check_pattern(queue)
+            rules.check_at_least("concurrency", concurrency, 1)
+        for name in ("lease", "poll", "leader_lease"):
+            if getattr(self, name) <= timedelta(0):
+                raise InvalidJob(name, getattr(self, name), "must be more than 0 seconds")
+        if self.grace < timedelta(0):
+            raise InvalidJob("grace", self.grace, "must be 0 seconds or more")
+        for name in ("processes", "max_crashes", "max_jobs", "max_memory"):
+            if getattr(self, name) is not None:
+                rules.check_at_least(name, getattr(self, name), 1)
+
+    @property
+    def shares(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """The queues that share a concurrency, and that concurrency."""
+        if isinstance(self.queues, str) or not self.queues:
+            raise InvalidJob(
+                "queues", self.queues, "must be a list of names and patterns, or a mapping of them to numbers"
+            )
+        if isinstance(self.queues, Mapping):
+            return tuple(((pattern,), concurrency) for pattern, concurrency in self.queues.items())
+        return ((tuple(self.queues), self.concurrency),)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """All names and patterns."""
+        return tuple(pattern for patterns, _ in self.shares for pattern in patterns)
+
+    @property
+    def pool_size(self) -> int:
+        """How many jobs may run at once in all."""
+        return sum(concurrency for _, concurrency in self.shares)

@@ -1,0 +1,58 @@
+"""SIGTERM and SIGINT: the first asks the worker to stop in good order, the second ends the process at once.
+
+The handlers are Python's own, not the event loop's: they also run while a handler of a job blocks the loop, and a
+process with number 1 in its container, for which signals have no default action, obeys them too. A child that a job
+forks gets the defaults back, or it could not be stopped by ``terminate()``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+log = logging.getLogger("onward.worker")
+
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+_parents: Final[dict[signal.Signals, object]] = {}
+
+
+@contextmanager
+def obeyed(stop: Callable[[], None]) -> Iterator[None]:
+    """Call ``stop`` at the first signal, from the main thread, between two steps of whatever runs there."""
+    asked = 0
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked += 1
+        name = signal.Signals(number).name
+        if asked == 1:
+            log.info("stopping, once more to stop at once", extra={"signal": name})
+            stop()
+            return
+        log.warning("stopping at once, others will take the jobs over", extra={"signal": name})
+        logging.shutdown()
+        os._exit(128 + number)
+
+    before = {number: signal.signal(number, on_signal) for number in STOPPING}
+    _parents.update(before)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+            _parents.pop(number, None)
+
+
+def _forget_in_child() -> None:
+    for number in _parents:
+        signal.signal(number, signal.SIG_DFL)
+    _parents.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,127 @@
+"""The worker: takes jobs, runs them, and says how they ended.
+
+It assumes nothing of the store but the contract, and holds no job that the store does not know it holds. Whatever is
+killed, a job accepted is run at least once (X3). Several workers may share a process; a job that must be alone is then
+alone in its worker only, so production runs one worker a process.
+
+Stopping has four steps: ask for nothing more and give back what has not begun; let what runs come to its end, for as
+long as the grace lasts; give the rest up, at no cost to the jobs; store what they all said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from onward.engine.observed import ObservedEngine
+from onward.task import Task
+from onward.worker.options import WorkerOptions
+from onward.worker.runner import Middleware
+from onward.worker.shift import Shift
+from onward.worker.upkeep import Duty
+
+
+class Worker:
+    """Runs jobs until told to stop: ``await worker.run()``, or ``async with worker:`` beside something else.
+
+    The engine must be open. ``duties`` are what a leader does besides promoting, rescuing and pruning.
+    """
+
+    def __init__(
+        self,
+        engine: ObservedEngine,
+        tasks: Mapping[str, Task[..., Any]],
+        options: WorkerOptions | None = None,
+        *,
+        middleware: Sequence[Middleware] = (),
+        duties: Sequence[Duty] = (),
+    ) -> None:
+        self.options = options or WorkerOptions()
+        self._engine = engine
+        self._tasks = tasks
+        self._middleware = tuple(middleware)
+        self._duties = tuple(duties)
+        self._stopping = asyncio.Event()
+        self._started = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._shift: Shift | None = None
+        self._is_running = False
+        self._beside: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Work until :meth:`stop` is called. May be called again after that; each run is a worker of its own to the
+        store.
+
+        Raises:
+            StoreUnavailable: the store stayed away for longer than ``give_up_after``.
+        """
+        if self._is_running:
+            raise RuntimeError("this worker is running already")
+        self._is_running = True
+        self._loop = asyncio.get_running_loop()
+        self._shift = Shift(
+            self._engine,
+            self._tasks,
+            self.options,
+            middleware=self._middleware,
+            duties=self._duties,
+            stopping=self._stopping,
+        )
+        try:
+            await self._shift.live(self._started)
+        except BaseExceptionGroup as group:
+            # One part failed and took the others down: what people want to see is why.
+            raise group.exceptions[0] from None
+        finally:
+            self._is_running = False
+            self._stopping.clear()
+            self._started.clear()
+
+    def stop(self) -> None:
+        """Stop in good order, within the grace. From any thread, and from signal handlers."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        else:
+            self._stopping.set()
+
+    async def __aenter__(self) -> Self:
+        """Work beside what the block does."""
+        self._beside = asyncio.create_task(self.run(), name="onward-worker")
+        started = asyncio.create_task(self._started.wait())
+        await asyncio.wait([self._beside, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._beside.done():
+            self._beside.result()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop in good order, and raise what the worker died of, if it did."""
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            self.stop()
+            await beside
+
+    @property
+    def worker_id(self) -> str | None:
+        """The name of the present or the last run; None: there was none."""
+        return None if self._shift is None else self._shift.worker_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this worker leads now."""
+        return self._is_running and self._shift is not None and self._shift.leader.term is not None
+
+    @property
+    def tally(self) -> Mapping[str, int]:
+        """What became of the jobs of the present or last run, by move; ``stale_rejections`` were kept out by the
+        fence."""
+        return {} if self._shift is None else dict(self._shift.holdings.tally)
+
+    @property
+    def stubborn(self) -> int:
+        """How many handlers of the last run would not stop, and still run."""
+        return 0 if self._shift is None else self._shift.stubborn
