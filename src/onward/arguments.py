@@ -1,9 +1,9 @@
 """How the arguments of one function travel: by name, as one JSON object, checked against its annotations at both ends.
 
-A job that was enqueued is a job that can be called: the producer decodes what it has encoded, exactly as the worker will,
-and refuses there what would be refused here. Defaults stay the function's own: an argument that was not given is not in
-the payload. Types are what msgspec knows (dataclasses, Structs, attrs, datetime, UUID, Decimal, Enum, unions, …), and
-pydantic's models, which are known by their methods so that pydantic itself is never imported here.
+A job that was enqueued is a job that can be called: the producer decodes what it has encoded, exactly as the worker
+will, and refuses there what would be refused here. Defaults stay the function's own: an argument that was not given
+is not in the payload. Types are what msgspec knows (dataclasses, Structs, attrs, datetime, UUID, Decimal, Enum,
+unions, …), and pydantic's models, which are known by their methods so that pydantic itself is never imported here.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Arguments:
                 self._shape = self._read()
             except NameError as error:
                 rule = (
-                    f"an annotation cannot be read ({error}): import it outside of `if TYPE_CHECKING`, and define it at "
-                    "the top of a module"
+                    f"an annotation cannot be read ({error}): import it outside of `if TYPE_CHECKING`, "
+                    "and define it at the top of a module"
                 )
                 raise InvalidJob(f"{self._name}()", error.name, rule) from error
         return self._shape
@@ -148,7 +148,8 @@ class Arguments:
             hint = hints.get(parameter.name, Any)
             if _is_context(hint):
                 if context is not None:
-                    raise InvalidJob(f"{self._name}({parameter})", parameter.name, "is a second JobContext: one is enough")
+                    rule = "is a second JobContext: one is enough"
+                    raise InvalidJob(f"{self._name}({parameter})", parameter.name, rule)
                 context = parameter.name
                 continue
             self._check_type(str(parameter), hint)
@@ -228,7 +229,9 @@ def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _is_context(hint: Any) -> bool:
-    return hint is JobContext or (typing.get_origin(hint) is typing.Annotated and typing.get_args(hint)[0] is JobContext)
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    return hint is JobContext
 
 
 def _is_model(kind: type) -> bool:

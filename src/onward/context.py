@@ -1,12 +1,14 @@
 """What a handler can know and say about the job it runs.
 
-:class:`JobContext` is the handler's side; :class:`RunState` is the runner's, and holds what has been said until it is sent.
-Handlers run on the loop or on threads, so everything here may be called from either: appending to a deque and setting an
-attribute are each one step of the interpreter, and nothing here waits but ``complete_within``.
+:class:`JobContext` is the handler's side; :class:`RunState` is the runner's, and holds what has been said until it is
+sent. Handlers run on the loop or on threads, and may start threads of their own, so everything here may be called
+from any; one lock for all, held for a moment, keeps a note from falling between two hands. Nothing waits but
+``complete_within``.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +23,13 @@ from onward.lifecycle import Complete
 Encode = Callable[[Any], str | None]
 """Writes a result as JSON."""
 
+_notes = threading.Lock()
+
 
 class RunState:
     """One run of one job, as its runner keeps it."""
 
-    __slots__ = ("claim", "encode", "engine", "is_settled", "is_stopped", "lines", "message", "on_note", "progress")
+    __slots__ = ("claim", "encode", "engine", "is_settled", "is_stopped", "lines", "on_note", "progress")
 
     def __init__(
         self,
@@ -44,20 +48,33 @@ class RunState:
         """The job was taken back, its claim is lost, or its time is up."""
         self.is_settled = False
         """The handler has completed the job in a transaction of its own."""
-        self.progress: int | None = None
-        self.message: str | None = None
+        self.progress: tuple[int, str | None] | None = None
         self.lines: deque[str] | None = None
 
     @property
     def has_notes(self) -> bool:
         """Whether there is something to report."""
-        return bool(self.lines) or self.progress is not None
+        return self.lines is not None or self.progress is not None
+
+    def note(self, *, progress: tuple[int, str | None] | None = None, line: str | None = None) -> None:
+        """Keep something to be reported."""
+        with _notes:
+            if progress is not None:
+                self.progress = progress
+            if line is not None:
+                if self.lines is None:
+                    self.lines = deque(maxlen=rules.MAX_LOG_LINES)
+                self.lines.append(line)
+        if self.on_note is not None:
+            self.on_note(self)
 
     def take_notes(self) -> tuple[int | None, str | None, list[str]]:
-        """Hand over progress, its message and the log lines, and begin anew."""
-        progress, message, lines = self.progress, self.message, self.lines
-        self.progress = self.message = self.lines = None
-        return progress, message, list(lines or ())
+        """Hand over progress with its message, and the log lines, and begin anew."""
+        with _notes:
+            progress, lines = self.progress, self.lines
+            self.progress = self.lines = None
+        value, message = progress or (None, None)
+        return value, message, list(lines or ())
 
 
 class JobContext:
@@ -125,8 +142,8 @@ class JobContext:
     def is_cancelled(self) -> bool:
         """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
 
-        An ``async`` handler is cancelled by itself; a plain one runs on a thread, which nobody can stop from outside, and
-        should look here now and then. What it returns after that is not recorded.
+        An ``async`` handler is cancelled by itself; a plain one runs on a thread, which nobody can stop from outside,
+        and should look here now and then. What it returns after that is not recorded.
         """
         return self._run.is_stopped
 
@@ -135,28 +152,17 @@ class JobContext:
         rules.check_progress(value)
         if message is not None:
             rules.check_text("progress message", message)
-        run = self._run
-        run.message = message
-        run.progress = value
-        if run.on_note is not None:
-            run.on_note(run)
+        self._run.note(progress=(value, message))
 
     def log(self, line: str) -> None:
         """Write a line about the job, kept with it: the newest 1 000."""
-        rules.check_text("log line", line)
-        run = self._run
-        lines = run.lines
-        if lines is None:
-            lines = run.lines = deque(maxlen=rules.MAX_LOG_LINES)
-        lines.append(line)
-        if run.on_note is not None:
-            run.on_note(run)
+        self._run.note(line=rules.check_text("log line", line))
 
     async def complete_within(self, connection: object, result: Any = None) -> None:
         """Complete the job in a transaction of the handler's own, so that it is done if and only if that commits (X3).
 
-        Call it last before the commit. What the handler returns afterwards is not recorded. If the transaction is rolled
-        back after all, the run counts as failed.
+        Call it last before the commit. What the handler returns afterwards is not recorded. If the transaction is
+        rolled back after all, the run counts as failed.
 
         Raises:
             ClaimLost: the job is no longer held by this run; roll back.

@@ -15,7 +15,7 @@ from onward.errors import InvalidJob
 class Snooze(Exception):
     """Call me again later. The run does not count as an attempt.
 
-    Give a ``delay`` (a timedelta, or seconds) or the moment ``until`` which to wait; a moment that has passed means now.
+    Give a ``delay`` (a timedelta, or seconds) or a moment to wait ``until``; one that has passed means now.
     """
 
     def __init__(self, delay: timedelta | float | None = None, *, until: datetime | None = None) -> None:

@@ -1,8 +1,8 @@
 """Waits for jobs to end, for everyone in this process at once.
 
-One watcher serves all who wait on an event loop: it is woken by the store's signals, and behind those it looks by itself,
-seldom enough to be cheap, because a signal is only a hint. One look is one question to the store, however many jobs are
-waited for. The watcher lives while somebody waits.
+One watcher serves all who wait on an event loop: it is woken by the store's signals, and behind those it looks by
+itself, seldom enough to be cheap, because a signal is only a hint. One look is one question to the store, however
+many jobs are waited for. The watcher lives while somebody waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A task: a typed function, what is to become of its jobs, and the verbs that make them.
 
-Options never mix with arguments. What belongs to every job of a task is said once, in the decorator; what belongs to one
-job is said by :meth:`Task.using`, which gives a configured copy; and ``enqueue`` takes the function's own arguments and
-nothing else, so type checkers hold callers to its signature and no argument can be mistaken for an option.
+Options never mix with arguments. What belongs to every job of a task is said once, in the decorator; what belongs to
+one job is said by :meth:`Task.using`, which gives a configured copy; and ``enqueue`` takes the function's own
+arguments and nothing else, so type checkers hold callers to its signature and no argument can be mistaken for an
+option.
 """
 
 from __future__ import annotations
@@ -110,15 +111,15 @@ class Sender(Protocol):
 class Task(Generic[P, R]):
     """A function whose calls can be enqueued. Made by ``@app.task``.
 
-    Calling the task itself calls the function, here and now, without a job; a :class:`JobContext` that it asks for and is
-    not given is a detached one.
+    Calling the task itself calls the function, here and now, without a job; a :class:`JobContext` that it asks for
+    and is not given is a detached one.
     """
 
     def __init__(self, function: Callable[..., Any], *, name: str, options: TaskOptions, app: Sender) -> None:
         self.function = function
         self.name = name
         self.options = options
-        self.is_async = _is_async(function)
+        self.is_async = is_async(function)
         self.arguments = Arguments(function, name=name)
         self._app = app
         self._using = JobOptions()
@@ -187,8 +188,11 @@ class Task(Generic[P, R]):
         if isinstance(queue, str):
             check_queue_template(queue)
         changes = {name: value for name, value in given.items() if value is not UNSET}
+        return self._copy(msgspec.structs.replace(self._using, **changes))
+
+    def _copy(self, using: JobOptions) -> Self:
         other = copy.copy(self)
-        other._using = msgspec.structs.replace(self._using, **changes)
+        vars(other)["_using"] = using
         return other
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -244,7 +248,7 @@ class Task(Generic[P, R]):
             org_id=org_id,
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),
-            dedupe_key=self._dedupe_key(_or(using.dedupe, options.dedupe), org_id, payload),
+            dedupe_key=self._dedupe_key(org_id, payload, dedupe=_or(using.dedupe, options.dedupe)),
             delay=_or(using.delay, None),
             run_at=_or(using.run_at, None),
             start_by=_or(using.start_by, None),
@@ -252,7 +256,7 @@ class Task(Generic[P, R]):
             backoff=_or(using.backoff, options.backoff),
         )
 
-    def _dedupe_key(self, dedupe: bool | str, org_id: str | None, payload: str) -> str | None:
+    def _dedupe_key(self, org_id: str | None, payload: str, *, dedupe: bool | str) -> str | None:
         if dedupe is True:
             return keys.dedupe_key(self.name, org_id, msgspec.json.decode(payload))
         return dedupe or None
@@ -272,7 +276,7 @@ class Task(Generic[P, R]):
             return lambda context: function(**{parameter: context}, **kwargs)
         return lambda _: function(**kwargs)
 
-    def backoff_for(self, error: BaseException) -> Backoff | None | UnsetType:
+    def backoff_for(self, error: BaseException) -> Backoff | UnsetType | None:
         """Say how to retry after an exception: a backoff, None for never, UNSET for as the job says."""
         rules = self.options.retry
         if rules:
@@ -328,17 +332,16 @@ def fill_queue(queue: str, org_id: str | None) -> str:
         return queue
     if org_id is None:
         raise InvalidJob("org_id", None, f"is needed to name the queue {queue}: use using(org_id=…)")
-    filled = queue.replace(_ORG, org_id)
     try:
-        if "/" in org_id:
-            raise InvalidJob("org_id", org_id, "has a '/'")
-        return rules.check_queue_name(filled)
-    except InvalidJob:
-        rule = f"cannot be part of the queue {queue}: lower-case letters, digits, '_', '.', '-' only, and not too long"
-        raise InvalidJob("org_id", org_id, rule) from None
+        # One part of the path and no more: an organisation must not name its way into another one's queues.
+        rules.check_queue_name(org_id.replace("/", "?"))
+        return rules.check_queue_name(queue.replace(_ORG, org_id))
+    except InvalidJob as error:
+        raise InvalidJob("org_id", org_id, f"cannot be part of the queue {queue}, which {error.rule}") from None
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
+    """Say whether calling it gives something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 

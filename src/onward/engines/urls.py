@@ -32,7 +32,7 @@ _TO_COME: Final = {
     "pgboss+postgresql": "pg-boss",
     "pgmq+postgresql": "PGMQ",
 }
-_FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////folder/file.db (absolute), or sqlite:// (temporary)"
+_FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
 
 class EngineNotIncluded(OnwardError):

@@ -1,8 +1,8 @@
 """One alarm for all runs that have a timeout.
 
-A context manager per job would cost more than a quick handler does. Here a run is entered in a dictionary and taken out of
-it; one timer stands at the earliest deadline, and when it rings the few runs in hand are looked through. With equal
-timeouts that is about one look per timeout, however many jobs come and go in between.
+A context manager per job would cost more than a quick handler does. Here a run is entered in a dictionary and taken
+out of it; one timer stands at the earliest deadline, and when it rings the few runs in hand are looked through. With
+equal timeouts that is about one look per timeout, however many jobs come and go in between.
 """
 
 from __future__ import annotations

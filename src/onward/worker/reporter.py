@@ -1,7 +1,8 @@
-"""Sends what handlers say about their jobs to the store: a few times a second while they run, and the rest at their end.
+"""Sends what handlers say about their jobs to the store: now and then while they run, and the rest at their end.
 
-Handlers may report from threads and thousands of times a second. What they say is gathered in their :class:`RunState`;
-here the runs that have something to say are gathered, and sent together.
+Handlers may report from threads and thousands of times a second. What they say is gathered in their
+:class:`RunState`; here the runs that have something to say are gathered, and sent together. A job that is no longer
+held takes no more notes, so a run is over only when everything it said has been sent.
 """
 
 from __future__ import annotations
@@ -19,50 +20,60 @@ from onward.errors import OnwardError
 log = logging.getLogger("onward.worker")
 
 _PAUSE: Final = 0.2
-"""Seconds between two reports of a job: often enough for a progress bar, seldom enough for any store."""
+"""Seconds between two reports: often enough for a progress bar, seldom enough for any store."""
 
 
 class Reporter:
     """Gathers and sends progress and log lines."""
 
-    def __init__(self, engine: ObservedEngine, *, on_lost: Callable[[RunState], None]) -> None:
+    def __init__(self, engine: ObservedEngine, *, on_lost: Callable[[RunState], object]) -> None:
         self._engine = engine
         self._on_lost = on_lost
         """Called for a run whose claim turns out to be lost."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._speaking: dict[RunState, asyncio.Task[None]] = {}
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where the runs are: notes come from threads too."""
+        self._due: set[RunState] = set()
+        self._sending: dict[RunState, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no run has said anything that is not sent."""
+        return not self._due and not self._sending
 
     def note(self, run: RunState) -> None:
-        """Take notice of a run that has something to report. From any thread."""
+        """Take notice that a run has something to report. From any thread."""
+        require = self._engine.capabilities.require
         if run.progress is not None:
-            self._engine.capabilities.require(Feature.PROGRESS)
-        if run.lines:
-            self._engine.capabilities.require(Feature.LOG_LINES)
-        if run in self._speaking or self._loop is None:
-            return
-        self._loop.call_soon_threadsafe(self._begin, run)
-
-    def attend(self) -> None:
-        """Learn which event loop the runs are on."""
-        self._loop = asyncio.get_running_loop()
+            require(Feature.PROGRESS)
+        if run.lines is not None:
+            require(Feature.LOG_LINES)
+        if run not in self._due and self.loop is not None:
+            self.loop.call_soon_threadsafe(self._enter, run)
 
     async def finish(self, run: RunState) -> None:
-        """Send what a run that is over has still to say: a job that is no longer held takes no more lines."""
-        if (task := self._speaking.pop(run, None)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Send what a run that is over has still to say, and see to it that all of it has arrived."""
+        self._due.discard(run)
+        if (sending := self._sending.get(run)) is not None:
+            await asyncio.wait([sending])
         if run.has_notes:
             await self._send(run)
 
-    def _begin(self, run: RunState) -> None:
-        if run not in self._speaking and run.has_notes:
-            self._speaking[run] = asyncio.create_task(self._speak(run), name="onward-report")
+    def _enter(self, run: RunState) -> None:
+        if run.has_notes:
+            self._due.add(run)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._send_all)
 
-    async def _speak(self, run: RunState) -> None:
-        while run.has_notes:
-            await asyncio.shield(self._send(run))
-            await asyncio.sleep(_PAUSE)
-        self._speaking.pop(run, None)
+    def _send_all(self) -> None:
+        self._timer = None
+        due, self._due = self._due, set()
+        for run in due:
+            if run in self._sending:
+                self._enter(run)  # the store is slow: one report of a job at a time keeps its lines in order
+            elif run.has_notes:
+                task = self._sending[run] = asyncio.create_task(self._send(run), name="onward-report")
+                task.add_done_callback(lambda _, run=run: self._sending.pop(run, None))
 
     async def _send(self, run: RunState) -> None:
         progress, message, lines = run.take_notes()

@@ -1,14 +1,16 @@
 """Runs one claimed job, and says how that ended. What becomes of the job is decided by :func:`onward.lifecycle.decide`.
 
-A run goes through four steps: find the task, read its payload, call its function, write its result. Whatever goes wrong in
-any of them is an answer (:data:`~onward.lifecycle.Result`), never an exception: a worker must not fall over a job.
+A run goes through four steps: find the task, read its payload, call its function, write its result. Whatever goes
+wrong in any of them is an answer (:data:`~onward.lifecycle.Result`), never an exception: a worker must not fall over
+a job.
 
-``async def`` handlers run inline, in the asyncio task that called :meth:`Runner.run`: that task belongs to the run for as long
-as it lasts, and is what gets cancelled when the run has to stop. Plain functions go to an :data:`Invoke`, which puts them on
-a thread or into a process; when such a run has to stop, the runner turns away and the function is left to end by itself.
+``async def`` handlers run inline, in the asyncio task that called :meth:`Runner.run`: that task belongs to the run
+for as long as it lasts, and is what gets cancelled when the run has to stop. Plain functions go to an :data:`Invoke`,
+which puts them on a thread or into a process; when such a run has to stop, the runner turns away and the function is
+left to end by itself.
 
-Why a run was stopped is kept with it, so that a cancellation of ours is told apart from one that comes from outside (the
-worker shuts down: it propagates) and from one that the handler made itself (a failure like any other).
+Why a run was stopped is kept with it, so that a cancellation of ours is told apart from one that comes from outside
+(the worker shuts down: it propagates) and from one that the handler made itself (a failure like any other).
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ import asyncio
 import enum
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -26,13 +27,13 @@ import msgspec
 from msgspec import UNSET
 
 from onward import rules
-from onward.arguments import BadPayload, nearest, to_json
+from onward.arguments import nearest, to_json
 from onward.clock import Clock, SystemClock, moment_of
 from onward.context import JobContext, RunState
 from onward.control import Cancel, DoNotRetry, Snooze
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, Token
-from onward.errors import InvalidJob
+from onward.errors import InvalidJob, PayloadTooLarge, StoreUnavailable
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
 from onward.task import Task
 from onward.worker.deadlines import Deadlines
@@ -62,7 +63,7 @@ class Invocation(msgspec.Struct, frozen=True):
 
 
 Invoke = Callable[[Invocation], Awaitable[Any]]
-"""Has a function called, and gives what it returned or raises what it raised. Must bear being cancelled while it waits."""
+"""Has a function called, and gives what it returned or raises what it raised. Must bear being cancelled meanwhile."""
 
 
 async def on_a_thread(invocation: Invocation) -> Any:
@@ -85,13 +86,7 @@ class _Run(RunState):
     __slots__ = ("asyncio_task", "stop")
 
     def __init__(self, claim: Claim, runner: Runner) -> None:
-        # Written out: this is made for every job.
-        self.claim = claim
-        self.engine = runner.engine
-        self.encode = runner.encode
-        self.on_note = runner.note
-        self.is_stopped = self.is_settled = False
-        self.progress = self.message = self.lines = None
+        super().__init__(claim, engine=runner.engine, encode=runner.encode, on_note=runner.note)
         self.asyncio_task = asyncio.current_task()
         self.stop: _Stop | None = None
 
@@ -101,6 +96,12 @@ class _Run(RunState):
             self.stop = why
             self.is_stopped = True
             self.asyncio_task.cancel()
+
+    def own_the_cancellation(self) -> None:
+        """Take back the cancellation that stopped the run, and let one that came from elsewhere go on."""
+        task = self.asyncio_task
+        if task is not None and (task.uncancel() if self.stop is not None else task.cancelling()) > 0:
+            raise asyncio.CancelledError
 
 
 class Runner:
@@ -118,6 +119,7 @@ class Runner:
         clock: Clock | None = None,
         max_result: int = rules.MAX_PAYLOAD,
     ) -> None:
+        """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads."""
         self.engine = engine
         self.worker_id = worker_id
         self._tasks = tasks
@@ -152,26 +154,151 @@ class Runner:
         except InvalidJob as error:
             return Raised(Failure(type(error).__qualname__, _clean(str(error), _MOST_MESSAGE)), retryable=False)
         run = _Run(claim, self)
-        token = claim.token
-        self._runs[token] = run
+        if self._reporter.loop is None:
+            self._reporter.loop = asyncio.get_running_loop()
+        self._runs[claim.token] = run
         timeout = task.options.timeout
         if timeout is not None:
             self._deadlines.add(run, timeout.total_seconds())
+        result: Result
         try:
             if task.is_async and not self._middleware:
                 value = await call(JobContext(run))
             else:
-                value = await self._through_middleware(task, run, call)
+                value = await self._called(task, run, call)
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises
             result = self._raised(task, run, error)
         else:
             result = self._returned(task, run, value)
         finally:
-            del self._runs[token]
+            del self._runs[claim.token]
             if timeout is not None:
                 self._deadlines.drop(run)
-        if run.has_notes:
+        if run.has_notes or not self._reporter.is_quiet:
             await self._reporter.finish(run)
         if run.is_settled and isinstance(result, Returned):
             return await self._settled(claim)
         return result
+
+    def cancel(self, token: Token) -> bool:
+        """Stop the handler of a job that is no longer ours, and say whether there was one to stop.
+
+        An async handler is cancelled; a plain one is told by its context and left to end.
+        """
+        run = self._runs.get(token)
+        if run is None:
+            return False
+        run.end(_Stop.CANCELLED)
+        return True
+
+    def encode(self, value: Any) -> str | None:
+        """Write a result as JSON.
+
+        Raises:
+            InvalidJob: it cannot be written, or is too large.
+        """
+        return None if value is None else to_json(value, field="result", max_size=self._max_result)
+
+    async def _called(self, task: Task[..., Any], run: _Run, call: Callable[[JobContext], Any]) -> Any:
+        context = JobContext(run)
+        handler: CallNext
+        if task.is_async:
+            handler = partial(call, context)
+        else:
+            invocation = Invocation(task, run.claim, partial(_call_plain, call, context))
+            handler = partial(self._invoke[task.options.executor], invocation)
+        for middleware in reversed(self._middleware):
+            handler = partial(middleware, context, handler)
+        return await handler()
+
+    def _returned(self, task: Task[..., Any], run: _Run, value: Any) -> Result:
+        if run.stop is not None:
+            run.own_the_cancellation()
+            if run.stop is _Stop.CANCELLED:
+                return Interrupted()
+        if run.is_settled or value is None or not task.options.keep_result:
+            return Returned()
+        try:
+            return Returned(self.encode(value))
+        except PayloadTooLarge as error:
+            message = f"its result of {error.size:,} bytes exceeds the limit of {error.limit:,}: store it elsewhere"
+            return Raised(Failure("ResultTooLarge", message), retryable=False)
+        except InvalidJob as error:
+            return Raised(Failure("BadResult", _clean(str(error), _MOST_MESSAGE)), retryable=False)
+
+    def _raised(self, task: Task[..., Any], run: _Run, error: BaseException) -> Result:
+        if run.stop is not None or isinstance(error, asyncio.CancelledError):
+            run.own_the_cancellation()
+        match run.stop:
+            case _Stop.CANCELLED:
+                return Interrupted()
+            case _Stop.TIMED_OUT:
+                late = TimeoutError(f"ran longer than its timeout of {task.options.timeout}")
+                return self._failed(task, run, late.with_traceback(error.__traceback__))
+            case None:
+                pass
+        match error:
+            case Snooze():
+                return Snoozed(error.delay_from(moment_of(self._clock.micros())))
+            case Cancel(reason=reason):
+                return Stopped(_clean(reason, _MOST_MESSAGE))
+            case DoNotRetry():
+                return Raised(_failure(task, error), retryable=False)
+            case _:
+                return self._failed(task, run, error)
+
+    def _failed(self, task: Task[..., Any], run: _Run, error: BaseException) -> Raised:
+        failure = _failure(task, error)
+        backoff = task.backoff_for(error)
+        if backoff is UNSET:
+            return Raised(failure)
+        if backoff is None:
+            return Raised(failure, retryable=False)
+        return Raised(failure, delay=backoff.delay(JobContext(run).attempt))
+
+    async def _settled(self, claim: Claim) -> Result | None:
+        """Look whether the transaction in which the handler completed its job has been committed."""
+        try:
+            job = await self.engine.get(claim.ref)
+        except StoreUnavailable:
+            return None  # the lease will tell
+        if job is None or job.status in FINISHED:
+            return None
+        return Raised(Failure("RolledBack", "its handler completed it in a transaction that was not committed"))
+
+
+def _call_plain(call: Callable[[JobContext], Any], context: JobContext) -> Any:
+    try:
+        return call(context)
+    except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
+        raise RuntimeError("the handler raised StopIteration") from error
+
+
+def _failure(task: Task[..., Any], error: BaseException) -> Failure:
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the failure
+        message = "its message cannot be shown"
+    shown = traceback.TracebackException(type(error), error, _from_handler(task, error.__traceback__))
+    text = "".join(shown.format())
+    return Failure(
+        _clean(type(error).__qualname__, _MOST_MESSAGE), _clean(message, _MOST_MESSAGE), _clean(text[-_MOST_TRACEBACK:])
+    )
+
+
+def _from_handler(task: Task[..., Any], trace: TracebackType | None) -> TracebackType | None:
+    """Leave out our own frames: people want to see theirs."""
+    code = getattr(task.function, "__code__", None)
+    step = trace
+    while step is not None:
+        if step.tb_frame.f_code is code:
+            return step
+        step = step.tb_next
+    return trace
+
+
+def _clean(text: str, most: int = _MOST_TRACEBACK) -> str:
+    """Make any text one that every store can keep."""
+    if len(text) > most:
+        text = f"{text[: most - 1]}…"
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -1,0 +1,348 @@
+"""The App: the one place where tasks, a store and the machinery around them meet.
+
+Making an App connects to nothing. The store is opened by the first thing that needs it, by ``await app.open()``, or by
+``async with app:``, which closes it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+
+from onward.arguments import nearest
+from onward.backoff import Backoff
+from onward.clock import Clock
+from onward.config import WORKER_TIMEOUT, Config, url_from
+from onward.context import JobContext
+from onward.control import as_duration
+from onward.engine.capabilities import Capabilities
+from onward.engine.contract import Engine, Enqueue
+from onward.engine.observed import ObservedEngine, Observer
+from onward.engine.values import Claim
+from onward.engines.urls import open_engine
+from onward.errors import InvalidJob
+from onward.faces import DeadLetters, Jobs, Queues, Workers
+from onward.handle import JobHandle
+from onward.job import Enqueued, NewJob
+from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
+from onward.results import Results
+from onward.rules import MAX_PAYLOAD
+from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async
+
+if TYPE_CHECKING:
+    from onward.worker.runner import Middleware
+    from onward.worker.tick import Ticker, TickReport
+    from onward.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskDecorator(Protocol):
+    """What ``app.task(…)`` gives: turns a function into a task."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class App:
+    """Tasks on a store: ``App("sqlite:///jobs.db")``; without a URL, the one in ``ONWARD_URL``."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        engine: Engine | None = None,
+        middleware: Iterable[Middleware] = (),
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        worker_timeout: timedelta | float = WORKER_TIMEOUT,
+        max_crashes: int = MAX_CRASHES,
+    ) -> None:
+        """Set up an App; nothing is connected to yet.
+
+        Args:
+            url: which store: see :mod:`onward.engines.urls`.
+            engine: an engine made by hand, instead of a URL.
+            middleware: what stands around every run, the first one outermost.
+            observer: told of every verb that the store is asked for.
+            clock: where the time comes from, for tests: see :mod:`onward.testing`.
+            max_payload: bytes of JSON that a job, or its result, may be.
+            worker_timeout: how long a worker may be silent before it counts as dead.
+            max_crashes: how many times a job may take its worker down before it is buried.
+        """
+        if engine is None:
+            url = url or url_from()
+            engine = open_engine(url, clock=clock)
+        elif url is not None:
+            raise InvalidJob("engine", engine, "give a url or an engine, not both")
+        self.config = Config(
+            url=url or "",
+            max_payload=max_payload,
+            worker_timeout=as_duration("worker_timeout", worker_timeout),
+            max_crashes=max_crashes,
+        )
+        self.max_payload = max_payload
+        self.clock = clock
+        self.engine = ObservedEngine(engine, observer=observer, max_payload=max_payload)
+        self.middleware: list[Middleware] = list(middleware)
+        self.enqueuer: Enqueue = self.engine
+        """Who stores new jobs: the engine, or what a test has put before it."""
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        """The tasks, by name."""
+        self._is_open = False
+        self._opening = threading.Lock()
+        self._results = Results(self.engine, self.open)
+        self.jobs = Jobs(self._opened)
+        self.dead = DeadLetters(self._opened)
+        self.queues = Queues(self._opened)
+        self.workers = Workers(self._opened)
+
+    def __repr__(self) -> str:
+        """Name the store."""
+        return f"<App on {self.engine.capabilities.engine}, {len(self._tasks)} tasks>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do."""
+        return self.engine.capabilities
+
+    # Opening and closing
+
+    async def open(self) -> None:
+        """Open the store, and bring its schema up to date where it is ours. Twice is fine."""
+        if not self._is_open:
+            await self.engine.open()  # safe when many do so at once
+            self._is_open = True
+
+    async def close(self) -> None:
+        """Let go of the store. Twice is fine; what needs the store again opens it again."""
+        self._is_open = False
+        await self.engine.close()
+
+    async def __aenter__(self) -> Self:
+        """Open the store for the length of a block."""
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def _opened(self) -> ObservedEngine:
+        if not self._is_open:
+            await self.open()
+        return self.engine
+
+    def _open_sync(self) -> None:
+        with self._opening:
+            if not self._is_open:
+                # On a thread of its own, because this one may have an event loop already.
+                run_elsewhere(self.open)
+
+    # Tasks
+
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        retry: RetryRules | None = None,
+        timeout: timedelta | float | None = None,
+        dedupe: bool = False,
+        executor: Executor = "auto",
+        keep_result: bool = True,
+    ) -> TaskDecorator: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        retry: RetryRules | None = None,
+        timeout: timedelta | float | None = None,
+        dedupe: bool = False,
+        executor: Executor = "auto",
+        keep_result: bool = True,
+    ) -> Any:
+        """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
+
+        Args:
+            function: an ``async def``, which runs on the event loop, or a plain ``def``, which runs on a thread.
+            name: what its jobs are called in the store; the function's own name unless given.
+            queue: where its jobs wait; ``mail/{org_id}`` gives each organisation a queue of its own.
+            priority: higher is more urgent.
+            max_attempts: the most runs a job may have; the queue's default, else 5.
+            backoff: how long to wait between them; the queue's default, else 1 s doubling up to 60 s.
+            retry: for single classes of exceptions, another backoff, or None for no retry.
+            timeout: how long one run may take. A plain function cannot be stopped: its run counts as failed, and the
+                thread is left to end by itself.
+            dedupe: while a job with the same arguments and organisation waits or runs, another enqueue adds nothing.
+            executor: ``process`` runs a plain function in a process of its own, for work that needs a whole processor.
+            keep_result: whether what it returns is stored.
+
+        Raises:
+            InvalidJob: the function or an option is not such as can be kept.
+        """
+        options = TaskOptions(
+            queue=queue,
+            priority=priority,
+            max_attempts=max_attempts,
+            backoff=backoff,
+            retry=dict(retry or {}),
+            timeout=None if timeout is None else as_duration("timeout", timeout),
+            dedupe=dedupe,
+            executor=executor,
+            keep_result=keep_result,
+        )
+
+        def make(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._add(function, name, options)
+
+        return make if function is None else make(function)
+
+    def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any]:
+        if not callable(function):
+            raise InvalidJob("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
+        name = name or getattr(function, "__name__", type(function).__name__)
+        if name in self._tasks:
+            other = self._tasks[name].function
+            where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
+            raise InvalidJob("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
+        kind = AsyncTask if is_async(function) else PlainTask
+        task: Task[..., Any] = kind(function, name=name, options=options, app=self)
+        self._tasks[name] = task
+        return task
+
+    def find_task(self, name: str) -> Task[..., Any]:
+        """Find a task by its name.
+
+        Raises:
+            InvalidJob: there is none; the message has the nearest.
+        """
+        task = self._tasks.get(name)
+        if task is None:
+            raise InvalidJob("task", name, f"there is no such task{nearest(name, self._tasks)}")
+        return task
+
+    # Enqueueing
+
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, within: object | None = None) -> list[JobHandle[Any]]:
+        """Store jobs of any tasks at once, all or none: ``[send_mail.job(to=…), resize.job(path=…), …]``."""
+        if not self._is_open:
+            await self.open()
+        made = list(jobs)
+        return self._handles(made, await self.enqueuer.enqueue(made, within=within))
+
+    def enqueue_many_sync(self, jobs: Iterable[NewJob], *, within: object | None = None) -> list[JobHandle[Any]]:
+        """Do the same from code without an event loop."""
+        if not self._is_open:
+            self._open_sync()
+        made = list(jobs)
+        return self._handles(made, self.enqueuer.enqueue_sync(made, within=within))
+
+    async def send(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+        """Enqueue jobs of one task: see :meth:`Task.enqueue`."""
+        if not self._is_open:
+            await self.open()
+        decode, results = task.arguments.read_result, self._results
+        return [JobHandle(one, results, decode) for one in await self.enqueuer.enqueue(jobs, within=within)]
+
+    def send_sync(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+        """Enqueue jobs of one task from code without an event loop: see :meth:`Task.enqueue_sync`."""
+        if not self._is_open:
+            self._open_sync()
+        decode, results = task.arguments.read_result, self._results
+        return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
+
+    # Working
+
+    def worker(self, **options: Any) -> Worker:
+        """Make a worker: ``async with app.worker(concurrency=20):`` beside something else, or ``await app.work()``.
+
+        ``options`` are those of :class:`onward.worker.worker.Worker`.
+        """
+        from onward.worker.worker import Worker  # noqa: PLC0415 - who only enqueues need not load all that
+
+        options.setdefault("max_crashes", self.config.max_crashes)
+        return Worker(self.engine, self.tasks, middleware=self.middleware, **options)
+
+    async def work(self, **options: Any) -> None:
+        """Run jobs until cancelled, or until the worker is told to stop."""
+        await self.open()
+        await self.worker(**options).run()
+
+    async def tick(self, limit: int = 100) -> TickReport:
+        """Do by one call what a worker does all the time, without one (H7).
+
+        Promotes what is due, takes back what dead workers held, then claims at most ``limit`` jobs, runs them in this
+        process and records how they ended: for a serverless host or a plain cron.
+        """
+        await self.open()
+        return await self.ticker().tick(limit)
+
+    def ticker(self, *, decide: Callable[[Claim, Result], Outcome] = decide) -> Ticker:
+        """Make what ticks; ``decide`` says what becomes of a job, given how its run ended."""
+        from onward.worker.tick import Ticker  # noqa: PLC0415 - as above
+
+        return Ticker(
+            tasks=self.tasks,
+            engine=self.engine,
+            middleware=self.middleware,
+            worker_timeout=self.config.worker_timeout,
+            max_crashes=self.config.max_crashes,
+            max_result=self.max_payload,
+            clock=self.clock,
+            decide=decide,
+        )
+
+    def _handles(self, jobs: list[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
+        made = []
+        for job, one in zip(jobs, enqueued, strict=True):
+            task = self._tasks.get(job.type)
+            made.append(JobHandle(one, self._results, _as_it_is if task is None else task.arguments.read_result))
+        return made
+
+
+def run_elsewhere(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+    """Run async work to its end from plain code, on a thread and an event loop of its own."""
+    with ThreadPoolExecutor(1, thread_name_prefix="onward-sync") as thread:
+        return thread.submit(asyncio.run, work()).result()
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,47 @@
+"""What an App is told from outside, and the values that hold when it is told nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from onward import rules
+from onward.errors import InvalidJob
+from onward.lifecycle import MAX_CRASHES
+
+URL_VARIABLE: Final = "ONWARD_URL"
+"""Where the URL of the store is looked for when an App is not given one."""
+
+WORKER_TIMEOUT: Final = timedelta(seconds=30)
+"""How long a worker may be silent before it counts as dead, and how long a leader's term lasts (O6, O7)."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an App."""
+
+    url: str
+    """Which store: see :mod:`onward.engines.urls`."""
+    max_payload: int = rules.MAX_PAYLOAD
+    """Bytes of JSON that a job, or its result, may be (B4)."""
+    worker_timeout: timedelta = WORKER_TIMEOUT
+    max_crashes: int = MAX_CRASHES
+    """How many times a job may take its worker down before it is buried."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be kept."""
+        rules.check_at_least("max_payload", self.max_payload, 1)
+        rules.check_at_least("max_crashes", self.max_crashes, 1)
+        if self.worker_timeout < timedelta(seconds=1):
+            raise InvalidJob("worker_timeout", self.worker_timeout, "must be at least a second")
+
+
+def url_from(environment: Mapping[str, str] = os.environ) -> str:
+    """Read the URL of the store from the environment."""
+    url = environment.get(URL_VARIABLE, "").strip()
+    if not url:
+        raise InvalidJob("url", None, f'give one, such as App("sqlite:///jobs.db"), or set {URL_VARIABLE}')
+    return url

@@ -1,0 +1,108 @@
+"""A small face for code that brings its own loop (H6): enqueue, claim, mark success, mark failure.
+
+Its words are those of the Harmonyk jobs table that it stands in for. What is marked must have been claimed through
+the same repository: it keeps the token of each claim, so a job that was rescued meanwhile cannot be marked by whoever
+was too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from onward.app import App
+from onward.arguments import to_json
+from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Settlement
+from onward.errors import ClaimLost
+from onward.job import NewJob
+from onward.lifecycle import Failure, Raised, Result, Returned, State, decide
+
+HarmonykStatus = Literal["queued", "running", "success", "failed"]
+
+_STATUS: Final[Mapping[State, HarmonykStatus]] = {
+    State.SCHEDULED: "queued",
+    State.BLOCKED: "queued",
+    State.PENDING: "queued",
+    State.CLAIMED: "running",
+    State.RUNNING: "running",
+    State.COMPLETED: "success",
+    State.FAILED: "failed",
+    State.DEAD_LETTER: "failed",
+    State.CANCELLED: "failed",
+}
+
+
+def harmonyk_status(state: State) -> HarmonykStatus:
+    """Say a state in Harmonyk's four words."""
+    return _STATUS[state]
+
+
+class JobsRepository:
+    """Jobs as rows to be claimed and marked."""
+
+    def __init__(self, app: App, *, lease: timedelta = DEFAULT_LEASE) -> None:
+        """``lease`` is how long a claimed job may go unmarked before it is given to somebody else."""
+        from onward.worker.identity import new_worker_id  # noqa: PLC0415 - who only enqueues need not load the worker
+
+        self._app = app
+        self._lease = lease
+        self._worker_id = new_worker_id()
+        self._claims: dict[str, Claim] = {}
+
+    async def enqueue(
+        self,
+        type: str,
+        org_id: str | None = None,
+        payload: Mapping[str, Any] | None = None,
+        run_at: datetime | None = None,
+    ) -> str:
+        """Add a job and give its id.
+
+        A type that is a task of the App gets that task's queue and options, and its payload must fit the function; any
+        other is stored as it is, in the default queue, for whoever knows it.
+        """
+        task = self._app.tasks.get(type)
+        if task is None:
+            job = NewJob(type=type, org_id=org_id, payload=to_json(payload or {}), run_at=run_at)
+        else:
+            if org_id is not None:
+                task = task.using(org_id=org_id)
+            if run_at is not None:
+                task = task.using(run_at=run_at)
+            job = task.job(**(payload or {}))
+        return (await self._app.enqueue_many([job]))[0].id
+
+    async def claim(self, limit: int = 1, *, queues: Sequence[str] = ("*",)) -> list[Claim]:
+        """Take at most ``limit`` jobs that are ready, and start them. Mark each before its lease has run out."""
+        await self._app.open()
+        request = ClaimRequest(worker_id=self._worker_id, queues=tuple(queues), slots=limit, lease=self._lease)
+        taken = list((await self._app.engine.claim(request)).claims)
+        self._claims.update((claim.ref.id, claim) for claim in taken)
+        return taken
+
+    async def mark_success(self, id: str, result: Any = None) -> None:
+        """Record that a claimed job is done.
+
+        Raises:
+            ClaimLost: it was not claimed here, or has been given to somebody else since.
+        """
+        await self._mark(id, Returned(None if result is None else to_json(result, field="result")))
+
+    async def mark_failure(self, id: str, error: str | BaseException) -> None:
+        """Record that a claimed job has failed: back to waiting, or ended, as its attempts say (H3).
+
+        Raises:
+            ClaimLost: it was not claimed here, or has been given to somebody else since.
+        """
+        kind = "Error" if isinstance(error, str) else type(error).__qualname__
+        await self._mark(id, Raised(Failure(kind, str(error))))
+
+    async def _mark(self, id: str, result: Result) -> None:
+        claim = self._claims.pop(id, None)
+        if claim is None:
+            raise ClaimLost(
+                f"job {id} is not held by this repository: claim it here before you mark it, and mark it once"
+            )
+        if await self._app.engine.settle([Settlement(claim, decide(claim, result))]):
+            raise ClaimLost(f"job {id} was given to somebody else, or taken back, before it was marked")

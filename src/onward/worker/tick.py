@@ -1,0 +1,223 @@
+"""Does by one call what a worker does all the time (H7): for a serverless host, a plain cron, a test.
+
+In order: lead if nobody does, and promote, rescue and prune; then claim what is ready, run it in this process, and
+record how it ended. Each outcome is recorded when its run ends; leases are kept alive while anything runs. Nothing is
+left behind: no claim that is not settled, no term that is not given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from onward.clock import Clock
+from onward.engine.capabilities import Feature
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import DEFAULT_LEASE, Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
+from onward.engine.values import Pulse as Answer
+from onward.lifecycle import MOVE_OF, Interrupted, Move, Outcome, Release, Result, decide
+from onward.rules import check_at_least
+from onward.task import Task
+from onward.worker.holdings import Holdings
+from onward.worker.identity import new_worker_id, onward_version
+from onward.worker.pulse import BEATS_PER_LEASE, Pulse
+from onward.worker.runner import Middleware, Runner
+
+log = logging.getLogger("onward.tick")
+
+_TOGETHER: Final = 100
+"""Jobs run at once."""
+_LAST_BEAT: Final = 5.0
+"""Seconds that a beat under way is waited for."""
+
+
+class TickReport(msgspec.Struct, kw_only=True):
+    """What a tick has done."""
+
+    ok: bool = True
+    promoted: int = 0
+    """Jobs whose time had come."""
+    rescued: int = 0
+    """Jobs taken back from workers that went silent."""
+    pruned: int = 0
+    """Finished jobs that are kept no longer."""
+    claimed: int = 0
+    completed: int = 0
+    retried: int = 0
+    """Failed, and to be tried again."""
+    failed: int = 0
+    """Ended at once: no handler, a bad payload, do-not-retry."""
+    buried: int = 0
+    """Ended with their attempts used up."""
+    snoozed: int = 0
+    cancelled: int = 0
+    released: int = 0
+    """Given back, not run."""
+    lost: int = 0
+    """Taken from this tick while they ran: not recorded here."""
+
+    def add(self, other: TickReport) -> None:
+        """Count another tick in."""
+        for field in _COUNTS:
+            setattr(self, field, getattr(self, field) + getattr(other, field))
+
+
+_COUNTS: Final = tuple(field for field in TickReport.__struct_fields__ if field != "ok")
+_COUNTED_AS: Final[Mapping[Move, str]] = {
+    Move.COMPLETE: "completed",
+    Move.RETRY: "retried",
+    Move.FAIL: "failed",
+    Move.BURY: "buried",
+    Move.SNOOZE: "snoozed",
+    Move.CANCEL: "cancelled",
+    Move.RELEASE: "released",
+}
+
+
+class Ticker:
+    """Ticks: see :meth:`tick`. Made for one tick, or for a few in a row on the same event loop."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Mapping[str, Task[..., Any]],
+        engine: ObservedEngine,
+        worker_timeout: timedelta,
+        max_crashes: int,
+        max_result: int,
+        middleware: Sequence[Middleware] = (),
+        clock: Clock | None = None,
+        decide: Callable[[Claim, Result], Outcome] = decide,
+    ) -> None:
+        self.worker_id = new_worker_id()
+        self._engine = engine
+        self._tasks = tasks
+        self._worker_timeout = worker_timeout
+        self._max_crashes = max_crashes
+        self._decide = decide
+        self._holdings = Holdings()
+        self._runner = Runner(
+            tasks=tasks,
+            engine=engine,
+            worker_id=self.worker_id,
+            middleware=middleware,
+            clock=clock,
+            max_result=max_result,
+        )
+        self.next_in: float | None = None
+        """Seconds until there will be something to do, as far as the last tick could see; None: it saw nothing."""
+
+    async def tick(self, limit: int, *, queues: tuple[str, ...] = ("*",)) -> TickReport:
+        """Keep house, then run at most ``limit`` jobs."""
+        check_at_least("limit", limit, 1)
+        report = TickReport()
+        self.next_in = None
+        await self._keep_house(report)
+        pulse = self._pulse()
+        loop = asyncio.get_running_loop()
+        # Most ticks are over long before a lease is in danger, and need no sign of life.
+        beating = loop.call_later(DEFAULT_LEASE.total_seconds() / BEATS_PER_LEASE, pulse.start)
+        try:
+            while report.claimed < limit:
+                asked_at = time.monotonic()
+                claims = await self._claim(queues, min(limit - report.claimed, _TOGETHER))
+                if not claims:
+                    break
+                report.claimed += len(claims)
+                async with asyncio.TaskGroup() as group:
+                    for claim in claims:
+                        self._holdings.take(claim, asked_at)
+                        group.create_task(self._work(claim, asked_at, report), name=f"onward-run-{claim.ref}")
+        finally:
+            beating.cancel()
+            pulse.stop()
+            if loop.time() >= beating.when():
+                await asyncio.to_thread(pulse.join, _LAST_BEAT)  # one under way would register us again
+                await self._engine.leave(self.worker_id)
+        return report
+
+    async def _keep_house(self, report: TickReport) -> None:
+        if not self._engine.capabilities.has(Feature.LEADER):
+            return
+        term = await self._engine.elect(self.worker_id, lease=self._worker_timeout)
+        if term is None:
+            return  # somebody leads, and does this all the time
+        try:
+            report.rescued = await _repeat(
+                lambda: self._engine.rescue(term, worker_timeout=self._worker_timeout, max_crashes=self._max_crashes)
+            )
+            report.promoted = await _repeat(lambda: self._promote(term))
+            report.pruned = await _repeat(lambda: self._engine.prune(term))
+        finally:
+            await self._engine.resign(term)
+
+    async def _promote(self, term: Term) -> Batch:
+        batch = await self._engine.promote(term)
+        self._expect(batch.next_in)
+        return batch
+
+    async def _claim(self, queues: tuple[str, ...], slots: int) -> tuple[Claim, ...]:
+        request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots)
+        claims = await self._engine.claim(request)
+        self._expect(claims.again_in)
+        if not claims.claims and claims.suspects_wait:
+            claims = await self._engine.claim(msgspec.structs.replace(request, slots=1, alone=True))
+        return claims.claims
+
+    async def _work(self, claim: Claim, asked_at: float, report: TickReport) -> None:
+        try:
+            if claim.start_within is not None and time.monotonic() - asked_at > claim.start_within:
+                result: Result | None = Interrupted()
+            else:
+                result = await self._runner.run(claim)
+        except asyncio.CancelledError:
+            await self._settle(claim, Release(), report)
+            raise
+        if result is None:
+            report.completed += 1
+            self._holdings.drop(claim.token)
+        else:
+            await self._settle(claim, self._decide(claim, result), report)
+
+    async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport) -> None:
+        lost = await self._engine.settle([Settlement(claim, outcome)])
+        self._holdings.drop(claim.token)
+        field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
+        setattr(report, field, getattr(report, field) + 1)
+
+    def _expect(self, seconds: float | None) -> None:
+        if seconds is not None:
+            self.next_in = seconds if self.next_in is None else min(self.next_in, seconds)
+
+    def _pulse(self) -> Pulse:
+        loop = asyncio.get_running_loop()
+        info = WorkerInfo(
+            id=self.worker_id,
+            hostname=socket.gethostname(),
+            pool_size=_TOGETHER,
+            version=onward_version(),
+            types=tuple(sorted(self._tasks)),
+        )
+
+        def heard(answer: Answer) -> None:
+            for token in answer.lost:
+                loop.call_soon_threadsafe(self._runner.cancel, token)
+
+        return Pulse(self._engine, self._holdings, info=info, lease=DEFAULT_LEASE, on_answer=heard)
+
+
+async def _repeat(step: Callable[[], Awaitable[Batch]]) -> int:
+    """Do a step of upkeep until it has nothing more to do."""
+    done = 0
+    while True:
+        batch = await step()
+        done += batch.changed
+        if not batch.more:
+            return done
