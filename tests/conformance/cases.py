@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -201,6 +201,16 @@ class EngineCase:
         """What the engine says of itself, known before any store is made."""
         return self.capable()
 
+    @property
+    def states(self) -> list[State]:
+        """The states that the engine can tell apart."""
+        missing = set() if self.capabilities.has(Feature.CANCELLED_STATE) else {State.CANCELLED}
+        return [state for state in State if state not in self.capabilities.folds and state not in missing]
+
+    def shown_as(self, state: State) -> set[State]:
+        """The states that the engine shows as this one."""
+        return {state} | {hidden for hidden, shown in self.capabilities.folds.items() if shown is state}
+
 
 class Lacking:
     """An engine that says a feature is absent, and is otherwise the one it stands in front of.
@@ -303,3 +313,10 @@ SQLITE = EngineCase(
 
 CASES = (SQLITE,)
 CASE_OF = {case.name: case for case in CASES}
+
+
+def each_state(states: Iterable[State] = State) -> pytest.MarkDecorator:
+    """Run a test once for every case and each of these states that it can tell apart."""
+    wanted = frozenset(states)
+    cells = [(case, state) for case in CASES for state in case.states if state in wanted]
+    return pytest.mark.parametrize(("case", "state"), cells, ids=[f"{case.name}-{state}" for case, state in cells])

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
 from onward.engine.values import Claim
 from onward.lifecycle import (
@@ -45,25 +45,14 @@ WITHOUT_A_VERB = frozenset({Move.UNBLOCK})
 """Moves that no verb of the contract makes yet."""
 
 
-def states_of(capabilities: Capabilities) -> list[State]:
-    """The states that an engine can tell apart."""
-    missing = set() if capabilities.has(Feature.CANCELLED_STATE) else {State.CANCELLED}
-    return [state for state in State if state not in capabilities.folds and state not in missing]
-
-
-def shown_as(capabilities: Capabilities, state: State) -> set[State]:
-    """The states that an engine shows as this one."""
-    return {state} | {hidden for hidden, shown in capabilities.folds.items() if shown is state}
-
-
 def cells(moves: frozenset[Move]) -> list[object]:
     """Every case × state × move; not those where the states that an engine folds into one would differ."""
     found = []
     for case in CASES:
-        for state in states_of(case.capabilities):
+        for state in case.states:
             for move in sorted(moves):
                 sources = MOVES[move][0]
-                hidden = shown_as(case.capabilities, state)
+                hidden = case.shown_as(state)
                 if hidden <= sources or not hidden & sources:
                     found.append(pytest.param(case, state, move, id=f"{case.name}-{state}-{move}"))
     return found
@@ -99,7 +88,7 @@ async def test_a_move_is_made_from_its_source_states_and_refused_from_all_others
         target = State.RUNNING  # a claim with a free slot claims and starts in one statement (O11)
     moved = await ask(desk, move, planted, planted.claim)
 
-    assert moved is bool(shown_as(case.capabilities, state) & sources)
+    assert moved is bool(case.shown_as(state) & sources)
     after = await desk.engine.get(planted.ref)
     if not moved:
         assert after == before

@@ -1,0 +1,202 @@
+"""What an engine does not have it refuses, before anything is written, and says why (X1).
+
+Each recipe asks for one feature. Every engine is asked for every feature: for one that it has, it is put behind a front
+that says it has not, so that the refusal is proven even where nothing is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from onward.engine.capabilities import Capabilities, Feature, Level, Support
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
+from onward.errors import Unsupported
+from onward.job import NewJob
+from onward.lifecycle import Complete, State
+from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
+from tests.conformance.desk import Desk
+
+Ask = Callable[[ObservedEngine, Planted], Awaitable[object]]
+
+
+def enqueue(**fields: object) -> Ask:
+    """Ask for a job with such fields, in a bulk with plain ones, by both ways in."""
+
+    async def ask(engine: ObservedEngine, planted: Planted) -> object:
+        jobs = [NewJob(type="plain"), NewJob(**{"type": "asks", **fields})]  # type: ignore[arg-type]
+        with pytest.raises(Unsupported):
+            engine.enqueue_sync(jobs)
+        return await engine.enqueue(jobs)
+
+    return ask
+
+
+def claim(**fields: object) -> Ask:
+    """Ask for jobs in such a way."""
+    return lambda engine, planted: engine.claim(
+        ClaimRequest(**{"worker_id": "w", "queues": (planted.ref.queue,), **fields})  # type: ignore[arg-type]
+    )
+
+
+def configure(**change: object) -> Ask:
+    """Ask for a queue with such a setting."""
+    return lambda engine, planted: engine.configure("new-queue", QueueChange(**change))  # type: ignore[arg-type]
+
+
+async def listen(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask to be told of changes."""
+    return await anext(engine.signals(["planted"]))
+
+
+async def settle_within(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask for an outcome, and for a job, in the caller's transaction."""
+    settlements = [Settlement(planted.claim, Complete())]
+    for ask in (
+        lambda: engine.enqueue_sync([NewJob(type="asks")], within=object()),
+        lambda: engine.settle_sync(settlements, within=object()),
+    ):
+        with pytest.raises(Unsupported):
+            ask()
+    with pytest.raises(Unsupported):
+        await engine.enqueue([NewJob(type="asks")], within=object())
+    return await engine.settle(settlements, within=object())
+
+
+async def about_organisations(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask for what is somebody's."""
+    of_acme = JobFilter(org_id="acme")
+    for ask in (
+        lambda: engine.find(of_acme),
+        lambda: engine.cancel(of_acme),
+        lambda: engine.delete(of_acme),
+        lambda: engine.count(JobFilter(), by=GroupBy.ORG),
+    ):
+        with pytest.raises(Unsupported):
+            await ask()
+    return await enqueue(org_id="acme")(engine, planted)
+
+
+async def about_cancelled_jobs(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask for jobs in a state that is not kept."""
+    cancelled = JobFilter(states=frozenset({State.CANCELLED}))
+    with pytest.raises(Unsupported):
+        await engine.count(cancelled, by=GroupBy.STATE)
+    return await engine.find(cancelled)
+
+
+async def change_priority(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask for urgency, from the start or later."""
+    with pytest.raises(Unsupported):
+        await engine.edit(planted.ref, JobChange(priority=1))
+    return await enqueue(priority=1)(engine, planted)
+
+
+async def later(engine: ObservedEngine, planted: Planted) -> object:
+    """Ask for a later time, by either name."""
+    with pytest.raises(Unsupported):
+        await enqueue(run_at=datetime(2099, 1, 1, tzinfo=UTC))(engine, planted)
+    return await enqueue(delay=timedelta(seconds=1))(engine, planted)
+
+
+RECIPES: dict[Feature, Ask] = {
+    Feature.CLAIMED_STATE: claim(ahead=1),
+    Feature.CANCELLED_STATE: about_cancelled_jobs,
+    Feature.PRIORITY: change_priority,
+    Feature.DELAY: later,
+    Feature.START_BY: enqueue(start_by=datetime(2099, 1, 1, tzinfo=UTC)),
+    Feature.IDEMPOTENCY: enqueue(idempotency_key="k"),
+    Feature.DEDUPLICATION: enqueue(dedupe_key="k"),
+    Feature.ORGANISATIONS: about_organisations,
+    Feature.PAUSE: configure(paused=True),
+    Feature.RATE: configure(rate=Rate(5)),
+    Feature.BURST: configure(rate=Rate(5, burst=2)),
+    Feature.CONCURRENCY: configure(concurrency=1),
+    Feature.WEIGHT: configure(weight=2),
+    Feature.PATTERNS: claim(queues=("planted", "mail/*")),
+    Feature.QUEUE_DEFAULTS: configure(max_attempts=2),
+    Feature.RETENTION: configure(retention=Retention()),
+    Feature.PROGRESS: lambda engine, planted: engine.report(planted.claim, progress=5),
+    Feature.LOG_LINES: lambda engine, planted: engine.report(planted.claim, lines=["line"]),
+    Feature.RESULTS: lambda engine, planted: engine.settle([Settlement(planted.claim, Complete('"kept?"'))]),
+    Feature.SUSPECTS: claim(alone=True),
+    Feature.EDIT: lambda engine, planted: engine.edit(planted.ref, JobChange(max_attempts=2)),
+    Feature.REPLAY: lambda engine, planted: engine.replay(JobFilter()),
+    Feature.TRANSACTIONS: settle_within,
+    Feature.PUSH: listen,
+    Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
+}
+
+NOT_ASKED_FOR = {
+    Feature.ERROR_HISTORY: "it is read, never asked for: where it is absent, only the last error is there to be read",
+}
+REFUSED_BY_THE_STORE = {
+    Feature.QUEUES_BY_USE: "only the store knows which queues there are, so only an engine that lacks it can refuse",
+}
+
+
+def asked() -> list[object]:
+    """Every case with every feature that can be asked for in front of the store."""
+    return [
+        pytest.param(case, feature, id=f"{case.name}-{feature.name.lower()}") for case in CASES for feature in RECIPES
+    ]
+
+
+@pytest.mark.parametrize(("case", "feature"), asked())
+async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
+    desk: Desk, case: EngineCase, feature: Feature
+):  # X1
+    planted = await desk.store.plant(desk.engine, case.capabilities.shown(State.RUNNING))
+    waiting = await desk.add(queue="planted")
+    engine = desk.engine
+    if case.capabilities.has(feature):
+        engine = ObservedEngine(Lacking(engine.inner, feature))  # type: ignore[arg-type]
+    support = engine.capabilities.features[feature]
+    before = await desk.snapshot()
+    of_waiting = planted._replace(ref=waiting) if feature in {Feature.EDIT, Feature.PRIORITY} else planted
+
+    with pytest.raises(Unsupported) as refusal:
+        await RECIPES[feature](engine, of_waiting)
+
+    assert (refusal.value.engine, refusal.value.feature) == (case.capabilities.engine, feature)
+    for part in (case.capabilities.engine, str(feature), support.note):
+        assert part in str(refusal.value)
+    assert await desk.snapshot() == before
+    assert await desk.engine.elect("nobody-led", lease=timedelta(seconds=1)) is not None
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_an_unknown_queue_is_refused_where_queues_are_not_made_by_use(desk: Desk, case: EngineCase):  # X1, X5
+    if case.capabilities.has(Feature.QUEUES_BY_USE):
+        assert (await desk.enqueue(queue="never-made")).is_new
+        return
+    before = await desk.snapshot()
+    with pytest.raises(Unsupported) as refusal:
+        await desk.add(queue="never-made")
+    assert case.capabilities.features[Feature.QUEUES_BY_USE].note in str(refusal.value)
+    assert await desk.snapshot() == before
+
+
+def test_every_feature_has_a_recipe_or_a_reason_for_none():  # X1
+    assert {*RECIPES, *NOT_ASKED_FOR, *REFUSED_BY_THE_STORE} == set(Feature)
+    assert not RECIPES.keys() & {*NOT_ASKED_FOR, *REFUSED_BY_THE_STORE}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_feature_is_spoken_of_and_what_is_not_native_has_a_note(case: EngineCase):  # X1
+    assert set(case.capabilities.features) == set(Feature)
+    for feature, support in case.capabilities.features.items():
+        assert support.level is Level.NATIVE or support.note.strip(), feature
+
+
+def test_an_engine_that_leaves_a_feature_unsaid_cannot_be():  # X1
+    with pytest.raises(ValueError, match="rate limits"):
+        Capabilities("Half", {feature: _NATIVE for feature in Feature if feature is not Feature.RATE}, {})
+    with pytest.raises(ValueError, match="note"):
+        Support(Level.ABSENT)
+
+
+_NATIVE = Support(Level.NATIVE)
