@@ -1,8 +1,8 @@
 """Statements kept as files: one per verb and store, written out, so that anyone can paste one into a console.
 
-A file opens with comment lines that say what it does, its parameters, and the index it relies on. They are cut off when it
-is loaded; the rest is handed to the store as it is. The one thing ever put in is the quoted schema name, where a store has
-schemas.
+A file opens with comment lines that say what it does, its parameters, and the index it relies on. They are cut off
+when it is loaded; the rest is handed to the store as it is. The one thing ever put in is the quoted schema name, where
+a store has schemas.
 """
 
 from __future__ import annotations

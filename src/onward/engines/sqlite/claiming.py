@@ -1,13 +1,14 @@
 """Takes jobs: fair across queues, within their limits.
 
-A claim looks at *open* queues only: those where, as far as is known, a job could be taken now. It goes round them by name
-from where it left off, takes from each as many as its weight says, and closes those in which it finds nothing, or nothing
-yet. So a million jobs in one queue do not delay the first of another, and ten thousand queues that are paused, limited, full
-or empty cost a claim nothing.
+A claim looks at *open* queues only: those where, as far as is known, a job could be taken now. It goes round them by
+name from where it left off, takes from each as many as its weight says, and closes those in which it finds nothing, or
+nothing yet. So a million jobs in one queue do not delay the first of another, and ten thousand queues that are paused,
+limited, full or empty cost a claim nothing.
 
-The rate (:class:`~onward.engine.values.Rate`): a limited queue has one number, the moment of its next slot. Taking a slot at
-*t* moves it to ``max(slot, t - credit) + spacing``. With the spacing of ``Rate`` no window of the period can hold more than
-``count`` handler starts, provided that each starts within ``start_within`` of its slot; see docs/explain/rates.md.
+The rate (:class:`~onward.engine.values.Rate`): a limited queue has one number, the moment of its next slot. Taking a
+slot at *t* moves it to ``max(slot, t - credit) + spacing``. With the spacing of ``Rate`` no window of the period can
+hold more than ``count`` handler starts, provided that each starts within ``start_within`` of its slot; see
+docs/explain/rates.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import msgspec
 
@@ -27,7 +27,6 @@ from onward.engines.sqlite.statements import SQL
 from onward.job import JobRef
 
 _LAST_NAME = "\U0010ffff"
-_decode = msgspec.json.decode
 
 Ranges = list[tuple[str, str]]
 
@@ -58,7 +57,34 @@ class _Queue(msgspec.Struct, array_like=True):
         return Rate(self.rate_count, timedelta(microseconds=self.rate_period_us), self.rate_burst)
 
 
+class _Ready(msgspec.Struct, array_like=True):
+    """A job that can be taken: a row of ``sql/claim_pick.sql``."""
+
+    seq: int
+    id: str
+    type: str
+    payload: str
+    attempts: int
+    max_attempts: int
+    crashes: int
+    suspect: int
+    org_id: str | None
+    priority: int
+    backoff: str | None
+    claim_no: int
+    ready_at: int
+
+
+class _Suspect(msgspec.Struct, array_like=True):
+    """A suspect and its queue: a row of ``sql/claim_pick_suspect.sql``."""
+
+    job: _Ready
+    queue: _Queue
+
+
 _queues_decoder = msgspec.json.Decoder(list[_Queue])
+_ready_decoder = msgspec.json.Decoder(list[_Ready])
+_suspects_decoder = msgspec.json.Decoder(list[_Suspect])
 
 
 @dataclass(slots=True)
@@ -66,7 +92,7 @@ class _Taken:
     """The jobs of one queue that a claim has picked."""
 
     queue: str
-    rows: list[list[Any]]
+    jobs: list[_Ready]
     lease_us: int
     started: bool
     start_within: float | None
@@ -182,18 +208,18 @@ def _take_turn(
         wanted = min(wanted, slots)  # a limited queue is never claimed ahead of a free slot
         if wanted == 0:
             return 0, False
-    already = sum(len(batch.rows) for batch in taken if batch.queue == queue.name)
+    already = sum(len(batch.jobs) for batch in taken if batch.queue == queue.name)
     allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
-    rows = _pick(transaction, queue.name, allowed, already) if allowed else []
-    got = len(rows)
+    jobs = _pick(transaction, queue.name, allowed, already) if allowed else []
+    got = len(jobs)
     if got:
         lease_us = queue.lease_us or request.lease // MICROSECOND
         start_within = None if rate is None else (rate.slack / 2).total_seconds()
         started = min(got, slots)
         if started:
-            taken.append(_Taken(queue.name, rows[:started], lease_us, started=True, start_within=start_within))
+            taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
         if got > started:
-            taken.append(_Taken(queue.name, rows[started:], lease_us, started=False, start_within=None))
+            taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
         if rate is not None:
             reopens_at = _advance(transaction, queue, rate, got)
     if got == wanted and (rate is None or reopens_at is None):
@@ -205,12 +231,11 @@ def _take_turn(
     return got, False
 
 
-def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[list[Any]]:
+def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[_Ready]:
     text = transaction.connection.execute(
         SQL.claim_pick, {"queue": queue, "limit": limit + already, "now": transaction.now}
     ).fetchone()[0]
-    rows: list[list[Any]] = _decode(text)
-    return rows[already:]
+    return _ready_decoder.decode(text)[already:]
 
 
 def _allowed(
@@ -269,7 +294,7 @@ def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Take
     """Make the picked jobs ours, in the store's own statement."""
     groups: dict[tuple[int, bool], list[int]] = {}
     for batch in taken:
-        groups.setdefault((batch.lease_us, batch.started), []).extend(row[0] for row in batch.rows)
+        groups.setdefault((batch.lease_us, batch.started), []).extend(job.seq for job in batch.jobs)
     for (lease_us, started), seqs in groups.items():
         transaction.connection.execute(
             SQL.claim,
@@ -282,25 +307,24 @@ def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Take
                 "now": transaction.now,
             },
         )
-    return [_claim_of(row, batch, transaction.now) for batch in taken for row in batch.rows]
+    return [_claim_of(job, batch, transaction.now) for batch in taken for job in batch.jobs]
 
 
-def _claim_of(row: Sequence[Any], batch: _Taken, now: int) -> Claim:
-    seq, job_id, type_, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no, ready_at = row[:13]
+def _claim_of(job: _Ready, batch: _Taken, now: int) -> Claim:
     return Claim(
-        ref=JobRef(batch.queue, job_id),
-        token=(seq, claim_no + 1),
-        type=type_,
-        payload=payload,
-        attempts=attempts + batch.started,
+        ref=JobRef(batch.queue, job.id),
+        token=(job.seq, job.claim_no + 1),
+        type=job.type,
+        payload=job.payload,
+        attempts=job.attempts + batch.started,
         started=batch.started,
-        max_attempts=max_attempts,
-        crashes=crashes,
-        is_suspect=bool(suspect),
-        org_id=org_id,
-        priority=priority,
-        backoff=backoff_of(backoff),
-        waited=(now - ready_at) / 1e6,
+        max_attempts=job.max_attempts,
+        crashes=job.crashes,
+        is_suspect=bool(job.suspect),
+        org_id=job.org_id,
+        priority=job.priority,
+        backoff=backoff_of(job.backoff),
+        waited=(now - job.ready_at) / 1e6,
         start_within=batch.start_within,
     )
 
@@ -310,8 +334,8 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
     text = transaction.connection.execute(
         SQL.claim_pick_suspect, {"ranges": json_text(ranges), "now": transaction.now}
     ).fetchone()[0]
-    for row in _decode(text):
-        queue = _Queue(*row[13:21])
+    for suspect in _suspects_decoder.decode(text):
+        queue = suspect.queue
         rate = queue.rate
         allowed, _ = _allowed(transaction, queue, rate, 1)
         if not allowed:
@@ -321,7 +345,7 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
             _advance(transaction, queue, rate, 1)
             start_within = (rate.slack / 2).total_seconds()
         lease_us = queue.lease_us or request.lease // MICROSECOND
-        batch = _Taken(queue.name, [row], lease_us, started=True, start_within=start_within)
+        batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
         return Claims(claims=tuple(_take(transaction, request, [batch], alone=True)))
     return Claims(again_in=_next_slot_in(transaction, ranges))
 

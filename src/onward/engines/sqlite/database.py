@@ -32,8 +32,8 @@ that there are never two at once."""
 Synchronous = Literal["full", "normal"]
 
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gpfs", "lustre", "ncpfs", "nfs",
-     "nfs4", "smb3", "smbfs"}
+    {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gpfs", "lustre", "ncpfs",
+     "nfs", "nfs4", "smb3", "smbfs"}
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def file_system_of(folder: Path, *, mounts: Path) -> str | None:
     for line in lines:
         before, _, after = line.partition(" - ")
         point = before.split(" ")[4].encode().decode("unicode_escape")
-        inside = point == "/" or place == point or place.startswith(f"{point}/")
+        inside = point in {"/", place} or place.startswith(f"{point}/")
         if inside and len(point) >= best[0]:
             best = (len(point), after.split(" ")[0])
     return best[1]
@@ -145,10 +145,19 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
     ),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "another connection holds a lock on it; end that connection's transaction"),
     sqlite3.SQLITE_FULL: (StoreFull, "the disk is full; free some space, nothing was written"),
-    sqlite3.SQLITE_READONLY: (StoreReadOnly, "it may not be written to; check the permissions of the file and its folder"),
+    sqlite3.SQLITE_READONLY: (
+        StoreReadOnly,
+        "it may not be written to; check the permissions of the file and its folder",
+    ),
     sqlite3.SQLITE_PERM: (StoreReadOnly, "access was refused; check the permissions of the file and its folder"),
-    sqlite3.SQLITE_CANTOPEN: (StoreUnavailable, "it cannot be opened; check the path and the permissions of its folder"),
-    sqlite3.SQLITE_CORRUPT: (StoreCorrupt, "it is damaged; restore a backup, or recover it with: sqlite3 FILE .recover"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreUnavailable,
+        "it cannot be opened; check the path and the permissions of its folder",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        StoreCorrupt,
+        "it is damaged; restore a backup, or recover it with: sqlite3 FILE .recover",
+    ),
     sqlite3.SQLITE_NOTADB: (StoreCorrupt, "it is not an SQLite database; give another path"),
     sqlite3.SQLITE_IOERR: (StoreUnavailable, "reading or writing it failed; check the disk"),
     sqlite3.SQLITE_NOMEM: (StoreUnavailable, "there was not enough memory"),

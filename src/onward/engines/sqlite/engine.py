@@ -86,6 +86,8 @@ class SQLiteEngine:
     async def open(self) -> None:
         """Make the file where there is none, and bring its schema up to date."""
         self.database.check_place()
+        self._writer.open()
+        self._reader.open()
         await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
 
     async def close(self) -> None:
@@ -107,9 +109,9 @@ class SQLiteEngine:
         warnings = []
         if sqlite3.sqlite_version_info < SAFE_CHECKPOINTS:
             warnings.append(
-                f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once (fixed in "
-                f"{'.'.join(map(str, SAFE_CHECKPOINTS))}). Onward's processes take turns. A connection of yours to this file, "
-                "such as one given as within=, should run: pragma wal_autocheckpoint = 0"
+                f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
+                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINTS))}). Onward's processes take turns. A connection of "
+                "yours to this file, such as one given as within=, should run: pragma wal_autocheckpoint = 0"
             )
         return EngineInfo(
             engine="SQLite",
@@ -294,7 +296,7 @@ class SQLiteEngine:
 
     def _check_same_file(self, connection: sqlite3.Connection) -> None:
         theirs = connection.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
-        if not theirs or not self.database.path.exists() or not os.path.samefile(theirs, self.database.path):
+        if not theirs or not self.database.path.exists() or not self.database.path.samefile(theirs):
             raise InvalidJob(
                 "within", theirs or ":memory:", f"must be a connection to {self.database.path}, where the jobs are kept"
             )

@@ -1,12 +1,17 @@
 """One thread, one connection: everything that is asked of it is done there, in the order it was asked.
 
-A :class:`Lane` takes requests from any thread or event loop and answers each in its own way (a future of the caller's loop,
-or a thread that waits). Requests that have piled up while the last transaction was being written share the next one: a
-hundred concurrent enqueues cost one write to the disk, and each caller is answered only when that write is durable. If one
-of them fails, the transaction is undone and each is done again alone, so that nobody suffers for another's fault.
+A :class:`Lane` takes requests from any thread or event loop and answers each in its own way (a future of the caller's
+loop, or a thread that waits). Requests that have piled up while the last transaction was being written share the next
+one: a hundred concurrent enqueues cost one write to the disk, and each caller is answered only when that write is
+durable. If one of them fails, the transaction is undone and each is done again alone, so that nobody suffers for
+another's fault.
 
-Why so few statements: each time SQLite works, Python lets go of its global lock, and a busy event loop takes up to 5 ms to
-give it back. So rows come as one JSON text and not one by one.
+Why so few statements: each time SQLite works, Python lets go of its global lock, and a busy event loop takes up to 5
+ms to give it back. So rows come as one JSON text and not one by one.
+
+A process that was stopped in the middle of a write holds up every other one, and no lock of the kernel can be waited
+for with a time limit. So a second thread, started when there is first something to wait for, answers those who have
+waited too long, and their requests are not done.
 
 After a fork the child starts a thread and a connection of its own; the parent's are left alone, not even closed, since
 closing would drop the parent's file locks.
@@ -18,6 +23,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +33,7 @@ from typing import Any, Final, Generic, TypeVar
 from onward.clock import Clock
 from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, translate
 from onward.engines.sqlite.turnstile import Turnstile
-from onward.errors import StoreUnavailable
+from onward.errors import StoreBusy, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -51,7 +57,7 @@ class Transaction:
     """Set by a request that made work ready."""
 
 
-class TryAlone(Exception):  # noqa: N818 - not an error: a request asks to be done again by itself
+class TryAlone(Exception):
     """Raised by a request that cannot go on in company."""
 
 
@@ -63,6 +69,7 @@ class _Request(Generic[T]):
     done: threading.Event | None = None
     result: T | None = None
     error: BaseException | None = None
+    is_done: bool = False
 
     def finish(self) -> None:
         """Hand the answer over, on the caller's own thread."""
@@ -89,10 +96,18 @@ class Lane:
     _thread: threading.Thread | None = field(default=None, init=False)
     _pid: int = field(default=0, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _closing: bool = field(default=False, init=False)
+    _is_open: bool = field(default=False, init=False)
+    _at_gate: Sequence[_Request[Any]] | None = field(default=None, init=False)
+    """Requests that wait for their turn to be written."""
+    _at_gate_since: float = field(default=0.0, init=False)
+    _watch: threading.Thread | None = field(default=None, init=False)
     _commits: int = field(default=0, init=False)
 
     # What callers see
+
+    def open(self) -> None:
+        """Take requests from now on."""
+        self._is_open = True
 
     async def ask(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Have work done on the lane's thread, from an event loop."""
@@ -114,14 +129,16 @@ class Lane:
     def close(self) -> None:
         """Finish what was asked, then end the thread and close the connection."""
         with self._lock:
+            self._is_open = False
             thread, self._thread = self._thread, None
-            if thread is None or self._pid != os.getpid():
-                return
-            self._closing = True
-        self._bell.put(None)
-        thread.join()
+        if thread is not None and self._pid == os.getpid():
+            self._bell.put(None)
+            thread.join()
 
     def _submit(self, request: _Request[Any], *, urgent: bool) -> None:
+        if not self._is_open:
+            message = f"{self.database} is not open: enter the app with `async with app`, or call open()"
+            raise StoreUnavailable(message)
         if self._thread is None or self._pid != os.getpid():
             self._start()
         (self._urgent if urgent else self._requests).append(request)
@@ -134,8 +151,7 @@ class Lane:
                     return
                 _abandoned.append((self._thread, self._requests, self._urgent))
             self._requests, self._urgent = deque(), deque()
-            self._bell = SimpleQueue()
-            self._closing = False
+            self._bell, self._watch, self._at_gate = SimpleQueue(), None, None
             self._pid = os.getpid()
             name = f"onward-sqlite-{'writer' if self.writes else 'reader'}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -144,36 +160,21 @@ class Lane:
     # What the thread does
 
     def _run(self) -> None:
-        connection: sqlite3.Connection | None = None
         turnstile = Turnstile(self.database.path)
+        connection: sqlite3.Connection | None = None
         try:
             while True:
                 self._bell.get()
                 requests = self._take()
-                if not requests:
-                    if self._closing:
-                        return
-                    continue
-                try:
-                    if connection is None:
-                        if self.writes:
-                            turnstile.open()
-                        connection = self._connect(turnstile)
-                    self._serve(connection, turnstile, requests)
-                except BaseException as error:  # noqa: BLE001 - a caller that waits must be answered whatever happens
-                    for request in requests:
-                        request.error, request.result = self._ours(error), None
-                    if connection is not None:  # whatever state it is in: the next request gets a new one
-                        connection.close()
-                        connection = None
-                self._answer(requests)
+                if requests:
+                    connection = self._serve(connection, turnstile, requests)
+                    self._answer(requests)
+                elif not self._is_open:
+                    return
         finally:
             if connection is not None:
-                if self.writes:
-                    with turnstile.passed():
-                        connection.close()  # the last one to close checkpoints
-                else:
-                    connection.close()
+                with turnstile.passed():
+                    connection.close()  # the last one to close checkpoints
             turnstile.close()
 
     def _take(self) -> list[_Request[Any]]:
@@ -186,41 +187,89 @@ class Lane:
                 break
         return requests
 
-    def _connect(self, turnstile: Turnstile) -> sqlite3.Connection:
-        with turnstile.passed():
-            return self.database.connect(read_only=not self.writes)
+    def _serve(
+        self, connection: sqlite3.Connection | None, turnstile: Turnstile, requests: Sequence[_Request[Any]]
+    ) -> sqlite3.Connection | None:
+        """Do requests when it is our turn; answer the connection to go on with."""
+        try:
+            if self.writes:
+                turnstile.open()
+            with self._lock:
+                self._at_gate, self._at_gate_since = requests, time.monotonic()
+            with turnstile.passed(must_wait=self._watch_the_wait):
+                if not self._leave_gate():
+                    return connection
+                if connection is None:
+                    connection = self.database.connect(read_only=not self.writes)
+                self._do_all(requests, connection)
+        except BaseException as error:  # noqa: BLE001 - a caller that waits must be answered whatever happens
+            for request in requests:
+                if not request.is_done:
+                    request.error = self._ours(error)
+            if connection is not None:  # whatever state it is in, the next request gets a new one
+                connection.close()
+                connection = None
+        return connection
 
-    def _serve(self, connection: sqlite3.Connection, turnstile: Turnstile, requests: Sequence[_Request[Any]]) -> None:
+    def _do_all(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> None:
         if not self.writes:
             for request in requests:
                 self._do([request], connection)
             return
-        with turnstile.passed():
-            if not self._do(requests, connection):
-                for request in requests:
-                    self._do([request], connection)
-            self._checkpoint_when_due(connection)
+        if not self._do(requests, connection):
+            for request in requests:
+                self._do([request], connection)
+        self._checkpoint_when_due(connection)
 
     def _do(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in one transaction; False: nothing was done, try them one by one."""
+        connection.execute("begin immediate" if self.writes else "begin")
         try:
-            connection.execute("begin immediate" if self.writes else "begin")
             transaction = Transaction(connection, self.clock.micros(), alone=len(requests) == 1)
-            for request in requests:
-                request.result = request.work(transaction)
+            results = [request.work(transaction) for request in requests]
             connection.execute("commit")
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
             if connection.in_transaction:
                 connection.execute("rollback")
             if len(requests) > 1:
                 return False
-            if isinstance(error, TryAlone):  # pragma: no cover - a request that is alone has nothing to ask for
-                error = RuntimeError("a request that was alone asked to be alone")
-            requests[0].error, requests[0].result = self._ours(error), None
+            requests[0].error = self._ours(error)
         else:
+            for request, result in zip(requests, results, strict=True):
+                request.result, request.is_done = result, True
             if transaction.woke:
                 self.on_wake()
         return True
+
+    def _leave_gate(self) -> bool:
+        """Say whether those who waited still do: they may have been told that it took too long."""
+        with self._lock:
+            still_wait, self._at_gate = self._at_gate is not None, None
+        return still_wait
+
+    def _watch_the_wait(self) -> None:
+        if self._watch is None:
+            self._watch = threading.Thread(target=self._give_up_waits, name="onward-sqlite-patience", daemon=True)
+            self._watch.start()
+
+    def _give_up_waits(self) -> None:
+        """Answer those who have waited too long for their turn, or behind one who has."""
+        patience = self.database.busy_timeout
+        while self._is_open and self._watch is threading.current_thread():
+            time.sleep(patience / 4)
+            with self._lock:
+                if self._at_gate is None or time.monotonic() - self._at_gate_since < patience:
+                    continue
+                given_up, self._at_gate = list(self._at_gate), None
+            while requests := self._take():
+                given_up += requests
+            message = (
+                f"{self.database}: another process has held the turn to write for more than {patience:g} s; "
+                "if it was stopped, continue or kill it"
+            )
+            for request in given_up:
+                request.error = StoreBusy(message)
+            self._answer(given_up)
 
     def _ours(self, error: BaseException) -> BaseException:
         if isinstance(error, sqlite3.Error):
@@ -256,9 +305,9 @@ class Lane:
         except OSError:
             return
         if size > LOG_SIZE_LIMIT:
-            # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it anew
-            # and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast as a file
-            # that grows.
+            # Readers in the way are not waited for. Once all of the log is in the database, the next write begins it
+            # anew and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast
+            # as a file that grows.
             connection.execute("pragma wal_checkpoint(passive)").fetchall()
 
 

@@ -53,7 +53,9 @@ def delete(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
     return [change for _, change in picked]
 
 
-def _pick(transaction: Transaction, which: JobFilter, sources: frozenset[State], limit: int) -> list[tuple[int, Changed]]:
+def _pick(
+    transaction: Transaction, which: JobFilter, sources: frozenset[State], limit: int
+) -> list[tuple[int, Changed]]:
     condition, values = condition_of(which)
     rows = transaction.connection.execute(
         f"select seq, queue, id, state from onward_job where {condition}"  # noqa: S608 - fragments of ours only
@@ -128,5 +130,3 @@ def _rate_columns(rate: Rate | None) -> dict[str, Any]:
     if rate is None:
         return {"rate_count": None, "rate_period_us": None, "rate_burst": None}
     return {"rate_count": rate.count, "rate_period_us": rate.period // MICROSECOND, "rate_burst": rate.burst}
-
-

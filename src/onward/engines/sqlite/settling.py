@@ -1,4 +1,4 @@
-"""Records how runs ended. Every statement matches the claim: one that is lost changes nothing and is answered as lost."""
+"""Records how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Ret
 
 
 def exchange(transaction: Transaction, wanted: Exchange, round_: claiming.Round) -> Exchanged:
-    """Settle, start and claim, in that order: what is settled first makes room in limited queues for what is claimed."""
+    """Settle, start and claim, in that order: what is settled makes room in limited queues for what is claimed."""
     lost: frozenset[Token] = frozenset()
     if wanted.settlements:
         lost |= settle(transaction, wanted.settlements)

@@ -53,7 +53,7 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
     return Batch(
         changed=promoted + expired,
         queues=frozenset(queues),
-        more=promoted == limit or expired == limit,
+        more=limit in {promoted, expired},
         next_in=None if next_at is None else max(0, next_at - transaction.now) / 1e6,
     )
 

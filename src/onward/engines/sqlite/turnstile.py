@@ -1,9 +1,10 @@
 """Takes turns at writing, across processes.
 
-SQLite's own way to wait for the write lock is to sleep and try again, longer each time: the loser sleeps while the winner
-comes back, and a busy writer starves another for seconds. Here a writer passes two gates, each a lock that the kernel
-queues for: *turn*, then *write*; with *write* in hand it lets go of *turn*. Who has just written must queue at *turn* behind
-the one that waits there for *write*, so everybody gets through in turn. A killed process lets go of its locks.
+SQLite's own way to wait for the write lock is to sleep and try again, longer each time: the loser sleeps while the
+winner comes back, and a busy writer starves another for seconds. Here a writer passes two gates, each a lock that the
+kernel queues for: *turn*, then *write*; with *write* in hand it lets go of *turn*. Who has just written must queue at
+*turn* behind the one that waits there for *write*, so everybody gets through in turn. A killed process lets go of its
+locks.
 
 The write gate also keeps two of our processes from checkpointing at once, which SQLite before 3.51.3 does not survive.
 """
@@ -11,7 +12,7 @@ The write gate also keeps two of our processes from checkpointing at once, which
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,15 +45,19 @@ class Turnstile:
             self._gates = None
 
     @contextmanager
-    def passed(self) -> Iterator[None]:
-        """Wait for our turn to write, and keep it for the block."""
+    def passed(self, *, must_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Wait for our turn to write, and keep it for the block. Calls ``must_wait`` before it does."""
         if self._gates is None:
             yield
             return
         turn, write = self._gates
-        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not _pass_at_once(turn):
+            must_wait()
+            fcntl.flock(turn, fcntl.LOCK_EX)
         try:
-            fcntl.flock(write, fcntl.LOCK_EX)
+            if not _pass_at_once(write):
+                must_wait()
+                fcntl.flock(write, fcntl.LOCK_EX)
         finally:
             fcntl.flock(turn, fcntl.LOCK_UN)
         try:
@@ -60,6 +65,10 @@ class Turnstile:
         finally:
             fcntl.flock(write, fcntl.LOCK_UN)
 
-    def files(self) -> tuple[Path, Path]:
-        """Name the lock files, for removing them with a temporary database."""
-        return self._paths
+
+def _pass_at_once(gate: int) -> bool:
+    try:
+        fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,8 +1,9 @@
-"""Sees that the database has changed, whoever changed it: another process, a caller's transaction, a person at a console.
+"""Sees that the database has changed, whoever did it: another process, a caller's transaction, a person at a console.
 
-SQLite has no push, but every commit writes to the write-ahead log, and the kernel tells who asks of writes to a file: so a
-change is seen at once, and waiting costs nothing. Where there is no inotify, one thread looks every few milliseconds. Either
-way SQLite's own change counter has the last word, so that a checkpoint or an unfinished write wakes nobody.
+SQLite has no push, but every commit writes to the write-ahead log, and the kernel tells who asks of writes to a file:
+so a change is seen at once, and waiting costs nothing. Where there is no inotify, one thread looks every few
+milliseconds. Either way SQLite's own change counter has the last word, so that a checkpoint or an unfinished write
+wakes nobody.
 
 Our own commits need no such look: the writer says at once when it made work ready.
 """

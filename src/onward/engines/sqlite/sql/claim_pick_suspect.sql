@@ -2,9 +2,10 @@
 -- :ranges  JSON array of [first name, name after the last]; :now
 -- A paused queue gives nothing, nor does one whose concurrency is used up or whose rate slot has not come.
 -- Relies on: onward_job_suspect.
-select json_group_array(json_array(seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff,
-                                   claim_no, ready_at, queue, weight, lease_us, concurrency, rate_count, rate_period_us,
-                                   rate_burst, next_slot_at))
+select json_group_array(json_array(
+         json_array(seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no,
+                    ready_at),
+         json_array(queue, weight, lease_us, concurrency, rate_count, rate_period_us, rate_burst, next_slot_at)))
   from (select j.*, q.weight, q.concurrency, q.rate_count, q.rate_period_us, q.rate_burst, q.next_slot_at,
                q.lease_us as lease_us
           from json_each(:ranges) r
