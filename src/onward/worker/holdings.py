@@ -1,5 +1,4 @@
-"""What this worker holds: every claim from the moment the store gave it until its outcome is stored or the claim is
-lost.
+"""What this worker holds: every claim, from the store's giving it until its outcome is stored or it is lost.
 
 The pulse reads it from its own thread; everything else happens on the worker's loop.
 """
@@ -63,8 +62,7 @@ class Holdings:
         self._held.pop(token, None)
 
     def claims(self) -> list[Claim]:
-        """List what is held now. Safe to call from the pulse's thread: the copy is made in one step of the
-        interpreter."""
+        """List what is held now. From any thread: the copy is made in one step of the interpreter."""
         return [held.claim for held in list(self._held.values())]
 
     def held_before(self, moment: float) -> tuple[JobRef, ...]:

@@ -39,8 +39,7 @@ class Settler:
         return len(self._outbox)
 
     def add(self, held: Held, outcome: Outcome | None) -> None:
-        """Send an outcome with the next round trip, unless the claim is lost; None: the handler has stored it
-        itself."""
+        """Send an outcome with the next round trip; None: the handler has stored it itself."""
         if outcome is None:
             self._holdings.drop(held.claim.token)
             self._holdings.tally["complete"] += 1

@@ -141,6 +141,7 @@ class Shift:
                 rounds = [group.create_task(claimer.run(), name="onward-claimer") for claimer in self._claimers]
                 started.set()
                 await self._stopping.wait()
+                log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.holdings)})
                 for claimer in self._claimers:
                     claimer.close()
                 await asyncio.wait(rounds, timeout=self._options.grace.total_seconds())

@@ -7,15 +7,12 @@ forks gets the defaults back, or it could not be stopped by ``terminate()``.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
-
-log = logging.getLogger("onward.worker")
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _parents: Final[dict[signal.Signals, object]] = {}
@@ -29,13 +26,11 @@ def obeyed(stop: Callable[[], None]) -> Iterator[None]:
     def on_signal(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         asked += 1
-        name = signal.Signals(number).name
         if asked == 1:
-            log.info("stopping, once more to stop at once", extra={"signal": name})
             stop()
             return
-        log.warning("stopping at once, others will take the jobs over", extra={"signal": name})
-        logging.shutdown()
+        # Not by the log: the signal may have come while it was being written to.
+        os.write(2, b"stopping at once, others will take the jobs over\n")
         os._exit(128 + number)
 
     before = {number: signal.signal(number, on_signal) for number in STOPPING}

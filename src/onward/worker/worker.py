@@ -51,8 +51,7 @@ class Worker:
         self._beside: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Work until :meth:`stop` is called. May be called again after that; each run is a worker of its own to the
-        store.
+        """Work until :meth:`stop` is called. May be called again then; to the store each run is another worker.
 
         Raises:
             StoreUnavailable: the store stayed away for longer than ``give_up_after``.
@@ -117,8 +116,7 @@ class Worker:
 
     @property
     def tally(self) -> Mapping[str, int]:
-        """What became of the jobs of the present or last run, by move; ``stale_rejections`` were kept out by the
-        fence."""
+        """What became of the jobs of the present or last run, by move; the fence's are ``stale_rejections``."""
         return {} if self._shift is None else dict(self._shift.holdings.tally)
 
     @property
