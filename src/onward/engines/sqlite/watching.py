@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from enum import Enum, auto
 from typing import Final
 
 from onward.engine.values import Signal, SignalKind
@@ -28,6 +29,8 @@ _POLL: Final = 0.01
 """Seconds between looks where the kernel does not tell."""
 _QUIET: Final = 0.001
 """Seconds after a change in which further ones are not told of: a busy writer must not keep everyone awake."""
+_LOOKS: Final = tuple(0.001 * 2**number for number in range(10))
+"""Seconds between the looks that follow a notice."""
 _IN_MODIFY: Final = 0x2
 
 
@@ -85,22 +88,32 @@ class Watcher:
         connection: sqlite3.Connection | None = None
         notices = -1
         version = None
+        looks = 0
         try:
             while True:
                 try:
                     if connection is None:
                         connection = self._database.connect(read_only=True)
-                    seen = connection.execute("pragma data_version").fetchone()[0]
-                    if notices < 0:
+                    if notices < 0:  # before the look: nothing may slip in between
                         notices = _notices_of(os.fspath(self._database.wal))
+                    seen = connection.execute("pragma data_version").fetchone()[0]
                 except (sqlite3.Error, StoreUnavailable):
                     seen = None  # workers poll as well, and they will say what is wrong
                 if seen != version:
                     version = seen
                     self.tell()
                     time.sleep(_QUIET)
-                if _wait(stop, notices):
-                    return
+                if notices < 0:
+                    patience: float | None = _POLL
+                else:
+                    patience = _LOOKS[looks] if looks < len(_LOOKS) else None
+                match _wait(stop, notices, patience):
+                    case _Woken.STOP:
+                        return
+                    case _Woken.NOTICE:
+                        looks = 0
+                    case _Woken.PATIENCE:
+                        looks += 1
         finally:
             if connection is not None:
                 connection.close()
@@ -109,18 +122,25 @@ class Watcher:
                     os.close(descriptor)
 
 
-def _wait(stop: int, notices: int) -> bool:
-    """Wait until there may be something to see; True: stop."""
+class _Woken(Enum):
+    STOP = auto()
+    NOTICE = auto()
+    PATIENCE = auto()
+
+
+def _wait(stop: int, notices: int, patience: float | None) -> _Woken:
+    """Wait until there may be something to see, or for so many seconds; say why it ended."""
     poll = select.poll()
     poll.register(stop, select.POLLIN | select.POLLHUP)
     if notices >= 0:
         poll.register(notices, select.POLLIN)
-    ready = poll.poll(None if notices >= 0 else _POLL * 1000)
+    ready = poll.poll(None if patience is None else patience * 1000)
     if any(descriptor == stop for descriptor, _ in ready):
-        return True
+        return _Woken.STOP
     if ready:
         os.read(notices, 65536)
-    return False
+        return _Woken.NOTICE
+    return _Woken.PATIENCE
 
 
 def _notices_of(path: str) -> int:
