@@ -15,7 +15,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Pulse as Answer
 from onward.engine.values import WorkerInfo
-from onward.errors import StoreUnavailable
+from onward.errors import StoreCorrupt, StoreUnavailable
 from onward.task import Task
 from onward.worker.claimer import Claimer
 from onward.worker.health import Vitals
@@ -30,7 +30,7 @@ from onward.worker.pulse import Pulse
 from onward.worker.quarantine import Quarantine
 from onward.worker.recall import Recall
 from onward.worker.runner import Invocation, Middleware, Runner
-from onward.worker.service import Bell, Every
+from onward.worker.service import STORE_AWAY, Bell, Every, tell_trouble
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.upkeep import Duty, Upkeep, duties_of
@@ -65,6 +65,7 @@ class Shift:
         self._options = options
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
         self._threads = Threads(options.pool_size)
         self._processes = Processes(options.processes or os.cpu_count() or 1)
         self._runner = Runner(
@@ -130,7 +131,9 @@ class Shift:
     # Its life
 
     async def live(self, started: asyncio.Event) -> None:
-        """Work until stopping, then stop in good order."""
+        """Open the store if it is not, work until stopping, then stop in good order."""
+        if not await self._opened():
+            return
         facts = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=facts)
         self._pulse.start()
@@ -152,6 +155,27 @@ class Shift:
         finally:
             await self._let_go()
             await self._take_leave()
+
+    async def _opened(self) -> bool:
+        """Open the store, however long that takes; False: told to stop before it could be."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                await self._engine.open()
+            except StoreCorrupt:
+                raise
+            except StoreUnavailable as error:
+                failures += 1
+                tell_trouble("worker", error, failures)
+                give_up = self._options.give_up_after
+                if give_up is not None and self._loop.time() - self._began > give_up.total_seconds():
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STORE_AWAY.delay(failures).total_seconds()):
+                        await self._stopping.wait()
+            else:
+                return True
+        return False
 
     async def _let_go(self) -> None:
         """Stop what still runs, at no cost to the jobs."""

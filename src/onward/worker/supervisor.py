@@ -64,7 +64,7 @@ class Supervisor:
         """Keep the children alive until a signal; answer the exit code: 0 if all of them ended in good order."""
         self._lifeline, held_open = os.pipe()
         heard, rung = os.pipe()
-        os.set_blocking(rung, False)  # noqa: FBT003 - positional only
+        os.set_blocking(rung, False)
         wakeup = signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._on_signal) for number in (*STOPPING, signal.SIGCHLD)}
         self._places = [_Place(number) for number in range(self.processes)]

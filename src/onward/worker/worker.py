@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,7 +27,8 @@ from onward.worker.upkeep import Duty
 class Worker:
     """Runs jobs until told to stop: ``await worker.run()``, or ``async with worker:`` beside something else.
 
-    The engine must be open. ``duties`` are what a leader does besides promoting, rescuing and pruning.
+    ``duties`` are what a leader does besides promoting, rescuing and pruning; ``more`` are settings by name, those of
+    :class:`~onward.worker.options.WorkerOptions`.
     """
 
     def __init__(
@@ -37,8 +39,9 @@ class Worker:
         *,
         middleware: Sequence[Middleware] = (),
         duties: Sequence[Duty] = (),
+        **more: Any,
     ) -> None:
-        self.options = options or WorkerOptions()
+        self.options = replace(options or WorkerOptions(), **more)
         self._engine = engine
         self._tasks = tasks
         self._middleware = tuple(middleware)
