@@ -1,8 +1,8 @@
 """The engines under test, and the back doors that a test needs into each one's store.
 
-An :class:`EngineCase` names an engine and makes empty stores for it. A :class:`Store` is one of them, made for one test: it
-hands out any number of handles, moves the store's clock, and does what no verb of the contract does: put a job where only
-later features could, change a row by hand, open a connection as a user's program would.
+An :class:`EngineCase` names an engine and makes empty stores for it. A :class:`Store` is one of them, made for one
+test: it hands out any number of handles, moves the store's clock, and does what no verb of the contract does: put a job
+where only later features could, change a row by hand, open a connection as a user's program would.
 """
 
 from __future__ import annotations

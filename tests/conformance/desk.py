@@ -1,7 +1,7 @@
 """The short sentences that the tests are written in.
 
-A :class:`Desk` speaks to one handle of the engine and fills in what a test does not care for: *add* a job, *take* it, *end*
-it, look at the *job*, let time pass, do a leader's upkeep. It checks nothing that a test should check itself.
+A :class:`Desk` speaks to one handle of the engine and fills in what a test does not care for: *add* a job, *take* it,
+*end* it, look at the *job*, let time pass, do a leader's upkeep. It checks nothing that a test should check itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The queue as a dictionary: what every verb must do, in plain Python, with :data:`onward.lifecycle.MOVES` as its law.
 
-It knows rates, concurrency and pauses, and says of a claim exactly how many jobs each queue may give and in which order.
-Which of several queues gives, it leaves open, as the contract does.
+It knows rates, concurrency and pauses, and says of a claim exactly how many jobs each queue may give and in which
+order. Which of several queues gives, it leaves open, as the contract does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from onward.clock import MICROSECOND, ManualClock, micros_of
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
@@ -60,6 +61,7 @@ class ModelQueue:
 
     paused: bool = False
     concurrency: int | None = None
+    weight: int = 1
     rate: Rate | None = None
     slot: int = 0
     starts: list[int] = field(default_factory=list)
@@ -209,8 +211,8 @@ class Model:
         assert len(ahead) == min(request.ahead, left), "fewer, or more, were claimed ahead than could be"
 
         willing = [name for name in names if capacity[name]]
-        if request.slots >= len(willing):
-            assert set(willing) == set(given), "a queue was passed over though there was room for one of each"
+        if not request.ahead and request.slots >= sum(self.queue(name).weight for name in willing):
+            assert set(willing) == set(given), "a queue was passed over though there was room for a turn of each"
         if request.slots + request.ahead:
             waiting = [name for name in names if self.ready(name, suspects=True)]
             assert answer.suspects_wait or all(self.queue(name).paused for name in waiting)
@@ -295,6 +297,14 @@ class Model:
         return True
 
     # Operate
+
+    def configure(self, name: str, **change: Any) -> None:
+        """Change a queue's settings."""
+        queue = self.queue(name)
+        if change.get("rate", queue.rate) != queue.rate:
+            queue.starts.clear()
+        for setting, value in change.items():
+            setattr(queue, setting, value)
 
     def cancel(self, refs: Iterable[JobRef]) -> set[JobRef]:
         """Take jobs back."""

@@ -1,7 +1,7 @@
 """What other processes do in a race: each opens its own handle on the store, by its address, on the real clock.
 
-A :class:`Crew` starts them, hands each a pipe, and ends only them. They are started afresh (``spawn``), never forked, so
-that they share nothing with the test but the store.
+A :class:`Crew` starts them, hands each a pipe, and ends only them. They are started afresh (``spawn``), never forked,
+so that they share nothing with the test but the store.
 """
 
 from __future__ import annotations

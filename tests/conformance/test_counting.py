@@ -86,11 +86,12 @@ async def test_the_errors_of_earlier_attempts_are_kept_beside_the_last(desk: Des
 
 
 async def test_the_end_says_why_whichever_end_it_is(desk: Desk):  # O8
-    for outcome, state, shown in [
+    ends: list[tuple[Outcome, State, str]] = [
         (Fail(Failure("NoHandler", "no handler for greet")), State.FAILED, "NoHandler: no handler for greet"),
         (Bury(BOOM), State.DEAD_LETTER, "ValueError: boom"),
         (Cancel("the customer left"), State.CANCELLED, "the customer left"),
-    ]:
+    ]
+    for outcome, state, shown in ends:
         ref = await desk.add()
         assert await desk.end(await desk.take_one(), outcome)
         job = await desk.job(ref)

@@ -23,7 +23,7 @@ from tests.conformance.desk import EVERY, Desk, new_job
 PAYLOADS: list[Any] = [
     {},
     {"to": "ada@example.com", "tries": 3, "ratio": 0.1, "urgent": True, "cc": None},
-    {"text": "naïve – 東京 – 🚀 \"quoted\" back\\slash\nline\ttab \u2028 '; drop table onward_job; --"},
+    {"text": 'naïve – 東京 – 🚀 "quoted" back\\slash\nline\ttab \u2028 \'; drop table onward_job; --'},
     {"deep": [[{"er": [1, [2, [3]]]}]]},
     {"big": 2**53, "small": -(2**53), "tiny": 5e-324, "huge": 1.7976931348623157e308},
     [1, "two", None],
@@ -229,11 +229,12 @@ async def test_one_bad_job_in_a_bulk_is_named_and_nothing_is_written(
 
 async def test_moments_without_a_time_zone_and_two_times_at_once_are_refused(desk: Desk):  # B3
     naive = desk.now.replace(tzinfo=None)
-    for field, fields in [
+    bad: list[tuple[str, dict[str, Any]]] = [
         ("run_at", {"run_at": naive}),
         ("start_by", {"start_by": naive}),
         ("run_at", {"run_at": desk.now, "delay": timedelta(seconds=1)}),
-    ]:
+    ]
+    for field, fields in bad:
         with pytest.raises(InvalidJob) as refusal:
             await desk.add(**fields)
         assert refusal.value.field == field
@@ -282,12 +283,13 @@ async def test_a_bad_pattern_is_refused_and_nothing_is_claimed(desk: Desk, patte
 async def test_bad_settings_of_a_queue_are_refused_and_nothing_is_changed(desk: Desk):  # B3
     await desk.set("q", weight=2)
     before = await desk.engine.queues()
-    for change in (
+    bad: list[dict[str, Any]] = [
         {"weight": 0},
         {"concurrency": 0},
         {"max_attempts": 0},
         {"lease": timedelta(milliseconds=999)},
-    ):
+    ]
+    for change in bad:
         with pytest.raises(InvalidJob):
             await desk.set("q", paused=True, **change)
     assert await desk.engine.queues() == before

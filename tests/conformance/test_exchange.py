@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from onward.engine.capabilities import Feature
-from onward.engine.values import Claims, ClaimRequest, Exchange, Settlement
-from onward.lifecycle import Complete, Fail, Release, Retry, State
+from onward.engine.values import ClaimRequest, Claims, Exchange, Settlement
+from onward.lifecycle import Complete, Fail, Outcome, Release, Retry, State
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.desk import Desk
 
@@ -51,9 +51,7 @@ async def test_lost_outcomes_and_lost_starts_are_answered_together_and_nothing_e
     running, ahead = await desk.take(slots=2), await desk.take_ahead(count=2)
     await desk.cancel(running[0].ref, ahead[0].ref)
     answer = await desk.engine.exchange(
-        Exchange(
-            settlements=tuple(Settlement(claim, Complete()) for claim in running), starts=ahead, request=REQUEST
-        )
+        Exchange(settlements=tuple(Settlement(claim, Complete()) for claim in running), starts=ahead, request=REQUEST)
     )
     assert answer.lost == {running[0].token, ahead[0].token}
     assert [await desk.state(ref) for ref in refs[1:]] == [
@@ -84,7 +82,7 @@ async def test_an_empty_exchange_does_nothing(desk: Desk):
 async def test_every_kind_of_outcome_goes_in_one_step(desk: Desk):
     refs = await desk.add_many(5)
     claims = await desk.take(slots=5)
-    outcomes = [Complete("1"), Retry(timedelta(seconds=1), BOOM), Fail(BOOM), Release(), Complete("2")]
+    outcomes: list[Outcome] = [Complete("1"), Retry(timedelta(seconds=1), BOOM), Fail(BOOM), Release(), Complete("2")]
     settlements = tuple(Settlement(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True))
     assert not (await desk.engine.exchange(Exchange(settlements=settlements))).lost
     assert [await desk.state(ref) for ref in refs] == [

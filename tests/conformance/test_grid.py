@@ -1,7 +1,7 @@
 """Every state times every move, generated from the table that specifies them (O1).
 
-A legal move leads to the table's target; an illegal one is refused and changes nothing. Moves of a worker are tried with
-the newest token, which shows that the state is guarded, and with an older one, which shows that the claim is.
+A legal move leads to the table's target; an illegal one is refused and changes nothing. Moves of a worker are tried
+with the newest token, which shows that the state is guarded, and with an older one, which shows that the claim is.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WITHOUT_A_VERB = frozenset({Move.UNBLOCK})
 
 def cells(moves: frozenset[Move]) -> list[object]:
     """Every case × state × move; not those where the states that an engine folds into one would differ."""
-    found = []
+    found: list[object] = []
     for case in CASES:
         for state in case.states:
             for move in sorted(moves):

@@ -1,4 +1,4 @@
-"""Keys by which a second enqueue adds nothing: idempotency for as long as the job is kept (O4), dedupe while it lives (H5)."""
+"""Keys by which a second enqueue adds nothing: while the job is kept (idempotency, O4), while it lives (dedupe, H5)."""
 
 from __future__ import annotations
 
@@ -69,9 +69,7 @@ async def test_jobs_without_a_key_are_never_the_same(desk: Desk):  # O4
 @needs(Feature.IDEMPOTENCY)
 async def test_keys_hold_within_one_bulk_and_against_what_is_there(desk: Desk):  # O4
     old = await desk.enqueue(idempotency_key="old")
-    jobs = [
-        new_job(idempotency_key=key, type=type) for type, key in [("greet", "a"), ("greet", "old"), ("greet", "a")]
-    ]
+    jobs = [new_job(idempotency_key=key, type=type) for type, key in [("greet", "a"), ("greet", "old"), ("greet", "a")]]
     jobs += [new_job(idempotency_key="a", type="part"), new_job(), new_job(idempotency_key="a")]
     answers = await desk.engine.enqueue(jobs)
     assert [answer.arrival for answer in answers] == [

@@ -262,5 +262,3 @@ async def test_leaving_takes_only_the_one_who_leaves(desk: Desk):  # O5
     await desk.engine.leave("a")
     await desk.engine.leave("never-came")
     assert [worker.id for worker in await desk.engine.workers()] == ["b"]
-
-

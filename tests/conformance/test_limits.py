@@ -9,6 +9,7 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import ClaimRequest, Exchange, Rate, Settlement
+from onward.job import JobRef
 from onward.lifecycle import Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.desk import PAST_LEASE, Desk
@@ -225,7 +226,7 @@ async def test_nothing_is_lost_in_a_limited_queue(desk: Desk):  # P6
     rate = Rate(10, timedelta(seconds=1))
     await desk.set("q", rate=rate)
     refs = await desk.add_many(25, queue="q")
-    came = []
+    came: list[JobRef] = []
     while len(came) < 25:
         came += await desk.taken("q", slots=4)
         await desk.advance(rate.spacing + MOMENT)

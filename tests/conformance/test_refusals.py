@@ -153,7 +153,7 @@ async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
     waiting = await desk.add(queue="planted")
     engine = desk.engine
     if case.capabilities.has(feature):
-        engine = ObservedEngine(Lacking(engine.inner, feature))  # type: ignore[arg-type]
+        engine = ObservedEngine(Lacking(engine.inner, feature))
     support = engine.capabilities.features[feature]
     before = await desk.snapshot()
     of_waiting = planted._replace(ref=waiting) if feature in {Feature.EDIT, Feature.PRIORITY} else planted

@@ -100,9 +100,12 @@ async def test_nothing_kept_goes_with_the_next_pruning(desk: Desk):  # P9
     assert await desk.engine.get(ref) is None
 
 
-@pytest.mark.parametrize(("outcome", "field"), [(Complete(), "completed_count"), (Bury(BOOM), "failed_count")])
-async def test_the_last_so_many_are_kept(desk: Desk, outcome: Outcome, field: str):  # P9
-    await desk.set("q", retention=Retention(completed=None, **{field: 2}))
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [(Complete(), Retention(completed=None, completed_count=2)), (Bury(BOOM), Retention(failed_count=2))],
+)
+async def test_the_last_so_many_are_kept(desk: Desk, outcome: Outcome, kept: Retention):  # P9
+    await desk.set("q", retention=kept)
     refs = [await ended(desk, outcome) for _ in range(5)]
     other = await ended(desk, outcome, "elsewhere")
     assert (await desk.prune()).changed == 3

@@ -24,7 +24,7 @@ def caller(desk: Desk) -> Caller:
 
 
 OPENINGS = ["begun", "written", "untouched"]
-"""How the caller's transaction stands when the job comes: opened by hand, by a write of the caller's, or not yet at all."""
+"""How the caller's transaction stands when the job comes: opened by hand, by a write of the caller's, or not yet."""
 
 
 def opened(caller: Caller, how: str) -> None:
