@@ -44,6 +44,7 @@ class Database:
         self, path: str | os.PathLike[str] | None, *, synchronous: Synchronous = "full", busy_timeout: float = 5.0
     ) -> None:
         self._temporary: Path | None = None
+        self._maker = os.getpid()
         if path is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="onward-"))
             path = self._temporary / "jobs.db"
@@ -66,8 +67,8 @@ class Database:
         return self._temporary is not None
 
     def remove_if_temporary(self) -> None:
-        """Remove a private file and what stands beside it."""
-        if self._temporary is not None:
+        """Remove a private file and what stands beside it, in the process that made it: a forked child may share it."""
+        if self._temporary is not None and self._maker == os.getpid():
             shutil.rmtree(self._temporary, ignore_errors=True)
 
     def check_place(self, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:

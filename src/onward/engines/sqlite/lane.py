@@ -13,14 +13,12 @@ A process that was stopped in the middle of a write holds up every other one, an
 for with a time limit. So a second thread, started when there is first something to wait for, answers those who have
 waited too long, and their requests are not done.
 
-After a fork the child starts a thread and a connection of its own; the parent's are left alone, not even closed, since
-closing would drop the parent's file locks.
+While the process forks there is neither thread nor connection: see :mod:`onward.engines.sqlite.forking`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 import time
@@ -31,6 +29,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from onward.clock import Clock
+from onward.engines.sqlite import forking
 from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, translate
 from onward.engines.sqlite.turnstile import Turnstile
 from onward.errors import StoreBusy, StoreUnavailable
@@ -40,8 +39,6 @@ T = TypeVar("T")
 _MOST_TOGETHER: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 _COMMITS_BETWEEN_LOOKS: Final = 16
-
-_abandoned: list[object] = []
 
 
 @dataclass(slots=True)
@@ -81,7 +78,7 @@ class _Request(Generic[T]):
             self.future.set_result(self.result)  # type: ignore[arg-type]
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """A thread with a connection of its own, for writing or for reading."""
 
@@ -94,14 +91,20 @@ class Lane:
     _bell: SimpleQueue[None] = field(default_factory=SimpleQueue, init=False)
     """Rung once for each request; a ring that finds nothing to do is harmless."""
     _thread: threading.Thread | None = field(default=None, init=False)
-    _pid: int = field(default=0, init=False)
+    _door: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while the thread begins or ends, and while it is handed a request: none is handed to one that has ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _is_open: bool = field(default=False, init=False)
+    _is_ending: bool = field(default=False, init=False)
     _at_gate: Sequence[_Request[Any]] | None = field(default=None, init=False)
     """Requests that wait for their turn to be written."""
     _at_gate_since: float = field(default=0.0, init=False)
     _watch: threading.Thread | None = field(default=None, init=False)
     _commits: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Be told of forks."""
+        forking.register(self)
 
     # What callers see
 
@@ -128,34 +131,48 @@ class Lane:
 
     def close(self) -> None:
         """Finish what was asked, then end the thread and close the connection."""
-        with self._lock:
+        with self._door:
             self._is_open = False
-            thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
-            self._bell.put(None)
-            thread.join()
+            self._end()
+
+    def let_go(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        self._door.acquire()
+        self._end()
+
+    def go_on(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        self._door.release()
+
+    def begin_anew(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        self._door, self._lock = threading.Lock(), threading.Lock()
+        self._thread = None
 
     def _submit(self, request: _Request[Any], *, urgent: bool) -> None:
-        if not self._is_open:
-            message = f"{self.database} is not open: enter the app with `async with app`, or call open()"
-            raise StoreUnavailable(message)
-        if self._thread is None or self._pid != os.getpid():
-            self._start()
-        (self._urgent if urgent else self._requests).append(request)
-        self._bell.put(None)
+        with self._door:
+            if not self._is_open:
+                message = f"{self.database} is not open: enter the app with `async with app`, or call open()"
+                raise StoreUnavailable(message)
+            if self._thread is None:
+                self._begin()
+            (self._urgent if urgent else self._requests).append(request)
+            self._bell.put(None)
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is not None:
-                if self._pid == os.getpid():
-                    return
-                _abandoned.append((self._thread, self._requests, self._urgent))
-            self._requests, self._urgent = deque(), deque()
-            self._bell, self._watch, self._at_gate = SimpleQueue(), None, None
-            self._pid = os.getpid()
-            name = f"onward-sqlite-{'writer' if self.writes else 'reader'}"
-            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._thread.start()
+    def _begin(self) -> None:
+        self._requests, self._urgent = deque(), deque()
+        self._bell, self._watch, self._at_gate = SimpleQueue(), None, None
+        self._is_ending = False
+        name = f"onward-sqlite-{'writer' if self.writes else 'reader'}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _end(self) -> None:
+        if self._thread is not None:
+            self._is_ending = True
+            self._bell.put(None)
+            self._thread.join()
+            self._thread = None
 
     # What the thread does
 
@@ -169,7 +186,7 @@ class Lane:
                 if requests:
                     connection = self._serve(connection, turnstile, requests)
                     self._answer(requests)
-                elif not self._is_open:
+                elif self._is_ending:
                     return
         finally:
             if connection is not None:

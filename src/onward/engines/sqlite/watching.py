@@ -22,6 +22,7 @@ from enum import Enum, auto
 from typing import Final
 
 from onward.engine.values import Signal, SignalKind
+from onward.engines.sqlite import forking
 from onward.engines.sqlite.database import Database
 from onward.errors import StoreUnavailable
 
@@ -42,19 +43,16 @@ class Watcher:
         self._listeners: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._stop_reader = self._stop_writer = -1
-        self._pid = 0
+        self._stop_writer = -1
+        self._is_forking = False
+        forking.register(self)
 
     async def signals(self) -> AsyncIterator[Signal]:
         """Yield a hint for each burst of changes, until closed."""
         changed = asyncio.Event()
         with self._lock:
             self._listeners[changed] = asyncio.get_running_loop()
-            if self._thread is None or self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._stop_reader, self._stop_writer = os.pipe()
-                self._thread = threading.Thread(target=self._watch, name="onward-sqlite-watcher", daemon=True)
-                self._thread.start()
+            self._begin()
         try:
             while True:
                 await changed.wait()
@@ -79,12 +77,39 @@ class Watcher:
         """End the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
+        if thread is not None:
+            os.write(self._stop_writer, b"!")
             os.close(self._stop_writer)
             thread.join()
 
-    def _watch(self) -> None:
-        stop = self._stop_reader
+    def let_go(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        with self._lock:
+            self._is_forking = True
+        self.close()
+
+    def go_on(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        with self._lock:
+            self._is_forking = False
+            if self._listeners:
+                self._begin()
+
+    def begin_anew(self) -> None:
+        """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        self._lock = threading.Lock()
+        self._listeners = {}
+        self._thread = None
+        self._is_forking = False
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._is_forking:
+            stop, self._stop_writer = os.pipe()
+            name = "onward-sqlite-watcher"
+            self._thread = threading.Thread(target=self._watch, args=(stop,), name=name, daemon=True)
+            self._thread.start()
+
+    def _watch(self, stop: int) -> None:
         connection: sqlite3.Connection | None = None
         notices = -1
         version = None
@@ -131,7 +156,7 @@ class _Woken(Enum):
 def _wait(stop: int, notices: int, patience: float | None) -> _Woken:
     """Wait until there may be something to see, or for so many seconds; say why it ended."""
     poll = select.poll()
-    poll.register(stop, select.POLLIN | select.POLLHUP)
+    poll.register(stop, select.POLLIN)
     if notices >= 0:
         poll.register(notices, select.POLLIN)
     ready = poll.poll(None if patience is None else patience * 1000)
