@@ -43,10 +43,14 @@ _LONGEST_TRIP: Final = 0.01
 """Seconds that a round trip should take at most; asking ahead stops growing there."""
 _PATIENCE: Final = 0.02
 """Seconds that a claim may wait for a hand before it is given back."""
+_LINGER: Final = 0.005
+"""Seconds in which outcomes gather under load: a round trip costs about the same for one job as for ten."""
 _SHORTEST_GAP: Final = 0.001
 _LONGEST_GAP: Final = 0.01
 """Seconds between two looks that signals brought about and that found nothing: new work is seen within that at worst,
 and a worker beside a busy one stays cheap."""
+_SHORTEST_RUN: Final = 1e-5
+"""Seconds. No run is quicker, whatever a clock says."""
 _MEMORY: Final = 0.3
 """How much the last round trip weighs in the moving averages."""
 
@@ -61,7 +65,6 @@ class Claimer:
         settler: Settler,
         holdings: Holdings,
         *,
-        bell: Bell,
         worker_id: str,
         queues: tuple[str, ...],
         lease: timedelta,
@@ -71,9 +74,11 @@ class Claimer:
     ) -> None:
         self._engine = engine
         self._pool = pool
+        pool.on_rest = self._hands_rest
         self._settler = settler
+        settler.on_outcome = self._outcome_waits
         self._holdings = holdings
-        self._bell = bell
+        self._bell = Bell()
         self._worker_id = worker_id
         self._queues = queues
         self._lease = lease
@@ -91,6 +96,8 @@ class Claimer:
         """When the next signal is heeded."""
         self._gap = 0.0
         self._try_at = 0.0
+        self._linger_until = 0.0
+        """While the hands have enough to do, outcomes gather until then."""
         self._failures = 0
         self._resting = False
         self._closed = False
@@ -98,10 +105,13 @@ class Claimer:
         """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
         self._pace = 0.0
         """Jobs finished per second of work: a moving average."""
+        self._duration = 0.0
+        """Seconds a run takes: a moving average."""
         self._trip = 0.0
         """Seconds a round trip takes: a moving average."""
         self._seen_finished = 0
         self._seen_worked = 0.0
+        self._seen_spent = 0.0
 
     # What others may ask of it
 
@@ -109,6 +119,17 @@ class Claimer:
         """Look soon: something has told that there may be work."""
         self._told = True
         self._bell.ring()
+
+    def _outcome_waits(self) -> None:
+        """Send what has just ended, with the next round trip."""
+        if not self._linger_until:
+            self._bell.ring()
+
+    def _hands_rest(self) -> None:
+        """Bring the next round trip forward: a hand has nothing to do."""
+        if self._linger_until:
+            self._linger_until = 0.0
+            self._bell.ring()
 
     def rest(self) -> None:
         """Ask for no more jobs until :meth:`go_on`."""
@@ -139,6 +160,7 @@ class Claimer:
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
         self._closed = True
+        self._linger_until = 0.0
         self._give_back()
         self._bell.ring()
 
@@ -172,6 +194,9 @@ class Claimer:
         now = asyncio.get_running_loop().time()
         if now < self._try_at:
             return self._try_at - now
+        if now < self._linger_until and self._pool.line and len(self._settler) < _MOST_AT_ONCE // 2:
+            return self._linger_until - now
+        self._linger_until = 0.0
         if self._settler or (self._ahead and self._room() > 0):
             return 0
         waits: list[float] = []
@@ -192,14 +217,28 @@ class Claimer:
         return not (self._closed or self._resting)
 
     def _room(self) -> int:
-        """Say how many jobs more could begin by the end of a round trip."""
-        return self._pool.free + self._expected()
+        """Say how many jobs more will find a hand: those free now, and those that will be until the trip after next.
+
+        What an exchange brings comes when it returns, and must last until the next one does.
+        """
+        return self._pool.free + 2 * self._expected()
 
     def _expected(self) -> int:
-        """Say how many jobs the pool will finish while a round trip is under way."""
-        if not self._may_ask_ahead or self._pace == 0:
+        """Say how many jobs the pool will finish while a round trip is under way.
+
+        As many as its hands can, by what a run takes on average, but at most twice as many as it lately did: runs that
+        need the processor take turns, however many hands there are.
+        """
+        if not self._may_ask_ahead or not self._pace:
             return 0
-        return min(int(self._pace * min(self._trip, _LONGEST_TRIP)), _MOST_AT_ONCE)
+        per_second = min(self._pool.size / max(self._duration, _SHORTEST_RUN), 2 * self._pace)
+        trip = min(self._trip, _LONGEST_TRIP) + (_LINGER if self._lingers else 0)
+        return min(int(per_second * trip), _MOST_AT_ONCE // 2)
+
+    @property
+    def _lingers(self) -> bool:
+        """Whether so many jobs end in a moment that it is worth gathering them."""
+        return self._pace * _LINGER >= 4
 
     async def _round_trip(self) -> None:
         loop = asyncio.get_running_loop()
@@ -231,6 +270,7 @@ class Claimer:
         if request is not None:
             self._take(answer.claimed, request, asked_at, now)
         self._measure(now - asked_at, now)
+        self._linger_until = now + _LINGER if self._lingers else 0.0
         if self._closed:
             self._give_back()
         self._pool.wake()
@@ -281,13 +321,17 @@ class Claimer:
         self._look_at = now + (self._poll if claimed.again_in is None else min(claimed.again_in, self._poll))
 
     def _measure(self, trip: float, now: float) -> None:
-        """Learn how long a round trip takes, and how many jobs the pool finishes in a second of work."""
+        """Learn how long a round trip takes, how long a run does, and how many end in a second of work."""
         self._trip += (trip - self._trip) * (_MEMORY if self._trip else 1)
         worked = self._pool.time_worked(now)
         finished, seconds = self._pool.finished - self._seen_finished, worked - self._seen_worked
-        if seconds > 0:
-            self._pace += (finished / seconds - self._pace) * (_MEMORY if self._pace else 1)
-            self._seen_finished, self._seen_worked = self._pool.finished, worked
+        if seconds <= 0:
+            return
+        self._pace += (finished / seconds - self._pace) * (_MEMORY if self._pace else 1)
+        if finished:
+            duration = (self._pool.spent - self._seen_spent) / finished
+            self._duration += (duration - self._duration) * (_MEMORY if self._duration else 1)
+        self._seen_finished, self._seen_worked, self._seen_spent = self._pool.finished, worked, self._pool.spent
 
     def _give_back(self) -> None:
         """Release all that has not begun, for others to take."""

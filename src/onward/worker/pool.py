@@ -43,13 +43,16 @@ class Pool:
 
     def __init__(self, runner: Runs, *, size: int, settle: Callable[[Held, Outcome | None], None]) -> None:
         self.size = size
+        self.on_rest: Callable[[], None] = lambda: None
+        """Called when a hand finds nothing in line."""
         self.line: deque[Held] = deque()
         """Started in the store, and waiting for a hand: empty but for moments."""
         self.busy = 0
         self.finished = 0
         """Runs ended since the beginning."""
-        self.worked = 0.0
-        """Seconds during which at least one hand was at work, up to the last time that all were idle."""
+        self.spent = 0.0
+        """Seconds that those runs took, all together."""
+        self._worked = 0.0
         self._runner = runner
         self._context = contextvars.copy_context()
         self._settle = settle
@@ -92,7 +95,7 @@ class Pool:
 
     def time_worked(self, now: float) -> float:
         """Say for how many seconds at least one hand has been at work, up to now."""
-        return self.worked + (now - self._working_since if self._working_since is not None else 0.0)
+        return self._worked + (now - self._working_since if self._working_since is not None else 0.0)
 
     async def close(self, patience: float) -> int:
         """Let the hands go, and say how many would not stop in so many seconds.
@@ -148,16 +151,18 @@ class Pool:
                     result = Raised(Failure(type(error).__qualname__, str(error)))
                 finally:
                     self.busy -= 1
+                begun, now = now, loop.time()
                 self.finished += 1
+                self.spent += now - begun
                 settle(held, None if result is None else decided(claim, result))
                 if contextvars.copy_context() != pristine:
-                    self._note_rest(loop.time())
+                    self._note_rest(now)
                     return
-                now = loop.time()
                 if now - turn > _TURN and line:
                     await asyncio.sleep(0)
                     now = turn = loop.time()
             self._note_rest(now)
+            self.on_rest()
             sleeper = loop.create_future()
             self._idle.append(sleeper)
             await sleeper
@@ -165,5 +170,5 @@ class Pool:
     def _note_rest(self, now: float) -> None:
         """Stop the watch when the last hand comes to rest."""
         if not self.busy and self._working_since is not None:
-            self.worked += now - self._working_since
+            self._worked += now - self._working_since
             self._working_since = None

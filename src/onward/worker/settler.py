@@ -29,9 +29,10 @@ _QUIET: Final = frozenset({Complete, Snooze, Release})
 class Settler:
     """The outbox of one pool."""
 
-    def __init__(self, holdings: Holdings, *, ring: Callable[[], None]) -> None:
+    def __init__(self, holdings: Holdings) -> None:
+        self.on_outcome: Callable[[], None] = lambda: None
+        """Called when a run has ended."""
         self._holdings = holdings
-        self._ring = ring
         self._outbox: list[Settlement] = []
 
     def __len__(self) -> int:
@@ -43,16 +44,16 @@ class Settler:
         if outcome is None:
             self._holdings.drop(held.claim.token)
             self._holdings.tally["complete"] += 1
-            self._ring()
+            self.on_outcome()
             return
         if held.stage is Stage.LOST:
             if type(outcome) is not Release:  # a handler that was stopped had nothing to say
                 self._holdings.tally["stale_rejections"] += 1
-            self._ring()
+            self.on_outcome()
             return
         held.stage = Stage.SETTLING
         self._outbox.append(Settlement(held.claim, outcome))
-        self._ring()
+        self.on_outcome()
 
     def take(self, limit: int) -> tuple[Settlement, ...]:
         """Take outcomes for a round trip. Whoever takes them answers by :meth:`stored` or :meth:`put_back`."""

@@ -30,7 +30,7 @@ from onward.worker.pulse import Pulse
 from onward.worker.quarantine import Quarantine
 from onward.worker.recall import Recall
 from onward.worker.runner import Invocation, Middleware, Runner
-from onward.worker.service import STORE_AWAY, Bell, Every, tell_trouble
+from onward.worker.service import STORE_AWAY, Every, tell_trouble
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.upkeep import Duty, Upkeep, duties_of
@@ -109,15 +109,13 @@ class Shift:
         self.leader.on_elected = self._upkeep.nudge
 
     def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
-        bell = Bell()
-        settler = Settler(self.holdings, ring=bell.ring)
+        settler = Settler(self.holdings)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
             self._engine,
             pool,
             settler,
             self.holdings,
-            bell=bell,
             worker_id=self.worker_id,
             queues=queues,
             lease=self._options.lease,

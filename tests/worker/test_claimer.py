@@ -1,0 +1,379 @@
+"""The round trips: what leaves with which, what is asked for, and what happens when the store does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward.engine.values import Claim, Exchange, Exchanged, Settlement
+from onward.errors import StoreUnavailable
+from onward.lifecycle import Complete, Fail, Release, Result, Returned
+from onward.worker.claimer import Claimer
+from onward.worker.holdings import Holdings, Stage
+from onward.worker.pool import Pool
+from onward.worker.settler import Settler
+from tests.worker.stage import StubEngine, StubRunner, claim, gives, in_virtual_time, passing
+
+Handler = Callable[[Claim], Awaitable[Result | None]]
+
+
+class Post:
+    """A claimer with its pool, on a store that is made of what the test says waits there."""
+
+    def __init__(self, size: int, *, waiting: int = 0, handler: Handler | None = None) -> None:
+        self.engine = StubEngine(self.serve)
+        self.waiting = [claim(number) for number in range(waiting)]
+        self.away = 0
+        """How many more exchanges fail."""
+        self.runner = StubRunner(handler)
+        self.holdings = Holdings()
+        self.settler = Settler(self.holdings)
+        self.pool = Pool(self.runner, size=size, settle=self.settler.add)
+        self.suspects: list[bool] = []
+        self.claimer = Claimer(
+            self.engine,  # type: ignore[arg-type]
+            self.pool,
+            self.settler,
+            self.holdings,
+            worker_id="me",
+            queues=("*",),
+            lease=timedelta(seconds=30),
+            poll=timedelta(seconds=1),
+            on_suspects=self.suspects.append,
+        )
+
+    def serve(self, exchange: Exchange) -> Exchanged:
+        """Give what is asked for, the slots first, as long as there is something."""
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("away")
+        if exchange.request is None:
+            return Exchanged()
+        slots, ahead = exchange.request.slots, exchange.request.ahead
+        given = self.waiting[: slots + ahead]
+        del self.waiting[: slots + ahead]
+        return gives(
+            *given[:slots],
+            *(claim(one.token[0], started=False) for one in given[slots:]),  # type: ignore[arg-type]
+        )
+
+    @property
+    def outcomes(self) -> dict[str, Any]:
+        return {settlement.claim.ref.id: settlement.outcome for settlement in self.engine.settled}
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await passing(holds)
+
+
+def at_post(
+    test: Callable[[Post], Awaitable[None]], size: int, *, waiting: int = 0, handler: Handler | None = None
+) -> Post:
+    """Run a claimer beside a test, then close it, and hand the post back for looking at."""
+
+    async def main() -> Post:
+        post = Post(size, waiting=waiting, handler=handler)
+        running = asyncio.create_task(post.claimer.run())
+        await test(post)
+        post.claimer.close()
+        async with asyncio.timeout(3600):
+            await running
+        await post.pool.close(1)
+        return post
+
+    return in_virtual_time(main)
+
+
+async def _slow(_: Claim) -> Result:
+    await asyncio.sleep(10)
+    return Returned()
+
+
+def test_outcomes_leave_together_with_the_next_claim():
+    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50)
+    assert all(outcome == Complete() for outcome in post.outcomes.values())
+    assert any(exchange.settlements and exchange.request is not None for exchange in post.engine.sent)
+    assert len(post.engine.sent) < 50
+
+
+def test_no_more_is_claimed_than_hands_are_free():
+    async def test(post: Post) -> None:
+        await asyncio.sleep(5)
+        assert len(post.holdings) == 4
+        assert len(post.waiting) == 96
+
+    at_post(test, 4, waiting=100, handler=_slow)
+
+
+def test_an_outcome_does_not_wait_for_its_neighbours():
+    async def handler(one: Claim) -> Result:
+        await asyncio.sleep(1 if one.ref.id == "job-0" else 3600)
+        return Returned()
+
+    async def test(post: Post) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await post.until(lambda: "job-0" in post.outcomes)
+        assert loop.time() - began < 1.02 + post.engine.trip
+        assert len(post.outcomes) == 1
+
+    at_post(test, 10, waiting=10, handler=handler)
+
+
+def test_what_is_claimed_ahead_is_started_before_its_handler_begins():  # O11
+    starts: set[str] = set()
+
+    async def quick(one: Claim) -> Result:
+        assert one.started
+        assert one.attempts == 1
+        await asyncio.sleep(0.01)
+        return Returned()
+
+    async def test(post: Post) -> None:
+        await post.until(lambda: len(post.outcomes) == 500)
+        for exchange in post.engine.sent:
+            starts.update(one.ref.id for one in exchange.starts)
+
+    post = at_post(test, 10, waiting=500, handler=quick)
+    assert post.runner.most == 10
+    assert starts, "with quick jobs and a slow store the claimer asks ahead"
+
+
+def test_asking_ahead_keeps_the_hands_busy_during_a_round_trip():
+    async def quick(_: Claim) -> Result:
+        await asyncio.sleep(0.01)
+        return Returned()
+
+    async def test(post: Post) -> None:
+        loop = asyncio.get_running_loop()
+        post.engine.trip = 0.004
+        began = loop.time()
+        await post.until(lambda: len(post.outcomes) == 5000)
+        assert 5000 * 0.01 / 100 / (loop.time() - began) > 0.9, "of the ideal"
+
+    at_post(test, 100, waiting=5000, handler=quick)
+
+
+def test_no_more_is_held_than_the_hands_and_one_round_trip_need():
+    most = 0
+
+    async def quick(_: Claim) -> Result:
+        await asyncio.sleep(0.01)
+        return Returned()
+
+    async def test(post: Post) -> None:
+        nonlocal most
+        while len(post.outcomes) < 2000:
+            unsettled = len(post.holdings) - len(post.settler)
+            most = max(most, unsettled)
+            await asyncio.sleep(0.001)
+
+    at_post(test, 20, waiting=2000, handler=quick)
+    # 20 hands finish two jobs a millisecond: some tens are on their way through a trip, hundreds would be hoarding.
+    assert 20 <= most <= 80
+
+
+def test_claims_ahead_of_hands_that_do_not_turn_up_are_given_back():
+    async def turning_slow(one: Claim) -> Result:
+        await asyncio.sleep(0.01 if one.token[0] < 300 else 3600)  # type: ignore[operator]
+        return Returned()
+
+    async def test(post: Post) -> None:
+        await post.until(lambda: len(post.outcomes) >= 300)
+        await asyncio.sleep(1)
+        assert len(post.holdings) == 10
+        assert not post.pool.line
+
+    post = at_post(test, 10, waiting=1000, handler=turning_slow)
+    released = [job for job, outcome in post.outcomes.items() if outcome == Release()]
+    assert released
+
+
+def test_a_store_that_is_away_loses_nothing():  # X3
+    async def test(post: Post) -> None:
+        await post.until(lambda: post.pool.busy == 5)
+        post.away = 8
+        await post.until(lambda: len(post.outcomes) == 20)
+
+    post = at_post(test, 5, waiting=20, handler=_slow)
+    assert set(post.outcomes.values()) == {Complete()}
+    assert len(post.runner.begun) == 20
+    assert len(post.engine.settled) == 20
+
+
+def test_a_store_that_is_away_is_left_in_peace():
+    async def test(post: Post) -> None:
+        post.away = 1_000_000
+        before = len(post.engine.sent)
+        await asyncio.sleep(60)
+        assert 10 <= len(post.engine.sent) - before <= 40
+        post.away = 0
+
+    at_post(test, 5, waiting=100, handler=_slow)
+
+
+def test_one_outcome_that_cannot_be_stored_does_not_keep_its_neighbours_from_it():
+    def refuse_job_3(exchange: Exchange) -> Exchanged:
+        if any(s.claim.ref.id == "job-3" and s.outcome == Complete() for s in exchange.settlements):
+            raise ValueError("cannot be written")
+        return Exchanged()
+
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            refuse_job_3(exchange)
+            return serve(exchange)
+
+        post.engine.answer = answer
+        await post.until(lambda: len(post.outcomes) == 10)
+
+    post = at_post(test, 10, waiting=10, handler=_slow)
+    outcomes = post.outcomes
+    failed = outcomes.pop("job-3")
+    assert isinstance(failed, Fail)
+    assert failed.failure.kind == "OutcomeNotStored"
+    assert set(outcomes.values()) == {Complete()}
+
+
+def test_an_outcome_that_the_store_rejects_is_dropped_and_counted():  # X3
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            given = serve(exchange)
+            return Exchanged(lost=frozenset({(3, 1)}), claimed=given.claimed)
+
+        post.engine.answer = answer
+        await post.until(lambda: len(post.engine.settled) == 10)
+
+    post = at_post(test, 10, waiting=10)
+    assert post.holdings.tally == {"complete": 9, "stale_rejections": 1}
+    assert len(post.holdings) == 0
+
+
+def test_the_outcome_of_a_claim_known_to_be_lost_is_not_even_sent():  # X3
+    async def test(post: Post) -> None:
+        await post.until(lambda: post.pool.busy == 1)
+        held = post.holdings.get((0, 1))
+        assert held is not None
+        held.stage = Stage.LOST
+        post.holdings.drop((0, 1))
+        await post.until(lambda: post.pool.is_idle)
+
+    post = at_post(test, 1, waiting=1, handler=_slow)
+    assert post.outcomes == {}
+    assert post.holdings.tally == {"stale_rejections": 1}
+
+
+def test_a_claim_lost_before_its_start_is_not_begun():  # X3
+    async def main() -> Post:
+        post = Post(1)
+        given = iter([gives(claim(1, started=False))])
+
+        def answer(exchange: Exchange) -> Exchanged:
+            lost = frozenset(one.token for one in exchange.starts)
+            return Exchanged(lost=lost, claimed=next(given, gives()).claimed)
+
+        post.engine.answer = answer
+        running = asyncio.create_task(post.claimer.run())
+        await post.until(lambda: any(exchange.starts for exchange in post.engine.sent))
+        await asyncio.sleep(1)
+        post.claimer.close()
+        await running
+        await post.pool.close(1)
+        return post
+
+    post = in_virtual_time(main)
+    assert post.runner.begun == []
+    assert len(post.holdings) == 0
+
+
+def test_an_idle_worker_only_polls():
+    async def test(post: Post) -> None:
+        await asyncio.sleep(60)
+        assert 55 <= len(post.engine.sent) <= 65
+
+    at_post(test, 5)
+
+
+def test_a_signal_brings_the_next_look_forward():
+    async def test(post: Post) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(10.5)
+        post.waiting.append(claim(1))
+        told_at = loop.time()
+        post.claimer.work_may_wait()
+        await post.until(lambda: len(post.outcomes) == 1)
+        assert loop.time() - told_at < 0.02
+
+    at_post(test, 5)
+
+
+def test_signals_that_concern_others_cost_few_looks():
+    async def test(post: Post) -> None:
+        await asyncio.sleep(1.5)
+        before = len(post.engine.sent)
+        for _ in range(1000):
+            post.claimer.work_may_wait()
+            await asyncio.sleep(0.001)
+        assert len(post.engine.sent) - before < 200
+
+    at_post(test, 5)
+
+
+def test_the_next_look_is_when_the_store_says_that_a_slot_will_be_free():
+    async def test(post: Post) -> None:
+        loop = asyncio.get_running_loop()
+        post.engine.answer = lambda _: gives(again_in=0.25)
+        await asyncio.sleep(2)
+        before, began = len(post.engine.sent), loop.time()
+        await asyncio.sleep(10)
+        looks = len(post.engine.sent) - before
+        assert looks == pytest.approx((loop.time() - began) / 0.25, rel=0.1)
+
+    at_post(test, 5)
+
+
+def test_a_closing_claimer_gives_back_what_has_not_begun():  # P10 of the reliability contract
+    async def test(post: Post) -> None:
+        await post.until(lambda: post.pool.busy == 1)
+        post.pool.put(post.holdings.take(claim(77), 0.0))
+
+    post = at_post(test, 1, waiting=1, handler=_slow)
+    assert post.outcomes == {"job-0": Complete(), "job-77": Release()}
+
+
+def test_what_suspects_wait_is_passed_on():
+    async def test(post: Post) -> None:
+        post.engine.answer = lambda _: gives(suspects_wait=True)
+        await asyncio.sleep(3)
+
+    assert True in at_post(test, 1).suspects
+
+
+def test_at_rest_nothing_is_asked_for_but_outcomes_are_stored():
+    async def test(post: Post) -> None:
+        await post.until(lambda: post.pool.busy == 3)
+        post.claimer.rest()
+        assert not await post.claimer.comes_to_rest(asyncio.get_running_loop().time() + 1)
+        assert await post.claimer.comes_to_rest(None)
+        assert len(post.outcomes) == 3
+        post.claimer.go_on()
+        await post.until(lambda: len(post.outcomes) == 6)
+
+    at_post(test, 3, waiting=6, handler=_slow)
+
+
+def test_settlements_are_kept_in_the_order_in_which_they_came():
+    holdings = Holdings()
+    settler = Settler(holdings)
+    for number in range(5):
+        settler.add(holdings.take(claim(number), 0.0), Complete())
+    taken = settler.take(3)
+    settler.put_back(taken)
+    assert [one.claim.token[0] for one in settler.take(10)] == [0, 1, 2, 3, 4]
+    assert isinstance(taken[0], Settlement)
