@@ -43,6 +43,7 @@ from onward.engine.values import (
 )
 from onward.errors import InvalidJob, PayloadTooLarge
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import Complete, State
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,7 @@ class ObservedEngine:
         self.inner = engine
         self.observer = observer
         self._max_payload = max_payload
+        self._keeps_results = engine.capabilities.has(Feature.RESULTS)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -159,24 +161,31 @@ class ObservedEngine:
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            self.capabilities.require(Feature.TRANSACTIONS)
+        self._check_settlements(settlements, within)
         with self._observed("settle", len(settlements)):
             return await self.inner.settle(settlements, within=within)
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            self.capabilities.require(Feature.TRANSACTIONS)
+        self._check_settlements(settlements, within)
         with self._observed("settle", len(settlements)):
             return self.inner.settle_sync(settlements, within=within)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
+        self._check_settlements(exchange.settlements)
         if exchange.request is not None:
             self._check_request(exchange.request)
         with self._observed("exchange", len(exchange.settlements)):
             return await self.inner.exchange(exchange)
+
+    def _check_settlements(self, settlements: Sequence[Settlement], within: object | None = None) -> None:
+        if within is not None:
+            self.capabilities.require(Feature.TRANSACTIONS)
+        if not self._keeps_results:
+            for settlement in settlements:
+                if isinstance(settlement.outcome, Complete) and settlement.outcome.result is not None:
+                    self.capabilities.require(Feature.RESULTS)
 
     def _check_request(self, request: ClaimRequest) -> None:
         for pattern in request.queues:
@@ -221,6 +230,7 @@ class ObservedEngine:
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
+        self.capabilities.require(Feature.PUSH)
         for pattern in queues:
             rules.check_pattern(pattern)
         return self.inner.signals(queues)
@@ -269,6 +279,8 @@ class ObservedEngine:
     def _check_filter(self, which: JobFilter) -> None:
         for pattern in which.queues or ():
             rules.check_pattern(pattern)
+        if which.states is not None and State.CANCELLED in which.states:
+            self.capabilities.require(Feature.CANCELLED_STATE)
         if which.org_id is not None:
             self.capabilities.require(Feature.ORGANISATIONS)
         for field in ("created_after", "created_before", "finished_before"):

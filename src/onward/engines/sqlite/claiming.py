@@ -98,6 +98,33 @@ class _Taken:
     start_within: float | None
 
 
+@dataclass(slots=True)
+class _Room:
+    """What a worker can still take: the free slots first, then what it may claim ahead."""
+
+    slots: int
+    ahead: int
+
+    @property
+    def left(self) -> int:
+        return self.slots + self.ahead
+
+    def take(self, count: int) -> int:
+        """Use room up; answer how many of these start at once."""
+        started = min(count, self.slots)
+        self.slots -= started
+        self.ahead -= count - started
+        return started
+
+
+@dataclass(slots=True)
+class _Visit:
+    """What a claim found in one queue."""
+
+    got: int
+    closed: bool
+
+
 def ranges_of(patterns: Iterable[str]) -> Ranges:
     """Turn names and patterns into ranges of names that do not overlap."""
     spans = []
@@ -127,15 +154,15 @@ def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Cla
     ranges = ranges_of(request.queues)
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
-    room = request.slots + request.ahead
-    queues, suspects_wait = _open_queues(transaction, ranges, room, round_)
+    room = _Room(request.slots, request.ahead)
     taken: list[_Taken] = []
-    if queues:
-        _go_round(transaction, request, queues, round_, taken)
+    while True:
+        queues, suspects_wait = _open_queues(transaction, ranges, room.left, round_)
+        closed = _go_round(transaction, request, queues, round_, room, taken)
+        if not room.left or not closed:  # else queues that had run empty may have hidden others
+            break
     claims = _take(transaction, request, taken, alone=False)
-    again_in = None
-    if len(claims) < room:
-        again_in = _next_slot_in(transaction, ranges)
+    again_in = _next_slot_in(transaction, ranges) if room.left else None
     return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
 
 
@@ -164,71 +191,68 @@ def _look(transaction: Transaction, ranges: Ranges, first: str, limit: int) -> t
 
 
 def _go_round(
-    transaction: Transaction, request: ClaimRequest, queues: Sequence[_Queue], round_: Round, taken: list[_Taken]
-) -> None:
-    """Give each queue its turn, then let those with more to give fill what room is left."""
-    slots, ahead = request.slots, request.ahead
-    turns = max(1, (slots + ahead) // sum(queue.weight for queue in queues))
+    transaction: Transaction,
+    request: ClaimRequest,
+    queues: Sequence[_Queue],
+    round_: Round,
+    room: _Room,
+    taken: list[_Taken],
+) -> int:
+    """Give each queue its turn, then let those with more fill what room is left; answer how many have closed."""
+    if not queues:
+        return 0
+    turns = max(1, room.left // sum(queue.weight for queue in queues))
     willing: list[_Queue] = []
+    closed = 0
     for queue in queues:
         turn = queue.weight * turns
         if queue.name == round_.next_name and round_.turns_left:
             turn = round_.turns_left
-        got, wants_more = _take_turn(transaction, request, queue, min(turn, slots + ahead), slots, taken)
-        slots, ahead = _room_after(got, slots, ahead)
-        if slots + ahead == 0:
-            left = turn - got
-            round_.turns_left = left if wants_more else 0
-            round_.next_name = queue.name if wants_more and left else after(queue.name)
-            return
-        if wants_more:
+        visit = _visit(transaction, request, queue, turn, room, taken)
+        closed += visit.closed
+        if not room.left:
+            stays = not visit.closed and visit.got < turn
+            round_.turns_left = turn - visit.got if stays else 0
+            round_.next_name = queue.name if stays else after(queue.name)
+            return closed
+        if not visit.closed:
             willing.append(queue)
     round_.turns_left = 0
     for queue in willing:
-        got, _ = _take_turn(transaction, request, queue, slots + ahead, slots, taken)
-        slots, ahead = _room_after(got, slots, ahead)
+        closed += _visit(transaction, request, queue, room.left, room, taken).closed
         round_.next_name = after(queue.name)
-        if slots + ahead == 0:
-            return
+        if not room.left:
+            break
+    return closed
 
 
-def _room_after(got: int, slots: int, ahead: int) -> tuple[int, int]:
-    """Take what was got from the free slots first."""
-    started = min(got, slots)
-    return slots - started, ahead - (got - started)
-
-
-def _take_turn(
-    transaction: Transaction, request: ClaimRequest, queue: _Queue, wanted: int, slots: int, taken: list[_Taken]
-) -> tuple[int, bool]:
-    """Pick at most ``wanted`` jobs of a queue; answer how many there were, and whether more might come."""
+def _visit(
+    transaction: Transaction, request: ClaimRequest, queue: _Queue, turn: int, room: _Room, taken: list[_Taken]
+) -> _Visit:
+    """Pick at most ``turn`` jobs of a queue; close it if there is no more to be had from it for now."""
     rate = queue.rate
     limited = rate is not None or queue.concurrency is not None
-    if limited:
-        wanted = min(wanted, slots)  # a limited queue is never claimed ahead of a free slot
-        if wanted == 0:
-            return 0, False
+    wanted = min(turn, room.slots if limited else room.left)  # a limited queue is never claimed ahead of a free slot
+    if wanted == 0:
+        return _Visit(0, closed=False)
     already = sum(len(batch.jobs) for batch in taken if batch.queue == queue.name)
     allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
     jobs = _pick(transaction, queue.name, allowed, already) if allowed else []
-    got = len(jobs)
-    if got:
-        lease_us = queue.lease_us or request.lease // MICROSECOND
-        start_within = None if rate is None else (rate.slack / 2).total_seconds()
-        started = min(got, slots)
-        if started:
-            taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
-        if got > started:
-            taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
-        if rate is not None:
-            reopens_at = _advance(transaction, queue, rate, got)
-    if got == wanted and (rate is None or reopens_at is None):
-        return got, True
-    closes_until = None
-    if allowed < wanted or (rate is not None and reopens_at is not None and got == allowed):
-        closes_until = reopens_at
-    transaction.connection.execute(SQL.queue_close, {"name": queue.name, "reopens_at": closes_until})
-    return got, False
+    if jobs and rate is not None:
+        reopens_at = _advance(transaction, queue, rate, len(jobs))
+    started = room.take(len(jobs))
+    lease_us = queue.lease_us or request.lease // MICROSECOND
+    start_within = None if rate is None else (rate.slack / 2).total_seconds()
+    if started:
+        taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
+    if jobs[started:]:
+        taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
+    used_up = len(jobs) == allowed  # by its limits, not by its jobs
+    if len(jobs) == wanted and reopens_at is None:
+        return _Visit(len(jobs), closed=False)
+    closed = {"name": queue.name, "reopens_at": reopens_at if used_up else None}
+    transaction.connection.execute(SQL.queue_close, closed)
+    return _Visit(len(jobs), closed=True)
 
 
 def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[_Ready]:
@@ -334,7 +358,8 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
     text = transaction.connection.execute(
         SQL.claim_pick_suspect, {"ranges": json_text(ranges), "now": transaction.now}
     ).fetchone()[0]
-    for suspect in _suspects_decoder.decode(text):
+    suspects = _suspects_decoder.decode(text)
+    for suspect in suspects:
         queue = suspect.queue
         rate = queue.rate
         allowed, _ = _allowed(transaction, queue, rate, 1)
@@ -346,8 +371,9 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
             start_within = (rate.slack / 2).total_seconds()
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
-        return Claims(claims=tuple(_take(transaction, request, [batch], alone=True)))
-    return Claims(again_in=_next_slot_in(transaction, ranges))
+        claims = _take(transaction, request, [batch], alone=True)
+        return Claims(claims=tuple(claims), suspects_wait=len(suspects) > 1)
+    return Claims(suspects_wait=bool(suspects), again_in=_next_slot_in(transaction, ranges))
 
 
 def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:

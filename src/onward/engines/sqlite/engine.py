@@ -281,6 +281,8 @@ class SQLiteEngine:
         with translated(self.database):
             self._check_same_file(connection)
             factory, connection.row_factory = connection.row_factory, None
+            if not connection.in_transaction and connection.isolation_level is not None:
+                connection.execute("begin")  # as sqlite3 does before a caller's own first write
             connection.execute("savepoint onward")
             try:
                 # The write lock first: nobody shall come between the look for a key and the insert.

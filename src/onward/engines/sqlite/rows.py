@@ -77,10 +77,10 @@ def backoff_text(backoff: Backoff | None) -> str | None:
     return None if backoff is None else _encode(backoff).decode()
 
 
-def failed_attempt(failure: Failure, *, attempt: int, at: int) -> str:
-    """Write one entry of a job's error history. The statement adds the worker, which the row knows."""
+def failed_attempt(failure: Failure, *, at: int) -> str:
+    """Write one entry of a job's error history. The statement adds what the row knows: attempt and worker."""
     entry = FailedAttempt(
-        attempt=attempt,
+        attempt=0,
         at=moment_of(at),
         kind=failure.kind,
         message=failure.message,

@@ -97,13 +97,11 @@ def _settle_one(transaction: Transaction, settlement: Settlement) -> bool:
             message = "completions are written together"
             raise AssertionError(message)
         case Retry(delay, failure):
-            done = execute(
-                SQL.retry, named | _failed(transaction, settlement.claim, failure) | {"delay_us": delay // MICROSECOND}
-            )
+            done = execute(SQL.retry, named | _failed(transaction, failure) | {"delay_us": delay // MICROSECOND})
         case Fail(failure):
-            done = execute(SQL.fail, named | _failed(transaction, settlement.claim, failure))
+            done = execute(SQL.fail, named | _failed(transaction, failure))
         case Bury(failure):
-            done = execute(SQL.bury, named | _failed(transaction, settlement.claim, failure))
+            done = execute(SQL.bury, named | _failed(transaction, failure))
         case Snooze(delay):
             done = execute(SQL.snooze, named | {"delay_us": delay // MICROSECOND})
         case Release():
@@ -115,6 +113,6 @@ def _settle_one(transaction: Transaction, settlement: Settlement) -> bool:
     return done.rowcount == 1
 
 
-def _failed(transaction: Transaction, claim: Claim, failure: Failure) -> dict[str, Any]:
-    entry = failed_attempt(failure, attempt=claim.attempts, at=transaction.now)
+def _failed(transaction: Transaction, failure: Failure) -> dict[str, Any]:
+    entry = failed_attempt(failure, at=transaction.now)
     return {"last_error": str(failure), "error": entry}

@@ -79,9 +79,9 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
 
 
 def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -> int:
-    seq, _, _, _, crashes, attempts, _ = row
+    seq, _, _, _, crashes = row
     failure = Failure("WorkerLost", f"its process died {crashes + 1} times while it was the only job running there")
-    entry = failed_attempt(failure, attempt=attempts, at=transaction.now)
+    entry = failed_attempt(failure, at=transaction.now)
     buried = named | {"seq": seq, "last_error": str(failure), "error": entry}
     return transaction.connection.execute(SQL.rescue_bury, buried).rowcount
 
