@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -120,6 +122,10 @@ class Database:
             return connection
 
 
+# The kernel writes a space, a tab, a line's end and a backslash in a name of a mount point like this.
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+
+
 def file_system_of(folder: Path, *, mounts: Path) -> str | None:
     """Say what kind of file system a folder is on; None where that cannot be told."""
     if not sys.platform.startswith("linux"):
@@ -132,7 +138,7 @@ def file_system_of(folder: Path, *, mounts: Path) -> str | None:
     place = os.path.realpath(folder)
     for line in lines:
         before, _, after = line.partition(" - ")
-        point = before.split(" ")[4].encode().decode("unicode_escape")
+        point = _ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), before.split(" ")[4])
         inside = point in {"/", place} or place.startswith(f"{point}/")
         if inside and len(point) >= best[0]:
             best = (len(point), after.split(" ")[0])
@@ -165,8 +171,19 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
 }
 
 
-def translate(error: sqlite3.Error, database: Database) -> OnwardError | None:
+_READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def translate(error: sqlite3.Error | OSError, database: Database) -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
+    if isinstance(error, OSError):
+        kind, remedy = StoreUnavailable, "check the disk"
+        if error.errno in _READ_ONLY:
+            kind, remedy = _REMEDIES[sqlite3.SQLITE_READONLY]
+        elif error.errno in _FULL:
+            kind, remedy = _REMEDIES[sqlite3.SQLITE_FULL]
+        return kind(f"{database}: {error}: {remedy}")
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return None

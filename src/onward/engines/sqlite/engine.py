@@ -98,8 +98,9 @@ class SQLiteEngine:
         self.database.remove_if_temporary()
 
     async def check(self) -> EngineInfo:
-        """Say what the engine stands on."""
+        """Say what the engine stands on; without opening it, and so without changing the schema."""
         self.database.check_place()
+        self._reader.open()
         schema = await self._reader.ask(lambda transaction: migrating.check(transaction.connection, self.database))
         durability = (
             "every acknowledged job survives a power cut (synchronous=full)"

@@ -289,15 +289,11 @@ class Lane:
             self._answer(given_up)
 
     def _ours(self, error: BaseException) -> BaseException:
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, (sqlite3.Error, OSError)):
             ours = translate(error, self.database)
             if ours is not None:
                 ours.__cause__ = error
                 return ours
-        if isinstance(error, OSError):
-            ours = StoreUnavailable(f"{self.database}: {error}")
-            ours.__cause__ = error
-            return ours
         return error
 
     def _answer(self, requests: Sequence[_Request[Any]]) -> None:
