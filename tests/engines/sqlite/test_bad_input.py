@@ -1,0 +1,500 @@
+"""A store that is locked, read-only, damaged, full, in the wrong place or of the wrong age: each a clear error of ours.
+
+Each error names the file and says what to do, nothing is left half-written, and the engine goes on by itself once the
+cause is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onward.engines.sqlite import database
+from onward.engines.sqlite.database import Database, file_system_of
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.errors import (
+    InvalidJob,
+    OnwardError,
+    SchemaChanged,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreUnavailable,
+)
+from tests.engines.sqlite.plain import REPOSITORY, add, new_job, on_writer, states
+
+# Locked ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lock_that_another_program_keeps_is_busy_with_a_remedy_and_passes(engine, bare, path):
+    bare.execute("begin immediate")
+    with pytest.raises(StoreBusy, match="end that program's transaction, or raise busy_timeout") as raised:
+        await add(engine)
+    assert str(path) in str(raised.value)
+    assert await states(engine) == {}
+    bare.execute("rollback")
+    await add(engine)
+    assert await states(engine) == {"pending": 1}
+
+
+async def test_all_who_wait_for_a_lock_are_told_at_once_and_not_one_after_the_other(engine, bare):
+    begun: list[str] = []
+    await on_writer(engine, lambda transaction: transaction.connection.set_trace_callback(begun.append))
+    begun.clear()
+    bare.execute("begin immediate")
+    answers = await asyncio.gather(*[add(engine) for _ in range(20)], return_exceptions=True)
+    bare.execute("rollback")
+    assert {type(answer) for answer in answers} == {StoreBusy}
+    tried = [statement for statement in begun if statement.lower().startswith("begin")]
+    assert len(tried) <= 2, "each of twenty callers has waited for the lock by itself"
+
+
+async def test_a_busy_store_can_be_read(engine, bare):
+    await add(engine)
+    bare.execute("begin immediate")
+    assert await states(engine) == {"pending": 1}
+    bare.execute("rollback")
+
+
+async def test_the_callers_own_connection_is_told_of_a_lock_in_the_same_words(engine, bare, path):
+    other = sqlite3.connect(path, timeout=0.05, isolation_level=None)
+    bare.execute("begin immediate")
+    other.execute("begin")
+    with pytest.raises(StoreBusy):
+        await engine.enqueue([new_job()], within=other)
+    other.execute("rollback")
+    bare.execute("rollback")
+    other.close()
+    assert await states(engine) == {}
+
+
+# Not a place for a database -------------------------------------------------------------------------------------------
+
+
+async def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(StoreUnavailable, match=r"nowhere does not exist; make it first"):
+        await SQLiteEngine(tmp_path / "nowhere" / "jobs.db").open()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_folder_is_no_database(tmp_path):
+    (tmp_path / "jobs.db").mkdir()
+    engine = SQLiteEngine(tmp_path / "jobs.db")
+    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+        await engine.open()
+    await engine.close()
+
+
+async def test_an_sqlite_that_is_too_old_is_refused_before_anything_is_made(path, monkeypatch):
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 0))
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.36.0")
+    with pytest.raises(StoreUnavailable, match=r"has SQLite 3\.36\.0, Onward needs 3\.37\.0"):
+        await SQLiteEngine(path).open()
+    assert not path.exists()
+
+
+MOUNTS = """\
+22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+31 22 0:26 / {folder} rw,relatime shared:9 master:3 - {kind} server:/export rw,vers=4.2
+32 22 0:27 / /somewhere/else rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    return tmp_path / "mountinfo"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the list of mounts is Linux's")
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "lustre"])
+@pytest.mark.parametrize("folder", ["share", "a share", "größe", os.fsdecode(b"not-utf-8-\xff")])
+def test_a_network_file_system_is_refused_with_what_to_use_instead(tmp_path, mounts, kind, folder):
+    place = tmp_path / folder / "deep"
+    place.mkdir(parents=True)
+    shown = os.fspath(tmp_path / folder).replace(" ", "\\040")
+    mounts.write_bytes(os.fsencode(MOUNTS.format(folder=shown, kind=kind)))
+    with pytest.raises(StoreUnavailable, match="local disk, or use postgresql://") as raised:
+        Database(place / "jobs.db").check_place(mounts=mounts)
+    assert f"({kind})" in str(raised.value)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the list of mounts is Linux's")
+def test_the_nearest_mount_decides(tmp_path, mounts):
+    for folder in ("share", "share/local", "shared"):
+        (tmp_path / folder).mkdir()
+    share = tmp_path / "share"
+    mounts.write_text(
+        f"22 1 252:1 / / rw - ext4 /dev/vda1 rw\n"
+        f"31 22 0:26 / {share} rw - nfs4 server:/export rw\n"
+        f"32 31 252:2 / {share}/local rw - xfs /dev/vdb1 rw\n"
+    )
+    assert file_system_of(share, mounts=mounts) == "nfs4"
+    assert file_system_of(share / "local", mounts=mounts) == "xfs"
+    assert file_system_of(tmp_path / "shared", mounts=mounts) == "ext4"
+    (tmp_path / "link").symlink_to(share)
+    assert file_system_of(tmp_path / "link", mounts=mounts) == "nfs4"
+
+
+def test_where_mounts_cannot_be_told_nothing_is_refused(tmp_path):
+    Database(tmp_path / "jobs.db").check_place(mounts=tmp_path / "there-is-none")
+
+
+# Not to be written ----------------------------------------------------------------------------------------------------
+
+AS_NOBODY = """
+import asyncio, os, sys
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.errors import OnwardError
+from onward.job import NewJob
+
+async def main():
+    engine = SQLiteEngine(sys.argv[1])
+    try:
+        await engine.open()
+        await engine.enqueue([NewJob(type="greet")])
+    except OnwardError as error:
+        print(type(error).__name__, error)
+    else:
+        print("written")
+    finally:
+        await engine.close()
+
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that any user of the machine can get to."""
+    folder = tmp_path_factory.mktemp("public")
+    closed = [
+        above for above in folder.parents if not above.stat().st_mode & 0o001 and above.stat().st_uid == os.getuid()
+    ]
+    for above in closed:
+        above.chmod(above.stat().st_mode | 0o011)
+    folder.chmod(0o777)
+    yield folder
+    for above in closed:
+        above.chmod(above.stat().st_mode & ~0o011)
+    folder.chmod(0o700)
+
+
+def said_to_nobody(path: Path) -> str:
+    """Run the engine as a user that owns nothing, and hear what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, path], capture_output=True, text=True, timeout=60, cwd="/", check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def made(path: Path) -> None:
+    """Make a database with one job, and let go of it."""
+    engine = SQLiteEngine(path)
+    await engine.open()
+    await add(engine)
+    await engine.close()
+
+
+def only_job(path: Path) -> int:
+    """Count the jobs, with nothing but SQLite."""
+    connection = sqlite3.connect(path)
+    try:
+        (count,) = connection.execute("select count(*) from onward_job").fetchone()
+        assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    finally:
+        connection.close()
+    return int(count)
+
+
+@pytest.mark.parametrize("which", ["jobs.db", "jobs.db-*", "jobs.db*"])
+async def test_a_file_that_may_not_be_written_is_read_only_with_a_remedy(public, which):
+    path = public / "jobs.db"
+    await made(path)
+    for file in public.iterdir():
+        file.chmod(0o666)
+    for file in public.glob(which):
+        file.chmod(0o444)
+    said = said_to_nobody(path)
+    assert said.startswith("StoreReadOnly"), said
+    assert str(path) in said
+    assert "check the permissions of the file and its folder" in said
+    assert only_job(path) == 1
+
+
+async def test_an_empty_file_that_may_not_be_written_is_read_only(public):
+    path = public / "jobs.db"
+    path.touch(mode=0o444)
+    said = said_to_nobody(path)
+    assert said.startswith("StoreReadOnly"), said
+    assert path.read_bytes() == b""
+
+
+async def test_a_folder_that_may_not_be_written_is_read_only_with_a_remedy(public):
+    path = public / "jobs.db"
+    await made(path)
+    for file in public.glob("jobs.db-*"):
+        file.unlink()
+    path.chmod(0o666)
+    public.chmod(0o755)
+    said = said_to_nobody(path)
+    assert said.startswith("StoreReadOnly"), said
+    assert "check the permissions of the file and its folder" in said
+    assert only_job(path) == 1
+
+
+async def test_a_file_that_may_be_written_is(public):
+    """The two tests above would prove nothing if nobody could not write at all."""
+    path = public / "jobs.db"
+    await made(path)
+    for file in public.iterdir():
+        file.chmod(0o666)
+    assert said_to_nobody(path) == "written\n"
+    assert only_job(path) == 2
+
+
+# Damaged --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
+    text = "dear diary, today I was mistaken for a database\n" * 100
+    path.write_text(text)
+    engine = SQLiteEngine(path)
+    with pytest.raises(StoreCorrupt, match="not an SQLite database; give another path"):
+        await engine.open()
+    await engine.close()
+    assert path.read_text() == text
+
+
+async def test_an_empty_file_is_an_empty_database(path):
+    path.touch()
+    await made(path)
+    assert only_job(path) == 1
+
+
+async def test_a_damaged_database_is_corrupt_with_a_remedy(path):
+    engine = SQLiteEngine(path)
+    await engine.open()
+    await add(engine, 500, payload='{"text": "' + "x" * 200 + '"}')
+    await engine.close()
+    with path.open("r+b") as file:
+        pages = path.stat().st_size // 4096
+        for page in range(2, pages):
+            file.seek(page * 4096)
+            file.write(b"\xa5" * 4096)
+    engine = SQLiteEngine(path)
+    with pytest.raises(StoreCorrupt, match=r"damaged; restore a backup, or recover it with: sqlite3 FILE \.recover"):
+        await engine.open()
+        await add(engine)
+    await engine.close()
+
+
+# Full -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_store_says_so_keeps_nothing_of_the_job_and_goes_on_when_there_is_space(engine):
+    await add(engine)
+
+    def fill(transaction: object) -> None:
+        connection: sqlite3.Connection = transaction.connection  # type: ignore[attr-defined]
+        (pages,) = connection.execute("pragma page_count").fetchone()
+        connection.execute(f"pragma max_page_count = {pages + 2}")
+
+    await on_writer(engine, fill)
+    big = [new_job(payload='{"text": "' + "x" * 3000 + '"}', idempotency_key=f"k{number}") for number in range(50)]
+    with pytest.raises(StoreFull, match="free some space, nothing was written"):
+        await engine.enqueue(big)
+    assert await states(engine) == {"pending": 1}
+    await on_writer(engine, lambda transaction: transaction.connection.execute("pragma max_page_count = 1000000"))
+    assert all(answer.is_new for answer in await engine.enqueue(big))
+    assert await states(engine) == {"pending": 51}
+
+
+ON_A_SMALL_DISK = """
+import asyncio, pathlib, sqlite3, sys
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.errors import StoreFull
+from onward.engine.values import ClaimRequest, GroupBy, JobFilter, Settlement
+from onward.job import NewJob
+from onward.lifecycle import Complete
+
+folder = pathlib.Path(sys.argv[1])
+filler = folder / "filler"
+
+async def main():
+    engine = SQLiteEngine(folder / "jobs.db")
+    await engine.open()
+    filler.write_bytes(b"x" * 2_000_000)
+    told, refused = 0, 0
+    job = NewJob(type="greet", payload='{"text": "' + "x" * 20_000 + '"}')
+    while refused < 5:
+        answers = await asyncio.gather(*[engine.enqueue([job] * 2) for _ in range(4)], return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, StoreFull):
+                refused += 1
+                assert "free some space" in str(answer), answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                told += len(answer)
+    print("told of", told)
+    assert told > 0
+    # What was told is there, and can still be worked on where that needs no space to speak of.
+    assert sum((await engine.count(JobFilter(), by=GroupBy.STATE)).values()) == told
+    filler.unlink()
+    told += len(await engine.enqueue([job]))
+    (claim,) = (await engine.claim(ClaimRequest(worker_id="w"))).claims
+    assert not await engine.settle([Settlement(claim, Complete())])
+    assert await engine.count(JobFilter(), by=GroupBy.STATE) == {"completed": 1, "pending": told - 1}
+    await engine.close()
+    connection = sqlite3.connect(folder / "jobs.db")
+    assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("select count(*) from onward_job").fetchone() == (told,)
+    print("went on")
+
+asyncio.run(main())
+"""
+
+
+def can_mount() -> bool:
+    """Whether a process here may have a file system of its own: root, or a user who may make namespaces."""
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"],
+        capture_output=True,
+        check=False,
+    )
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here; the test above fills a store as well")
+def test_a_full_disk_loses_nothing_that_was_told_and_is_gone_on_from_by_itself(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = f'mount -t tmpfs -o size=4m none {disk} && exec "$0" -c "$1" {disk}'
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, ON_A_SMALL_DISK],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=REPOSITORY,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "went on" in done.stdout
+
+
+# Of another age -------------------------------------------------------------------------------------------------------
+
+
+async def refused(path: Path, kind: type[OnwardError], words: str) -> None:
+    """See that both opening and checking say the same."""
+    for verb in ("open", "check"):
+        engine = SQLiteEngine(path)
+        with pytest.raises(kind, match=words):
+            await getattr(engine, verb)()
+        await engine.close()
+
+
+async def test_a_schema_that_is_newer_than_the_code_is_refused(engine, bare, path):  # O9
+    await add(engine)
+    bare.execute("insert into onward_migration values (99, 'from_the_future', 'abc', 0)")
+    before = bare.execute("select * from sqlite_schema").fetchall()
+    await refused(path, SchemaTooNew, "has schema 99, this version of Onward knows .*: upgrade Onward here")
+    assert bare.execute("select * from sqlite_schema").fetchall() == before
+
+
+async def test_a_schema_that_was_edited_is_refused(engine, bare, path):  # O9
+    bare.execute("update onward_migration set checksum = 'abc' where number = 1")
+    await refused(path, SchemaChanged, "applied another migration 0001_initial")
+
+
+async def test_a_database_without_our_tables_is_too_old_to_check(path):  # O9
+    sqlite3.connect(path).close()
+    engine = SQLiteEngine(path)
+    with pytest.raises(SchemaTooOld, match="run onward migrate"):
+        await engine.check()
+    await engine.close()
+
+
+# The caller's connection ----------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_to_another_file_is_refused_and_nothing_is_written_anywhere(engine, tmp_path):  # X4
+    stranger = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(InvalidJob, match=r"must be a connection to .*jobs\.db") as raised:
+        await engine.enqueue([new_job()], within=stranger)
+    assert raised.value.field == "within"
+    assert not stranger.in_transaction
+    assert stranger.execute("select * from sqlite_schema").fetchall() == []
+    stranger.close()
+    assert await states(engine) == {}
+
+
+async def test_a_connection_to_a_copy_of_the_file_is_refused(engine, tmp_path, bare):  # X4
+    bare.execute("vacuum into ?", (str(tmp_path / "copy.db"),))
+    copy = sqlite3.connect(tmp_path / "copy.db")
+    with pytest.raises(InvalidJob, match="where the jobs are kept"):
+        await engine.enqueue([new_job()], within=copy)
+    assert copy.execute("select count(*) from onward_job").fetchone() == (0,)
+    copy.close()
+
+
+async def test_a_connection_by_another_way_to_the_same_file_is_taken(engine, path, tmp_path):  # X4
+    (tmp_path / "link.db").symlink_to(path)
+    friend = sqlite3.connect(tmp_path / "link.db")
+    with friend:
+        await engine.enqueue([new_job()], within=friend)
+    friend.close()
+    assert await states(engine) == {"pending": 1}
+
+
+@pytest.mark.parametrize("stranger", ["jobs.db", 7, object()], ids=repr)
+async def test_what_is_no_sqlite_connection_is_refused(engine, stranger):  # X4
+    with pytest.raises(InvalidJob, match=r"must be a sqlite3\.Connection to the same database file"):
+        await engine.enqueue([new_job()], within=stranger)
+    with pytest.raises(InvalidJob):
+        engine.enqueue_sync([new_job()], within=stranger)
+
+
+async def test_a_connection_to_memory_is_refused(engine):  # X4
+    memory = sqlite3.connect(":memory:")
+    with pytest.raises(InvalidJob, match=":memory:"):
+        await engine.enqueue([new_job()], within=memory)
+    memory.close()
+
+
+async def test_a_connection_to_a_file_without_our_tables_is_told_to_migrate_first(path):  # X4
+    caller = sqlite3.connect(path)
+    caller.execute("create table note (text)")
+    engine = SQLiteEngine(path)
+    with pytest.raises(SchemaTooOld, match="open the app first, or run onward migrate"):
+        engine.enqueue_sync([new_job()], within=caller)
+    caller.close()
+    await engine.close()
+
+
+def test_an_unknown_way_to_be_durable_is_refused():
+    with pytest.raises(InvalidJob, match="must be 'full' or 'normal'"):
+        SQLiteEngine("jobs.db", synchronous="off")  # type: ignore[arg-type]
+
+
+def test_an_error_that_is_no_fault_of_the_store_is_not_hidden(path):
+    """A mistake in our own SQL must look like one."""
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), database.translated(Database(path)):
+        sqlite3.connect(":memory:").execute("select from")
