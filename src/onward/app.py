@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
@@ -107,7 +108,7 @@ class App:
         """The tasks, by name."""
         self._is_open = False
         self._opening = threading.Lock()
-        self._results = Results(self.engine, self.open)
+        self.results = Results(self.engine, self.open)
         self.jobs = Jobs(self._opened)
         self.dead = DeadLetters(self._opened)
         self.queues = Queues(self._opened)
@@ -279,14 +280,14 @@ class App:
         """Enqueue jobs of one task: see :meth:`Task.enqueue`."""
         if not self._is_open:
             await self.open()
-        decode, results = task.arguments.read_result, self._results
+        decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in await self.enqueuer.enqueue(jobs, within=within)]
 
     def send_sync(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Enqueue jobs of one task from code without an event loop: see :meth:`Task.enqueue_sync`."""
         if not self._is_open:
             self._open_sync()
-        decode, results = task.arguments.read_result, self._results
+        decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
 
     # Working
@@ -334,14 +335,14 @@ class App:
         made = []
         for job, one in zip(jobs, enqueued, strict=True):
             task = self._tasks.get(job.type)
-            made.append(JobHandle(one, self._results, _as_it_is if task is None else task.arguments.read_result))
+            made.append(JobHandle(one, self.results, _as_it_is if task is None else task.arguments.read_result))
         return made
 
 
 def run_elsewhere(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
     """Run async work to its end from plain code, on a thread and an event loop of its own."""
     with ThreadPoolExecutor(1, thread_name_prefix="onward-sync") as thread:
-        return thread.submit(asyncio.run, work()).result()
+        return thread.submit(copy_context().run, asyncio.run, work()).result()
 
 
 def _as_it_is(value: Any) -> Any:

@@ -91,7 +91,8 @@ class Arguments:
             raise
         except InvalidJob as error:
             raise self._unwritable(kwargs) or BadPayload(error.field, kwargs, error.rule) from None
-        self.decode(text)
+        if kwargs:
+            self._read_payload(shape, text)
         return text
 
     def decode(self, payload: str) -> dict[str, Any]:
@@ -103,18 +104,20 @@ class Arguments:
         shape = self._shape or self._read_once()
         if payload == "{}" and not shape.required:
             return {}
+        arguments = msgspec.structs.asdict(self._read_payload(shape, payload))
+        if len(shape.required) == len(shape.names):
+            return arguments
+        return {name: value for name, value in arguments.items() if value is not UNSET}
+
+    def _read_payload(self, shape: _Shape, payload: str) -> Any:
         try:
-            values = shape.decoder.decode(payload)
+            return shape.decoder.decode(payload)
         except msgspec.ValidationError as error:
             # msgspec says where only in the text: "Expected `str`, got `int` - at `$.to`".
             rule, _, path = str(error).partition(" - at `$")
             raise BadPayload(f"payload{path.rstrip('`')}", payload, rule) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadPayload("payload", payload, f"must be JSON: {error}") from None
-        arguments = msgspec.structs.asdict(values)
-        if len(shape.required) == len(shape.names):
-            return arguments
-        return {name: value for name, value in arguments.items() if value is not UNSET}
 
     def read_result(self, value: Any) -> Any:
         """Read a stored result back into what the function said that it returns."""
@@ -206,10 +209,16 @@ class Arguments:
 def to_json(value: Any, *, field: str = "payload", max_size: int = rules.MAX_PAYLOAD) -> str:
     """Write a value as portable JSON (:func:`onward.rules.encode_json`), pydantic's models too."""
     try:
-        plain = msgspec.to_builtins(value, enc_hook=_dump_model)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
-    return rules.encode_json(plain, field=field, max_size=max_size)
+        return rules.encode_json(value, field=field, max_size=max_size)
+    except PayloadTooLarge:
+        raise
+    except InvalidJob as refused:
+        # Models are few: they bear the second try, so that nothing else has to be looked through for them.
+        try:
+            plain = msgspec.to_builtins(value, enc_hook=_dump_model)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidJob(refused.field, value, f"must be JSON-able: {error}") from None
+        return rules.encode_json(plain, field=field, max_size=max_size)
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -120,9 +120,11 @@ class Task(Generic[P, R]):
         self.name = name
         self.options = options
         self.is_async = is_async(function)
+        self.__name__: str
         self.arguments = Arguments(function, name=name)
         self._app = app
         self._using = JobOptions()
+        self._template: NewJob | None = None
         self._check_function()
         update_wrapper(self, function)
 
@@ -192,7 +194,7 @@ class Task(Generic[P, R]):
 
     def _copy(self, using: JobOptions) -> Self:
         other = copy.copy(self)
-        vars(other)["_using"] = using
+        vars(other).update(_using=using, _template=None)
         return other
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -239,27 +241,32 @@ class Task(Generic[P, R]):
 
     def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
         payload = self.arguments.encode(args, kwargs, max_size=self._app.max_payload)
+        template = self._template or self._make_template()
+        dedupe = _or(self._using.dedupe, self.options.dedupe)
+        if dedupe is True:
+            key = keys.dedupe_key(self.name, template.org_id, msgspec.json.decode(payload))
+            return msgspec.structs.replace(template, payload=payload, dedupe_key=key)
+        return msgspec.structs.replace(template, payload=payload)
+
+    def _make_template(self) -> NewJob:
+        """Gather what all jobs of this copy of the task have in common."""
         options, using = self.options, self._using
         org_id = _or(using.org_id, None)
-        return NewJob(
+        dedupe = _or(using.dedupe, options.dedupe)
+        self._template = NewJob(
             type=self.name,
-            payload=payload,
             queue=fill_queue(_or(using.queue, options.queue), org_id),
             org_id=org_id,
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),
-            dedupe_key=self._dedupe_key(org_id, payload, dedupe=_or(using.dedupe, options.dedupe)),
+            dedupe_key=dedupe if isinstance(dedupe, str) else None,
             delay=_or(using.delay, None),
             run_at=_or(using.run_at, None),
             start_by=_or(using.start_by, None),
             max_attempts=_or(using.max_attempts, options.max_attempts),
             backoff=_or(using.backoff, options.backoff),
         )
-
-    def _dedupe_key(self, org_id: str | None, payload: str, *, dedupe: bool | str) -> str | None:
-        if dedupe is True:
-            return keys.dedupe_key(self.name, org_id, msgspec.json.decode(payload))
-        return dedupe or None
+        return self._template
 
     # Running them
 

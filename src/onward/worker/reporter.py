@@ -33,13 +33,9 @@ class Reporter:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where the runs are: notes come from threads too."""
         self._due: set[RunState] = set()
-        self._sending: dict[RunState, asyncio.Task[None]] = {}
+        self.busy: dict[RunState, asyncio.Task[None]] = {}
+        """What is being sent."""
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no run has said anything that is not sent."""
-        return not self._due and not self._sending
 
     def note(self, run: RunState) -> None:
         """Take notice that a run has something to report. From any thread."""
@@ -54,7 +50,7 @@ class Reporter:
     async def finish(self, run: RunState) -> None:
         """Send what a run that is over has still to say, and see to it that all of it has arrived."""
         self._due.discard(run)
-        if (sending := self._sending.get(run)) is not None:
+        if (sending := self.busy.get(run)) is not None:
             await asyncio.wait([sending])
         if run.has_notes:
             await self._send(run)
@@ -69,11 +65,11 @@ class Reporter:
         self._timer = None
         due, self._due = self._due, set()
         for run in due:
-            if run in self._sending:
+            if run in self.busy:
                 self._enter(run)  # the store is slow: one report of a job at a time keeps its lines in order
             elif run.has_notes:
-                task = self._sending[run] = asyncio.create_task(self._send(run), name="onward-report")
-                task.add_done_callback(lambda _, run=run: self._sending.pop(run, None))
+                task = self.busy[run] = asyncio.create_task(self._send(run), name="onward-report")
+                task.add_done_callback(lambda _, run=run: self.busy.pop(run, None))
 
     async def _send(self, run: RunState) -> None:
         progress, message, lines = run.take_notes()

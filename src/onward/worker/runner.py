@@ -86,7 +86,13 @@ class _Run(RunState):
     __slots__ = ("asyncio_task", "stop")
 
     def __init__(self, claim: Claim, runner: Runner) -> None:
-        super().__init__(claim, engine=runner.engine, encode=runner.encode, on_note=runner.note)
+        # Written out, and not handed up: this is made for every job.
+        self.claim = claim
+        self.engine = runner.engine
+        self.encode = runner.encode
+        self.on_note = runner.note
+        self.is_stopped = self.is_settled = False
+        self.progress = self.lines = None
         self.asyncio_task = asyncio.current_task()
         self.stop: _Stop | None = None
 
@@ -174,7 +180,7 @@ class Runner:
             del self._runs[claim.token]
             if timeout is not None:
                 self._deadlines.drop(run)
-        if run.has_notes or not self._reporter.is_quiet:
+        if run.progress is not None or run.lines is not None or self._reporter.busy:
             await self._reporter.finish(run)
         if run.is_settled and isinstance(result, Returned):
             return await self._settled(claim)

@@ -1,0 +1,104 @@
+"""The small face for code that brings its own loop."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from onward import App, BadPayload, ClaimLost, JobsRepository, State, harmonyk_status
+from onward.clock import ManualClock
+
+
+@pytest.fixture
+def repository(app: App) -> JobsRepository:
+    return JobsRepository(app)
+
+
+async def test_jobs_are_enqueued_claimed_and_marked(app: App, repository: JobsRepository):  # H6
+    id = await repository.enqueue("send-mail", "acme", {"to": "a"})
+    (claim,) = await repository.claim(limit=5)
+    assert (claim.ref.id, claim.type, claim.org_id, claim.payload) == (id, "send-mail", "acme", '{"to":"a"}')
+    assert harmonyk_status((await app.jobs.get(id)).status) == "running"
+    await repository.mark_success(id, {"sent": True})
+    job = await app.jobs.get(id)
+    assert (harmonyk_status(job.status), job.result) == ("success", {"sent": True})
+
+
+async def test_a_job_waits_for_its_time(app: App, repository: JobsRepository, clock: ManualClock):  # H6
+    id = await repository.enqueue("send-mail", run_at=clock.now() + timedelta(minutes=5))
+    assert await repository.claim() == []
+    assert harmonyk_status((await app.jobs.get(id)).status) == "queued"
+
+
+async def test_a_failure_is_retried_until_its_attempts_are_used_up(
+    app: App, repository: JobsRepository, clock: ManualClock
+):  # H3, H6
+    @app.task(max_attempts=2)
+    async def send_mail(to: str) -> None: ...
+
+    id = await repository.enqueue("send_mail", payload={"to": "a"})
+    await repository.claim()
+    await repository.mark_failure(id, "the post office is closed")
+    job = await app.jobs.get(id)
+    assert (harmonyk_status(job.status), job.attempts) == ("queued", 1)
+    assert job.next_run_at == clock.now() + timedelta(seconds=1)
+    clock.advance(1)
+    await _promote(app)
+    await repository.claim()
+    await repository.mark_failure(id, TimeoutError("again"))
+    job = await app.jobs.get(id)
+    assert (job.status, harmonyk_status(job.status)) == (State.DEAD_LETTER, "failed")
+    assert job.last_error == "TimeoutError: again"
+
+
+async def _promote(app: App) -> None:
+    term = await app.engine.elect("me", lease=timedelta(seconds=30))
+    assert term is not None
+    await app.engine.promote(term)
+    await app.engine.resign(term)
+
+
+async def test_only_what_was_claimed_here_can_be_marked(app: App, repository: JobsRepository):  # H6, X3
+    id = await repository.enqueue("send-mail")
+    other = JobsRepository(app)
+    await other.claim()
+    for mark in (repository.mark_success(id), repository.mark_failure(id, "x")):
+        with pytest.raises(ClaimLost, match=f"job {id} is not held by this repository"):
+            await mark
+    await other.mark_success(id)
+    with pytest.raises(ClaimLost):
+        await other.mark_success(id)
+
+
+async def test_who_was_too_slow_cannot_mark(app: App, repository: JobsRepository, clock: ManualClock):  # H6, X3
+    id = await repository.enqueue("send-mail")
+    await repository.claim()
+    clock.advance(31)
+    await app.tick()
+    with pytest.raises(ClaimLost, match="given to somebody else"):
+        await repository.mark_success(id)
+
+
+async def test_a_known_type_gets_its_task_s_options_and_is_held_to_its_arguments(app: App, repository: JobsRepository):
+    @app.task(queue="mail/{org_id}", max_attempts=9)
+    async def send_mail(to: str) -> None: ...
+
+    job = await app.jobs.get(await repository.enqueue("send_mail", "acme", {"to": "a"}))
+    assert (job.queue, job.org_id, job.max_attempts) == ("mail/acme", "acme", 9)
+    with pytest.raises(BadPayload, match=r"payload\.too"):
+        await repository.enqueue("send_mail", "acme", {"too": "a"})
+
+
+def test_every_state_has_one_of_the_four_words():  # H6
+    assert {state: harmonyk_status(state) for state in State} == {
+        State.SCHEDULED: "queued",
+        State.BLOCKED: "queued",
+        State.PENDING: "queued",
+        State.CLAIMED: "running",
+        State.RUNNING: "running",
+        State.COMPLETED: "success",
+        State.FAILED: "failed",
+        State.DEAD_LETTER: "failed",
+        State.CANCELLED: "failed",
+    }

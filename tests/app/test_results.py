@@ -1,0 +1,149 @@
+"""Waiting for how a job ends."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from onward import App, Cancel, DoNotRetry, JobFailed, JobNotFound
+from onward.engine.observed import Observation
+from onward.engine.values import Signal, SignalKind
+from onward.errors import StoreUnavailable
+
+
+@dataclasses.dataclass
+class Receipt:
+    id: UUID
+
+
+RECEIPT = Receipt(UUID("0190b0c4-0000-7000-8000-000000000000"))
+
+
+async def test_a_result_comes_back_as_the_task_says_it_returns(app: App):
+    @app.task
+    async def pay() -> Receipt:
+        return RECEIPT
+
+    handle = await pay.enqueue()
+    await app.tick()
+    assert await handle.result(timeout=timedelta(seconds=5)) == RECEIPT
+
+
+async def test_whoever_waits_is_woken_when_the_job_ends(app: App):
+    @app.task
+    async def pay(number: int) -> int:
+        return number
+
+    handles = await pay.enqueue_many([(number,) for number in range(20)])
+    waiting = [asyncio.create_task(handle.result(timeout=60)) for handle in handles for _ in range(2)]
+    await asyncio.wait([waiting[0]], timeout=0.05)
+    assert not any(wait.done() for wait in waiting)
+    await app.tick()
+    assert sorted(await asyncio.gather(*waiting)) == sorted([*range(20)] * 2)
+
+
+async def test_one_question_serves_all_who_wait(app: App):
+    @app.task
+    async def pay(number: int) -> int:
+        return number
+
+    handles = await pay.enqueue_many([(number,) for number in range(50)])
+    waiting = [asyncio.create_task(handle.result(timeout=60)) for handle in handles]
+    await asyncio.wait([waiting[0]], timeout=0.05)
+    verbs: list[Observation] = []
+    app.engine.observer = verbs.append
+    await app.tick()
+    await asyncio.gather(*waiting)
+    assert 0 < len([verb for verb in verbs if verb.verb in {"find", "get"}]) < 50
+
+
+async def test_a_signal_that_never_comes_is_made_up_for(app: App, monkeypatch: pytest.MonkeyPatch):
+    async def silent(queues: Sequence[str]) -> AsyncIterator[Signal]:
+        if queues:
+            raise StoreUnavailable("no signals here")
+        yield Signal(SignalKind.CHANGED)
+
+    monkeypatch.setattr(app.engine, "signals", silent)
+
+    @app.task
+    async def pay() -> int:
+        return 7
+
+    handle = await pay.enqueue()
+    wait = asyncio.create_task(handle.result(timeout=60))
+    await asyncio.sleep(0)
+    await app.tick()
+    assert await wait == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (ValueError("no such card"), "dead_letter", "ValueError: no such card"),
+        (DoNotRetry("card stolen"), "failed", "DoNotRetry: card stolen"),
+        (Cancel("withdrawn"), "cancelled", "withdrawn"),
+    ],
+)
+async def test_a_job_that_ends_otherwise_raises_with_the_reason(app: App, error, state, reason):
+    @app.task(max_attempts=1)
+    async def pay() -> None:
+        raise error
+
+    handle = await pay.enqueue()
+    wait = asyncio.create_task(handle.result(timeout=60))
+    await app.tick()
+    with pytest.raises(JobFailed, match=f"ended as {state}: {reason}"):
+        await wait
+
+
+async def test_a_job_that_is_deleted_meanwhile_is_not_waited_for(app: App):
+    @app.task
+    async def pay() -> None: ...
+
+    handle = await pay.enqueue()
+    wait = asyncio.create_task(handle.result(timeout=60))
+    await asyncio.wait([wait], timeout=0.05)
+    await app.jobs.delete(handle)
+    with pytest.raises(JobNotFound, match="is gone"):
+        await wait
+
+
+async def test_a_wait_that_lasts_too_long_leaves_the_job_alone(app: App):
+    @app.task
+    async def pay() -> int:
+        return 1
+
+    handle = await pay.enqueue()
+    with pytest.raises(TimeoutError, match=rf"job {handle.ref} has not ended after 0\.01 s; it goes on"):
+        await handle.result(timeout=0.01)
+    await app.tick()
+    assert await handle.result() == 1
+
+
+async def test_when_nobody_waits_nothing_watches(app: App):
+    @app.task
+    async def pay() -> int:
+        return 1
+
+    handle = await pay.enqueue()
+    wait = asyncio.create_task(handle.result())
+    await asyncio.wait([wait], timeout=0.05)
+    watching = [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
+    assert watching
+    wait.cancel()
+    await asyncio.wait([wait, *watching])
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
+
+
+async def test_a_handle_names_its_job(app: App):
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    handle = await send.enqueue()
+    assert (handle.ref.queue, handle.ref.id, handle.is_new) == ("mail", handle.id, True)
+    assert repr(handle) == f"<JobHandle mail:{handle.id} inserted>"
