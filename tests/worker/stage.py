@@ -38,7 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 heapq.heappop(self._scheduled)._scheduled = False
             if not self._scheduled:
                 raise AssertionError("everybody waits, and nothing will ever happen")
-            self.now = max(self._now, self._scheduled[0]._when)
+            self.now = max(self.now, self._scheduled[0]._when)
         super()._run_once()  # type: ignore[misc]
 
 

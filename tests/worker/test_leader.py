@@ -1,0 +1,212 @@
+"""One leader, for a term at a time; its duties, only while it may trust the term."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from onward.app import App
+from onward.engine.values import Batch, Term
+from onward.worker.leader import Leader
+from onward.worker.service import Every
+from onward.worker.upkeep import Duty, Upkeep
+from tests.worker.stage import StubSteward, eventually, in_virtual_time
+
+LEASE = timedelta(seconds=30)
+
+
+def test_the_first_to_ask_leads_and_the_second_does_not():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        await first.step()
+        await second.step()
+        assert first.term is not None
+        assert second.term is None
+
+    in_virtual_time(main)
+
+
+def test_renewing_names_the_exact_term():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        leader = Leader(steward, "me", lease=LEASE)
+        await leader.step()
+        term = leader.term
+        await leader.step()
+        assert steward.elections == [("me", None), ("me", term)]
+        assert leader.term == term
+
+    in_virtual_time(main)
+
+
+def test_trust_ends_before_the_lease_does():  # O6
+    async def main() -> None:
+        leader = Leader(StubSteward(), "me", lease=LEASE)
+        await leader.step()
+        await asyncio.sleep(20)
+        assert leader.term is not None
+        await asyncio.sleep(9)
+        assert leader.term is None
+
+    in_virtual_time(main)
+
+
+def test_a_slow_answer_does_not_lengthen_the_trust():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        steward.answers_after = 15.0
+        leader = Leader(steward, "me", lease=LEASE)
+        await leader.step()
+        assert leader.term is not None
+        await asyncio.sleep(10)  # 25 s after it was asked for, of 30
+        assert leader.term is None
+
+    in_virtual_time(main)
+
+
+def test_a_deposed_leader_learns_of_it():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        await first.step()
+        await asyncio.sleep(31)
+        await second.step()
+        await first.step()
+        assert first.term is None
+        assert second.term is not None
+
+    in_virtual_time(main)
+
+
+def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
+    async def main() -> float:
+        loop, steward = asyncio.get_running_loop(), StubSteward()
+        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        await first.step()
+        died = loop.time()
+        following = asyncio.create_task(Every("leader", second.step, interval=second.interval).run())
+        while second.term is None:  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(0.1)
+        following.cancel()
+        return loop.time() - died
+
+    assert in_virtual_time(main) <= 35
+
+
+def test_a_leader_keeps_its_term_by_renewing_it():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        leader = Leader(steward, "me", lease=LEASE)
+        leading = asyncio.create_task(Every("leader", leader.step, interval=leader.interval).run())
+        for _ in range(200):
+            await asyncio.sleep(1)
+            assert leader.term is not None
+        assert steward.number == 1
+        leading.cancel()
+
+    in_virtual_time(main)
+
+
+def test_resigning_gives_the_term_up_at_once():  # O6
+    async def main() -> None:
+        steward = StubSteward()
+        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        await first.step()
+        await first.resign()
+        assert first.term is None
+        await second.step()
+        assert second.term is not None
+
+    in_virtual_time(main)
+
+
+def _doing(step: Callable[[Term], Awaitable[Batch]], interval: float) -> tuple[Leader, Upkeep, StubSteward]:
+    steward = StubSteward()
+    leader = Leader(steward, "me", lease=LEASE)
+    duty = Duty("duty", step, timedelta(seconds=interval))
+    return leader, Upkeep(leader, (duty,), on_ready=lambda _: None), steward
+
+
+def test_duties_are_done_only_while_the_term_is_trusted():  # O6
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done: list[float] = []
+
+        async def step(_: Term) -> Batch:
+            done.append(loop.time())
+            return Batch()
+
+        leader, upkeep, _ = _doing(step, 1.0)
+        running = asyncio.create_task(upkeep.loops[0].run())
+        await asyncio.sleep(5)
+        assert done == [], "nobody has been elected"
+        await leader.step()
+        elected = loop.time()
+        await asyncio.sleep(100)  # and the term never renewed
+        assert done
+        assert max(done) < elected + LEASE.total_seconds()
+        running.cancel()
+
+    in_virtual_time(main)
+
+
+def test_the_next_step_is_when_something_is_due():
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        began, steps = loop.time(), list[float]()
+
+        async def step(_: Term) -> Batch:
+            steps.append(round(loop.time() - began, 3))
+            return Batch(next_in=0.2, more=len(steps) == 1)
+
+        leader, upkeep, _ = _doing(step, 10.0)
+        await leader.step()
+        running = asyncio.create_task(upkeep.loops[0].run())
+        await asyncio.sleep(0.5)
+        running.cancel()
+        return steps
+
+    assert in_virtual_time(main) == pytest.approx([0, 0, 0.2, 0.4])
+
+
+def test_where_work_has_become_ready_is_passed_on():
+    async def main() -> None:
+        told: list[frozenset[str]] = []
+
+        async def step(_: Term) -> Batch:
+            return Batch(changed=1, queues=frozenset({"mail"}))
+
+        leader, upkeep, _ = _doing(step, 10.0)
+        upkeep._on_ready = told.append
+        await leader.step()
+        running = asyncio.create_task(upkeep.loops[0].run())
+        await asyncio.sleep(1)
+        running.cancel()
+        assert told == [frozenset({"mail"})]
+
+    in_virtual_time(main)
+
+
+async def test_of_two_workers_one_leads_and_the_other_takes_over_when_it_stops(app: App):  # O6
+    async with app.worker() as second:
+        async with app.worker() as first:
+            await eventually(lambda: first.is_leader or second.is_leader)
+            assert first.is_leader is not second.is_leader
+        await eventually(lambda: second.is_leader)
+
+
+async def test_duties_of_the_application_are_done_too(app: App):
+    done = asyncio.Event()
+
+    async def step(term: Term) -> Batch:
+        assert term.leader_id == worker.worker_id
+        done.set()
+        return Batch()
+
+    worker = app.worker(duties=[Duty("mine", step, timedelta(hours=1))])
+    async with worker:
+        await asyncio.wait_for(done.wait(), 20)
