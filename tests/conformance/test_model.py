@@ -13,7 +13,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 EXAMPLES = int(os.environ.get("ONWARD_MODEL_EXAMPLES", "200"))
 STEPS = 40
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink]
+"""Not to explain: it traces every line of every thread, which makes each program several times slower."""
 MOMENT = timedelta(milliseconds=1)
 
 QUEUES = ("a", "b/x", "b/y", "c")
@@ -245,11 +248,12 @@ class Machine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.timeout(900)  # a failure is worth the time that it takes to make it small
 @needs(Feature.CLAIMED_STATE, Feature.CANCELLED_STATE, Feature.PRIORITY, Feature.DELAY, Feature.IDEMPOTENCY)
 @needs(Feature.DEDUPLICATION, Feature.PAUSE, Feature.RATE, Feature.BURST, Feature.CONCURRENCY, Feature.WEIGHT)
 @needs(Feature.PATTERNS, Feature.SUSPECTS, Feature.REPLAY, Feature.LEADER, Feature.QUEUES_BY_USE)
 def test_the_engine_and_the_model_agree_on_every_program(case: EngineCase):  # O1, O3, O4, O7, H5, P6, X3, Counting
     run_state_machine_as_test(
         lambda: Machine(case),  # type: ignore[arg-type]  # it is only called
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None),
+        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, phases=PHASES),
     )
