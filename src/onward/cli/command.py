@@ -1,0 +1,196 @@
+"""The shape that commands share: which app, which jobs, open and close the store, tell what went wrong.
+
+A command is written as an ``async def`` whose first parameter is the :class:`App`; a parameter of type
+:class:`JobFilter` asks for the options that say which jobs. :func:`on_app` gives typer a function that has those
+options in place of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from onward.app import App
+from onward.arguments import nearest
+from onward.cli import completion
+from onward.cli.quantities import read_duration
+from onward.cli.target import find_app, refuse_missing_file
+from onward.cli.trouble import told, usage
+from onward.engine.values import JobFilter
+from onward.lifecycle import State
+
+AppOption = Annotated[
+    str | None,
+    typer.Option("--app", metavar="MODULE:APP", help="The app, as module:name. [env: ONWARD_APP]", show_default=False),
+]
+UrlOption = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The store, instead of an app. [env: ONWARD_URL]", show_default=False),
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=False)]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.", show_default=False)]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most so many.")]
+AfterOption = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a page ended.", show_default=False)
+]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs, by id.", show_default=False)]
+
+StatesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        "-s",
+        metavar="STATE",
+        help="In this state; may be given again.",
+        autocompletion=completion.states,
+        show_default=False,
+    ),
+]
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        "-q",
+        metavar="PATTERN",
+        help="Of this queue, or of all below it: mail/*.",
+        autocompletion=completion.queues,
+        show_default=False,
+    ),
+]
+TypesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type", "-t", metavar="TASK", help="Of this task.", autocompletion=completion.tasks, show_default=False
+    ),
+]
+OrgOption = Annotated[
+    str | None, typer.Option("--org", metavar="ORG", help="Of this organisation.", show_default=False)
+]
+WorkerOption = Annotated[
+    str | None, typer.Option("--worker", metavar="ID", help="Held by this worker.", show_default=False)
+]
+ErrorOption = Annotated[
+    str | None, typer.Option("--error", metavar="TEXT", help="Whose last error contains this.", show_default=False)
+]
+OlderOption = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--older-than", metavar="DURATION", parser=read_duration, help="Created before: 1h, 7d.", show_default=False
+    ),
+]
+NewerOption = Annotated[
+    timedelta | None,
+    typer.Option(
+        "--newer-than", metavar="DURATION", parser=read_duration, help="Created since: 1h, 7d.", show_default=False
+    ),
+]
+
+_WHICH: dict[str, Any] = {
+    "state": StatesOption,
+    "queue": QueuesOption,
+    "type": TypesOption,
+    "org": OrgOption,
+    "worker": WorkerOption,
+    "error": ErrorOption,
+    "older_than": OlderOption,
+    "newer_than": NewerOption,
+}
+
+Command = Callable[..., Coroutine[Any, Any, None]]
+
+
+def on_app(
+    *, needs_tasks: bool = False, makes_store: bool = False, with_states: bool = True
+) -> Callable[[Command], Callable[..., None]]:
+    """Make a command of a coroutine function: see the module.
+
+    ``needs_tasks``: a bare store is not enough. ``makes_store``: a database that is not there is made. ``with_states``:
+    whether jobs may be chosen by state.
+    """
+
+    def make(function: Command) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        chosen = {name: hint for name, hint in _WHICH.items() if with_states or name not in {"state", "worker"}}
+
+        @wraps(function)
+        def command(*, app: str | None, url: str | None, debug: bool, **given: Any) -> None:
+            engine = ""
+
+            def engine_name() -> str:
+                return engine
+
+            with told(debug=debug, engine=engine_name):
+                if takes_filter:
+                    given["which"] = filter_of(**{name: given.pop(name) for name in chosen})
+                found = find_app(app, url, needs_tasks=needs_tasks)
+                engine = found.capabilities.engine
+                if not makes_store:
+                    refuse_missing_file(found)
+                asyncio.run(_live(function(found, **given), found))
+
+        takes_filter = hints.get("which") is JobFilter
+        parameters = []
+        for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
+            if name == "which" and takes_filter:
+                parameters += [_option(one, hint, None) for one, hint in chosen.items()]
+            else:
+                parameters.append(parameter.replace(annotation=hints[name]))
+        parameters += [_option("app", AppOption, None), _option("url", UrlOption, None)]
+        parameters.append(_option("debug", DebugOption, default=False))
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return make
+
+
+def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+async def _live(work: Coroutine[Any, Any, None], app: App) -> None:
+    try:
+        await work
+    finally:
+        await app.close()
+
+
+def filter_of(
+    *,
+    state: list[str] | None = None,
+    queue: list[str] | None = None,
+    type: list[str] | None = None,
+    org: str | None = None,
+    worker: str | None = None,
+    error: str | None = None,
+    older_than: timedelta | None = None,
+    newer_than: timedelta | None = None,
+) -> JobFilter:
+    """Read the options that say which jobs."""
+    now = datetime.now(UTC)
+    return JobFilter(
+        states=frozenset(map(_state, state)) if state else None,
+        queues=tuple(queue) if queue else None,
+        types=tuple(type) if type else None,
+        org_id=org,
+        worker_id=worker,
+        error_contains=error,
+        created_before=None if older_than is None else now - older_than,
+        created_after=None if newer_than is None else now - newer_than,
+    )
+
+
+def _state(word: str) -> State:
+    try:
+        return State(word.lower().replace("-", "_"))
+    except ValueError:
+        raise usage(f"there is no state {word!r}{nearest(word, list(State))}") from None

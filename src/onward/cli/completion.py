@@ -1,0 +1,61 @@
+"""What the shell offers at a press of the tab key: states, and the names of queues and tasks that the store knows.
+
+It must be quick and must never be in the way: whatever goes wrong, nothing is offered and nothing is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import typer
+
+from onward.app import App
+from onward.lifecycle import State
+
+_PATIENCE: Final = 1.0
+"""Seconds: nobody waits longer for a suggestion."""
+
+
+def states() -> list[str]:
+    """Offer the states."""
+    return list(State)
+
+
+def queues(ctx: typer.Context) -> list[str]:
+    """Offer the queues that there are."""
+    return _asked(ctx, _queues)
+
+
+def tasks(ctx: typer.Context) -> list[str]:
+    """Offer the tasks of the app, and those that the workers have registered."""
+    return _asked(ctx, _tasks)
+
+
+async def _queues(app: App) -> list[str]:
+    return [queue.name for queue in await app.queues.list()]
+
+
+async def _tasks(app: App) -> list[str]:
+    return sorted({*app.tasks, *(type for worker in await app.workers.list() for type in worker.types)})
+
+
+def _asked(ctx: typer.Context, ask: Callable[[App], Awaitable[list[str]]]) -> list[str]:
+    async def answer(app: App) -> list[str]:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await ask(app)
+        finally:
+            await app.close()
+
+    # The user's module may print, and that would be offered too.
+    with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+        from onward.cli.target import find_app, refuse_missing_file  # noqa: PLC0415 - a name to complete is seldom
+
+        app = find_app(ctx.params.get("app"), ctx.params.get("url"))
+        refuse_missing_file(app)
+        return asyncio.run(answer(app))
+    return []

@@ -1,0 +1,82 @@
+"""Holds the store against the ledger: is every job where it should be, and has it been done? Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onward.cli.demo.kinds import ATTEMPTS, KINDS, POISON, Kind
+from onward.cli.demo.ledger import Entry
+from onward.job import Job
+from onward.lifecycle import State
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What became of one kind."""
+
+    kind: Kind
+    jobs: int
+    states: Mapping[State, int]
+    runs: int
+    """Runs begun, according to the ledger."""
+
+    @property
+    def as_planned(self) -> int:
+        """How many have ended as they must."""
+        return self.states.get(self.kind.ends, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Everything, accounted for or not."""
+
+    lines: tuple[Line, ...]
+    amiss: tuple[str, ...]
+    """Each job that is not where it should be, in words; empty: none was lost."""
+    repeated: int
+    """Jobs whose work was done more than once, because a worker died between doing it and saying so."""
+
+    @property
+    def jobs(self) -> int:
+        """How many there were."""
+        return sum(line.jobs for line in self.lines)
+
+    @property
+    def runs(self) -> int:
+        """How many runs it took."""
+        return sum(line.runs for line in self.lines)
+
+
+def settle_up(planned: Mapping[str, Kind], stored: Mapping[str, Job], ledger: Iterable[Entry]) -> Account:
+    """Account for every job that was enqueued: ``planned`` says by id what it was, ``stored`` what the store has."""
+    entries = list(ledger)
+    begun = Counter(entry.job for entry in entries if not entry.done)
+    done = Counter(entry.job for entry in entries if entry.done)
+    amiss = [
+        f"{kind.name} {id}: {wrong}"
+        for id, kind in planned.items()
+        if (wrong := _wrong(kind, stored.get(id), begun=begun[id], done=done[id]))
+    ]
+    amiss += [f"{entry.kind} {entry.job}: was run, and never enqueued" for entry in entries if entry.job not in planned]
+    lines = []
+    for kind in KINDS:
+        ids = [id for id, planned_kind in planned.items() if planned_kind is kind]
+        states = Counter(stored[id].status for id in ids if id in stored)
+        lines.append(Line(kind, len(ids), states, sum(begun[id] for id in ids)))
+    return Account(tuple(lines), tuple(amiss), sum(1 for id in planned if done[id] > 1))
+
+
+def _wrong(kind: Kind, job: Job | None, *, begun: int, done: int) -> str | None:
+    if job is None:
+        return "is gone from the store"
+    if job.status is not kind.ends:
+        return f"is {job.status}, and should be {kind.ends} ({job.last_error or 'no error'})"
+    if kind.ends is State.COMPLETED and not done:
+        return "is completed in the store, but its work was never done"
+    if kind.ends is not State.COMPLETED and done:
+        return f"is {job.status} in the store, but its work was done"
+    if kind is POISON and begun < ATTEMPTS:
+        return f"was given up after {begun} of {ATTEMPTS} runs"
+    return None

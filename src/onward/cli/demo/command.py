@@ -1,0 +1,56 @@
+"""The command that runs the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onward.cli import screen
+from onward.cli.command import DebugOption, JsonOption
+from onward.cli.trouble import told
+
+
+def demo(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=10, max=5000, help="About how many jobs.")] = 300,
+    workers: Annotated[int, typer.Option(min=2, max=16, help="Worker processes.")] = 3,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the database, to look around in it.", show_default=False)
+    ] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Watch jobs run, fail, retry and survive a killed worker; nothing needs to be installed for it."""
+    from onward.cli.demo.story import Story  # noqa: PLC0415 - the other commands do not need it
+    from onward.cli.demo.view import View, show_account  # noqa: PLC0415
+
+    with told(debug=debug):
+        folder = Path(tempfile.mkdtemp(prefix="onward-demo-"))
+        began = time.monotonic()
+        try:
+            with View() as view:
+                story = Story(folder, jobs=jobs, workers=workers, tell=view.tell, show=view.show)
+                account = asyncio.run(story.run())
+            seconds = time.monotonic() - began
+            if json:
+                lines = [
+                    {"kind": line.kind.name, "jobs": line.jobs, "states": dict(line.states), "runs": line.runs}
+                    for line in account.lines
+                ]
+                screen.show_json({"ok": not account.amiss, "jobs": account.jobs, "kinds": lines, "amiss": account.amiss})
+            else:
+                show_account(account, seconds=seconds)
+            if account.amiss:
+                keep = True  # there is something to find out
+                raise typer.Exit(1)
+        finally:
+            if keep:
+                screen.note(f"look around: onward jobs list --url sqlite:///{folder / 'jobs.db'}")
+                screen.note(f"the workers' log: {folder / 'workers.log'}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)

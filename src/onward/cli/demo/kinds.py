@@ -1,0 +1,41 @@
+"""The kinds of jobs in the demo: what each does, how many of it there are, and how it must end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from onward.lifecycle import State
+
+ATTEMPTS: Final = 3
+"""How many runs a poisoned job has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind. Its name is that of its task and of its queue."""
+
+    name: str
+    what: str
+    share: float
+    """Of all jobs."""
+    ends: State = State.COMPLETED
+
+    def number(self, jobs: int) -> int:
+        """Say how many there are, if there are about so many jobs in all."""
+        return max(1, round(self.share * jobs))
+
+
+CRASHER: Final = Kind("crasher", "kills the process that runs it", 0.0, State.DEAD_LETTER)
+POISON: Final = Kind("poison", f"fails {ATTEMPTS} times out of {ATTEMPTS}", 0.02, State.DEAD_LETTER)
+
+KINDS: Final = (
+    Kind("quick", "takes a moment, on the event loop", 0.61),
+    Kind("slow", "a plain function that blocks its thread", 0.05),
+    Kind("flaky", "fails once or twice, then succeeds", 0.13),
+    Kind("delayed", "is not due for a second or two", 0.08),
+    Kind("limited", "starts ten times a second at most, by all workers", 0.10),
+    Kind("progress", "says how far it is", 0.01),
+    POISON,
+    CRASHER,
+)

@@ -1,0 +1,181 @@
+"""``onward enqueue``: one job, from a shell."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from onward.app import App
+from onward.arguments import BadPayload, nearest
+from onward.cli import completion, screen
+from onward.cli.command import JsonOption, on_app
+from onward.cli.quantities import read_duration, read_moment
+from onward.cli.trouble import Trouble, usage
+from onward.engine.values import WorkerInfo
+from onward.errors import JobFailed
+from onward.handle import JobHandle
+from onward.job import Arrival, NewJob
+from onward.rules import encode_json, matches
+from onward.task import Task
+
+Arguments = dict[str, Any]
+
+
+@on_app(makes_store=True)
+async def enqueue(
+    app: App,
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Its name.", autocompletion=completion.tasks)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JSON | NAME=VALUE...]",
+            help='Its arguments: \'{"to": "a@example.com"}\', or to=a@example.com, or - to read JSON.',
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the result and write it; exit 1 on failure.", show_default=False)
+    ] = False,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=read_duration, help="Wait no longer than this.", show_default=False),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", "-q", help="Another than the task's.", autocompletion=completion.queues, show_default=False),
+    ] = None,
+    org: Annotated[str | None, typer.Option(help="The organisation it belongs to.", show_default=False)] = None,
+    priority: Annotated[int | None, typer.Option(help="Higher is more urgent.", show_default=False)] = None,
+    delay: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=read_duration, help="Run it so much later.", show_default=False),
+    ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(metavar="MOMENT", parser=read_moment, help="Run it then.", show_default=False),
+    ] = None,
+    start_by: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="MOMENT", parser=read_moment, help="Cancel it if it has not started by then.", show_default=False
+        ),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: the same key gives the same job.", show_default=False)
+    ] = None,
+    dedupe: Annotated[
+        bool, typer.Option("--dedupe", help="Add nothing while the same job waits or runs.", show_default=False)
+    ] = False,
+    max_attempts: Annotated[int | None, typer.Option(help="The most runs there may be.", show_default=False)] = None,
+    json: JsonOption = False,
+) -> None:
+    """Enqueue a job and write its id."""
+    if timeout is not None and not wait:
+        raise usage("--timeout goes with --wait")
+    given, texts = _read(arguments or [])
+    options = {
+        "queue": queue,
+        "org_id": org,
+        "priority": priority,
+        "delay": delay,
+        "run_at": at,
+        "start_by": start_by,
+        "idempotency_key": key,
+        "dedupe": dedupe or None,
+        "max_attempts": max_attempts,
+    }
+    known = {name: value for name, value in options.items() if value is not None}
+    job = _job(app.find_task(task).using(**known), given, texts) if app.tasks else _bare_job(task, given, known)
+    (handle,) = await app.enqueue_many([job])
+    await _warn(app, task, handle.ref.queue)
+    if not wait:
+        if json:
+            screen.show_json({"id": handle.id, "queue": handle.ref.queue, "arrival": handle.arrival})
+        else:
+            screen.say(handle.id)
+            if handle.arrival is not Arrival.INSERTED:
+                screen.note(f"nothing new was added: this job was there already ({handle.arrival})")
+        return
+    await _show_result(app, handle, timeout, json=json)
+
+
+def _job(task: Task[..., Any], given: Arguments, texts: dict[str, str]) -> NewJob:
+    """Make a job of a task. A value that was typed as NAME=7 is a number, unless the task wants text."""
+    try:
+        return task.job(**given)
+    except BadPayload as error:
+        name = error.field.removeprefix("payload.").partition(".")[0]
+        if isinstance(given.get(name), str) or name not in texts:
+            raise
+        return _job(task, given | {name: texts[name]}, texts)
+
+
+def _bare_job(type: str, given: Arguments, options: dict[str, Any]) -> NewJob:
+    """Make a job for whoever knows the task: there is only a store here."""
+    if options.pop("dedupe", None):
+        raise usage("--dedupe compares a task's arguments, so the task must be known", remedy="add --app module:app")
+    return NewJob(type=type, payload=encode_json(given), **options)
+
+
+def _read(arguments: list[str]) -> tuple[Arguments, dict[str, str]]:
+    """Read arguments as JSON, or as NAME=VALUE with the texts as they were typed."""
+    if len(arguments) == 1 and (arguments[0] == "-" or arguments[0].lstrip().startswith("{")):
+        text = sys.stdin.read() if arguments[0] == "-" else arguments[0]
+        try:
+            return msgspec.json.decode(text, type=Arguments), {}
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
+            raise usage(f"the arguments are no JSON object: {error}", remedy='write \'{"name": "value"}\'') from None
+    texts: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise usage(
+                f"{argument!r} is neither NAME=VALUE nor a JSON object",
+                remedy="write to=a@example.com, or '{\"to\": \"a@example.com\"}' in single quotes",
+            )
+        if name in texts:
+            raise usage(f"{name} was given twice")
+        texts[name] = value
+    return {name: _value(text) for name, text in texts.items()}, texts
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+
+
+async def _warn(app: App, type: str, queue: str) -> None:
+    """Say so if nobody is there to run the job: it is not an error, but seldom what was meant."""
+    workers: list[WorkerInfo] = await app.workers.list()
+    serving = [worker for worker in workers if any(matches(pattern, queue) for pattern in worker.queues)]
+    if not serving:
+        screen.warn(f"no worker serves the queue {queue} now: the job waits", "onward work --app module:app")
+        return
+    known = {known for worker in serving for known in worker.types}
+    if type not in known:
+        screen.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job would fail")
+
+
+async def _show_result(app: App, handle: JobHandle[Any], timeout: timedelta | None, *, json: bool) -> None:
+    screen.note(f"job {handle.id} waits or runs; Ctrl-C leaves it to itself")
+    try:
+        await handle.result(timeout=timeout)
+    except TimeoutError as error:
+        raise Trouble(str(error), remedy=f"onward jobs show {handle.id}") from None
+    except JobFailed as error:
+        if not json:
+            raise Trouble(str(error), remedy=f"onward jobs show {handle.id}") from None
+    job = await handle.job()
+    if json:
+        known = {"id": job.id, "queue": job.queue, "status": job.status}
+        screen.show_json({**known, "result": job.result, "error": job.last_error})
+    else:
+        screen.show_json(job.result)
+    if job.status != "completed":
+        raise typer.Exit(1)

@@ -1,0 +1,108 @@
+"""``onward health``: an exit code for probes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onward.app import App
+from onward.cli import screen
+from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption
+from onward.cli.quantities import count, duration, read_duration
+from onward.cli.target import find_app, refuse_missing_file
+from onward.cli.trouble import Trouble, told, usage
+
+_WITHIN = timedelta(seconds=30)
+
+
+def health(
+    worker: Annotated[
+        bool,
+        typer.Option(
+            "--worker", help="Also ask that a worker on this machine gives signs of life.", show_default=False
+        ),
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(help="Ask the file that onward work --health-file writes, not the store.", show_default=False),
+    ] = None,
+    within: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION", parser=read_duration, help="How fresh signs of life must be; 30s.", show_default=False
+        ),
+    ] = None,
+    timeout: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=read_duration, help="How long to ask the store; 5s.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+    app: AppOption = None,
+    url: UrlOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Say whether the store answers, for probes: exit 0 if it does, and 1 if not."""
+    with told(debug=debug):
+        if file is not None and worker:
+            raise usage("--file and --worker do not go together: the file is one worker's")
+        fresh = within or _WITHIN
+        found = None if file is not None else find_app(app, url)
+        try:
+            if found is None:
+                said = _ask_file(file or Path(), fresh)
+            else:
+                refuse_missing_file(found)
+                seconds = (timeout or timedelta(seconds=5)).total_seconds()
+                said = asyncio.run(_ask_store(found, fresh if worker else None, seconds))
+        except Exception as error:
+            if json:
+                screen.show_json({"ok": False, "error": str(error)})
+            raise
+        if json:
+            screen.show_json({"ok": True, "said": said})
+        else:
+            screen.say(f"ok: {said}")
+
+
+def _ask_file(file: Path, within: timedelta) -> str:
+    from onward.worker.health import unhealthy  # noqa: PLC0415 - a probe that asks the store needs no worker
+
+    wrong = unhealthy(file, within=within)
+    if wrong is not None:
+        raise Trouble(wrong, remedy="look at the worker's log")
+    return "the worker beats and polls"
+
+
+async def _ask_store(app: App, within: timedelta | None, seconds: float) -> str:
+    try:
+        async with asyncio.timeout(seconds):
+            info = await app.engine.check()
+            here = [] if within is None else await _fresh(app, within)
+    except TimeoutError:
+        raise Trouble(f"the store has not answered within {duration(seconds)}", remedy="onward doctor") from None
+    finally:
+        await app.close()
+    if within is None:
+        return f"{info.server} answers"
+    if not here:
+        raise Trouble(
+            f"no worker on {socket.gethostname()} has given a sign of life within {duration(within)}",
+            remedy="onward workers",
+        )
+    return f"{info.server} answers, {count(len(here), 'worker')} here"
+
+
+async def _fresh(app: App, within: timedelta) -> list[str]:
+    now = datetime.now(UTC)
+    return [
+        worker.id
+        for worker in await app.engine.workers()
+        if worker.hostname == socket.gethostname()
+        and worker.last_heartbeat is not None
+        and now - worker.last_heartbeat <= within
+    ]

@@ -1,0 +1,197 @@
+"""``onward jobs``: look at jobs, and cancel, retry or delete them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from onward.app import App
+from onward.cli import bulk, screen
+from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.quantities import age
+from onward.engine.capabilities import Feature
+from onward.engine.values import JobFilter, LogLine, Page
+from onward.job import Job
+from onward.lifecycle import FINISHED, MOVES, WAITING, Move, State
+
+jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, retry or delete them.")
+
+AllOption = Annotated[bool, typer.Option("--all", help="All of them.", show_default=False)]
+
+
+@jobs.command("list")
+@on_app()
+async def list_jobs(
+    app: App, which: JobFilter, limit: LimitOption = 50, after: AfterOption = None, json: JsonOption = False
+) -> None:
+    """List jobs, the newest first."""
+    page = await app.jobs.find(which, limit=limit, after=after)
+    show_page(page, json=json)
+
+
+def show_page(page: Page[Job], *, json: bool) -> None:
+    """Write some jobs, and how to get more."""
+    if json:
+        screen.show_json({"jobs": page.items, "after": page.after})
+        return
+    if not page.items:
+        screen.note("no jobs")
+        return
+    screen.show_table(
+        ("id", "task", "queue", "state", "attempts", "created", "what"),
+        [
+            (
+                job.id,
+                job.type,
+                job.queue,
+                screen.state(job.status),
+                f"{job.attempts}/{job.max_attempts}",
+                age(job.created_at),
+                in_short(job),
+            )
+            for job in page.items
+        ],
+        right=("attempts",),
+    )
+    if page.after is not None:
+        screen.note(f"there are more: --after {page.after}")
+
+
+def in_short(job: Job) -> str:
+    """Say in a few words what is up with a job."""
+    match job.status:
+        case State.SCHEDULED:
+            due = f"due {age(job.next_run_at)}" if job.next_run_at else ""
+            return f"{due} after {job.last_error}" if job.last_error else due
+        case State.RUNNING if job.progress is not None:
+            return f"{job.progress} % {job.progress_message or ''}".rstrip()
+        case State.FAILED | State.DEAD_LETTER | State.CANCELLED:
+            return job.last_error or ""
+        case _:
+            return f"suspect, {job.crashes} crashes" if job.is_suspect else ""
+
+
+@jobs.command()
+@on_app()
+async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
+    """Show everything about one job: its arguments, errors and log."""
+    job = await app.jobs.get(bulk.name_of(id))
+    lines = await app.jobs.log_lines(job) if app.capabilities.has(Feature.LOG_LINES) else []
+    if json:
+        log = [{"at": line.at, "line": line.line} for line in lines]
+        screen.show_json({**msgspec.structs.asdict(job), "log": log})
+    else:
+        _show_job(job, lines)
+
+
+def _show_job(job: Job, lines: list[LogLine]) -> None:
+    console = screen.output()
+
+    def fact(name: str, value: Any) -> None:
+        if value is not None and value != "":
+            shown = value if isinstance(value, Text) else Text(screen.clean(value))
+            console.print(Text.assemble((f"{name:>12}  ", "dim"), shown))
+
+    def moment(name: str, at: datetime | None) -> None:
+        if at is not None:
+            fact(name, f"{at.astimezone():%Y-%m-%d %H:%M:%S}  ({age(at)})")
+
+    fact("id", job.id)
+    fact("task", job.type)
+    fact("queue", job.queue)
+    fact("state", screen.state(job.status))
+    fact("organisation", job.org_id)
+    fact("priority", job.priority or None)
+    fact("attempts", f"{job.attempts} of {job.max_attempts}")
+    fact("crashes", job.crashes or None)
+    fact("suspect", "yes: it runs alone in its process" if job.is_suspect else None)
+    fact("worker", job.worker_id)
+    if job.progress is not None:
+        fact("progress", f"{job.progress} % {job.progress_message or ''}".rstrip())
+    fact("key", job.idempotency_key)
+    fact("dedupe key", job.dedupe_key)
+    moment("created", job.created_at)
+    moment("due", job.next_run_at if job.status in WAITING else None)
+    moment("start by", job.start_by)
+    moment("claimed", job.claimed_at)
+    moment("started", job.started_at)
+    moment("ended", job.completed_at)
+    fact("arguments", _json(job.payload))
+    if job.status is State.COMPLETED:
+        fact("result", _json(job.result))
+    fact("last error", job.last_error)
+    for error in job.errors:
+        console.print()
+        console.print(
+            Text(screen.clean(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
+        )
+        if error.traceback:
+            console.print(Text(screen.clean_lines(error.traceback.rstrip()), style="dim"))
+    if lines:
+        console.print()
+        console.print(Text("log", style="bold"))
+        for line in lines:
+            console.print(Text(f"{line.at.astimezone():%H:%M:%S}  {screen.clean(line.line)}"))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+@jobs.command()
+@on_app()
+async def cancel(
+    app: App,
+    which: JobFilter,
+    ids: IdsArgument = None,
+    reason: Annotated[str, typer.Option(help="Kept with the job.")] = "cancelled",
+    everything: AllOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Take jobs back, by id or by filter. The handler of a running one is stopped."""
+    verb = bulk.Verb(
+        name="cancel",
+        done="cancelled",
+        sources=MOVES[Move.CANCEL][0],
+        act=lambda some: app.jobs.cancel(some, reason=reason),
+    )
+    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+
+
+@jobs.command()
+@on_app()
+async def retry(
+    app: App,
+    which: JobFilter,
+    ids: IdsArgument = None,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Run failed, dead and cancelled jobs again, by id or by filter: ready now, with all their attempts."""
+    verb = bulk.Verb(name="retry", done="made ready again", sources=MOVES[Move.REPLAY][0], act=app.jobs.replay)
+    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+
+
+@jobs.command()
+@on_app()
+async def delete(
+    app: App,
+    which: JobFilter,
+    ids: IdsArgument = None,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove jobs and their keys, by id or by filter. One that a worker holds stays."""
+    verb = bulk.Verb(name="delete", done="deleted", sources=WAITING | FINISHED, act=app.jobs.delete)
+    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+

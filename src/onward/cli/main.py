@@ -1,0 +1,84 @@
+"""``onward``: the commands, joined. Importing this imports neither a driver nor anybody's app."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from onward.cli import screen
+from onward.cli.dead import dead
+from onward.cli.demo.command import demo
+from onward.cli.doctor import doctor
+from onward.cli.enqueue import enqueue
+from onward.cli.health import health
+from onward.cli.jobs import jobs
+from onward.cli.queues import queues
+from onward.cli.schema import migrate
+from onward.cli.top import top
+from onward.cli.work import tick, work
+from onward.cli.workers import workers
+
+# Through a pipe, help and errors are plain text.
+onward = typer.Typer(
+    name="onward",
+    help="A durable job queue: run jobs, look at them, and look after them.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stderr.isatty() else None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RUN = "Run jobs"
+LOOK = "Look"
+OPERATE = "Operate"
+TRY = "Try it"
+
+onward.command(rich_help_panel=RUN)(work)
+onward.command(rich_help_panel=RUN)(tick)
+onward.command(rich_help_panel=RUN)(enqueue)
+onward.add_typer(jobs, name="jobs", rich_help_panel=OPERATE)
+onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
+onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
+onward.command(rich_help_panel=LOOK)(top)
+onward.command(rich_help_panel=LOOK)(workers)
+onward.command(rich_help_panel=LOOK)(doctor)
+onward.command(rich_help_panel=LOOK)(health)
+onward.command(rich_help_panel=OPERATE)(migrate)
+onward.command(rich_help_panel=TRY)(demo)
+
+
+@onward.command(rich_help_panel=TRY)
+def version() -> None:
+    """Say which version this is."""
+    from onward.worker.identity import onward_version  # noqa: PLC0415 - the other commands do not ask
+
+    screen.say(f"onward {onward_version()}, Python {sys.version.split()[0]}")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@onward.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool,
+        typer.Option(
+            "--version", help="Say which version this is.", show_default=False, is_eager=True, callback=_version
+        ),
+    ] = False,
+) -> None:
+    """Run jobs, look at them, and look after them."""
+
+
+def main() -> None:
+    """Run the command line."""
+    onward()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""One look at a store: what ``doctor`` examines and ``top`` shows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from onward.app import App
+from onward.cli.workers import is_silent
+from onward.engine.values import EngineInfo, GroupBy, JobFilter, QueueInfo, WorkerInfo
+from onward.lifecycle import WAITING, State
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True):
+    """A store, at one moment."""
+
+    at: datetime
+    info: EngineInfo
+    path: str | None = None
+    """Where the store is one file: that file."""
+    wal_bytes: int | None = None
+    """How long its write-ahead log is."""
+    free_bytes: int | None = None
+    """What is left on its disk."""
+    worker_timeout: timedelta
+    queues: tuple[QueueInfo, ...] = ()
+    workers: tuple[WorkerInfo, ...] = ()
+    waiting_types: Mapping[str, int] = {}
+    """How many jobs of each task wait."""
+
+    def count(self, *states: State) -> int:
+        """Count the jobs in some states, over all queues."""
+        return sum(queue.counts.get(state, 0) for queue in self.queues for state in states)
+
+    @property
+    def live_workers(self) -> tuple[WorkerInfo, ...]:
+        """Those that have given a sign of life in time."""
+        return tuple(worker for worker in self.workers if not self.is_silent(worker))
+
+    def is_silent(self, worker: WorkerInfo) -> bool:
+        """Say whether a worker counts as dead."""
+        return is_silent(worker, self.worker_timeout, self.at)
+
+    @property
+    def oldest_ready(self) -> QueueInfo | None:
+        """The queue, of those that are not paused, whose first job has waited longest."""
+        waiting = [queue for queue in self.queues if queue.oldest_ready_at is not None and not queue.settings.paused]
+        return min(waiting, key=lambda queue: queue.oldest_ready_at or self.at, default=None)
+
+    def waited(self, queue: QueueInfo) -> timedelta:
+        """Say how long the first ready job of a queue has waited."""
+        return max(timedelta(0), self.at - (queue.oldest_ready_at or self.at))
+
+
+async def take(app: App, *, with_types: bool = False) -> Picture:
+    """Look at a store."""
+    info = await app.engine.check()
+    path = app.engine.describe().get("path")
+    file = None if path is None else Path(path)
+    types = await app.jobs.count(JobFilter(states=WAITING), by=GroupBy.TYPE) if with_types else {}
+    return Picture(
+        queues=tuple(await app.queues.list()),
+        workers=tuple(await app.workers.list()),
+        waiting_types=types,
+        info=info,
+        path=path,
+        wal_bytes=None if file is None else _size(file.with_name(f"{file.name}-wal")),
+        free_bytes=None if file is None else shutil.disk_usage(file.parent).free,
+        worker_timeout=app.config.worker_timeout,
+        at=datetime.now(UTC),
+    )
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,179 @@
+"""``onward queues``: look at queues, pause and resume them, limit them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from msgspec import UNSET, UnsetType
+from rich.text import Text
+
+from onward.app import App
+from onward.arguments import nearest
+from onward.cli import bulk, completion, screen
+from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.quantities import count, duration, rate, read_limit, read_rate
+from onward.cli.trouble import usage
+from onward.engine.values import QueueInfo, Rate
+from onward.lifecycle import HELD, State
+
+queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and limit them.")
+
+PatternArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A name, or a pattern: mail/*.", autocompletion=completion.queues)
+]
+CreateOption = Annotated[bool, typer.Option("--create", help="Make it if there is none.", show_default=False)]
+
+
+@queues.command("list")
+@on_app()
+async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption = False) -> None:
+    """List queues with what waits in them."""
+    found = await app.queues.list(pattern)
+    if not found and pattern != "*":
+        found = await named(app, pattern)
+    if not found and not json:
+        screen.note("no queues yet: the first job makes one")
+        return
+    show_queues(found, json=json)
+
+
+@queues.command()
+@on_app()
+async def pause(
+    app: App,
+    queue: PatternArgument,
+    create: CreateOption = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Start no more jobs of a queue until it is resumed. Those that run go on."""
+    names = await _chosen(app, queue, create=create)
+    if len(names) > 1:
+        bulk.agree(f"{count(len(names), 'queue')} will be paused", yes=yes)
+    changed = [await app.queues.pause(name) for name in names]
+    _report(changed, "paused", json=json)
+
+
+@queues.command()
+@on_app()
+async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json: JsonOption = False) -> None:
+    """Go on with a paused queue."""
+    names = await _chosen(app, queue, create=False)
+    if len(names) > 1:
+        bulk.agree(f"{count(len(names), 'queue')} will be resumed", yes=yes)
+    changed = [await app.queues.resume(name) for name in names]
+    _report(changed, "resumed", json=json)
+
+
+@queues.command()
+@on_app()
+async def limit(
+    app: App,
+    queue: PatternArgument,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="How often its jobs may start: 600/min, 10/s, none.", show_default=False),
+    ] = None,
+    burst: Annotated[
+        int | None, typer.Option(min=1, help="How many of them at once after a quiet time.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="How many may run at once, on all workers together: 10, none.", show_default=False),
+    ] = None,
+    create: CreateOption = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Limit a queue, across all workers; "none" takes a limit away."""
+    if rate is None and concurrency is None:
+        raise usage("which limit? none was given", remedy=f"onward queues limit {queue} --rate 600/min --concurrency 10")
+    limited = _rate(rate, burst)
+    most = UNSET if concurrency is None else read_limit(concurrency)
+    names = await _chosen(app, queue, create=create)
+    if len(names) > 1:
+        bulk.agree(f"{count(len(names), 'queue')} will be limited, each by itself", yes=yes)
+    changed = [await app.queues.limit(name, rate=limited, concurrency=most) for name in names]
+    _report(changed, "limited", json=json)
+
+
+def _rate(text: str | None, burst: int | None) -> Rate | UnsetType | None:
+    if text is None:
+        if burst is not None:
+            raise usage("--burst goes with --rate")
+        return UNSET
+    read = read_rate(text)
+    return Rate(read.count, read.period, burst) if read is not None and burst is not None else read
+
+
+async def _chosen(app: App, pattern: str, *, create: bool) -> list[str]:
+    """Name the queues that a pattern chooses."""
+    if create and not pattern.endswith("*"):
+        return [pattern]
+    found = await named(app, pattern)
+    if not found:
+        raise usage(f"no queue is below {pattern.removesuffix('*')}", remedy="onward queues list")
+    return [queue.name for queue in found]
+
+
+async def named(app: App, pattern: str) -> list[QueueInfo]:
+    """Find the queues of a pattern; a name that there is not is refused, with the nearest that there is."""
+    found = await app.queues.list(pattern)
+    if not found and not pattern.endswith("*"):
+        known = [queue.name for queue in await app.queues.list()]
+        raise usage(f"there is no queue {pattern!r}{nearest(pattern, known)}", remedy="onward queues list")
+    return found
+
+
+def _report(changed: list[QueueInfo], done: str, *, json: bool) -> None:
+    if json:
+        screen.show_json({"queues": changed})
+    else:
+        show_queues(changed, json=False)
+        screen.note(f"{count(len(changed), 'queue')} {done}")
+
+
+def show_queues(found: list[QueueInfo], *, json: bool) -> None:
+    """Write queues with their depth and their limits."""
+    if json:
+        screen.show_json({"queues": found})
+        return
+    screen.show_table(COLUMNS, [row(queue, datetime.now(UTC)) for queue in found], right=NUMBERS)
+
+
+COLUMNS = ("queue", "", "ready", "scheduled", "running", "completed", "failed", "dead", "oldest", "limits")
+NUMBERS = ("ready", "scheduled", "running", "completed", "failed", "dead", "oldest")
+
+
+def row(queue: QueueInfo, now: datetime) -> tuple[str | Text, ...]:
+    """Lay out one queue."""
+    counts = queue.counts
+    oldest = "" if queue.oldest_ready_at is None else duration(max(0.0, (now - queue.oldest_ready_at).total_seconds()))
+    waiting = counts.get(State.SCHEDULED, 0) + counts.get(State.BLOCKED, 0)
+    return (
+        queue.name,
+        Text("paused", style="bold yellow") if queue.settings.paused else "",
+        number(counts.get(State.PENDING, 0), screen.STYLES[State.PENDING]),
+        number(waiting, screen.STYLES[State.SCHEDULED]),
+        number(sum(counts.get(state, 0) for state in HELD), screen.STYLES[State.RUNNING]),
+        number(counts.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
+        number(counts.get(State.FAILED, 0), screen.STYLES[State.FAILED]),
+        number(counts.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
+        oldest,
+        limits_of(queue),
+    )
+
+
+def number(amount: int, style: str = "") -> Text:
+    """Show a count; nothing is shown as little as can be."""
+    return Text(f"{amount:,}".replace(",", " "), style=style) if amount else Text("·", style="dim")
+
+
+def limits_of(queue: QueueInfo) -> str:
+    """Say what limits a queue has."""
+    limits = [rate(queue.settings.rate)]
+    if queue.settings.concurrency is not None:
+        limits.append(f"{queue.settings.concurrency} at once")
+    return ", ".join(filter(None, limits))

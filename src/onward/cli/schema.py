@@ -1,0 +1,74 @@
+"""``onward migrate``: the store's schema, brought up to date, looked at, or written out for psql and the like (O9)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from onward.app import App
+from onward.cli import screen
+from onward.cli.command import JsonOption, on_app
+from onward.cli.trouble import Trouble, usage
+from onward.errors import SchemaTooOld
+
+
+@on_app(makes_store=True)
+async def migrate(
+    app: App,
+    sql: Annotated[bool, typer.Option("--sql", help="Write the SQL and change nothing.", show_default=False)] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit 1 unless it is up to date.", show_default=False)
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Bring the store's schema up to date. Safe while workers run, and when many do it at once."""
+    if sql and check:
+        raise usage("--sql and --check do not go together")
+    if sql:
+        sys.stdout.write(_script(app))
+        return
+    before = await _schema(app)
+    if check:
+        if before is None:
+            raise Trouble(f"{_store(app)} is not up to date", effect="workers would bring it up", remedy="onward migrate")
+        now = before
+    else:
+        await app.open()
+        now = (await app.engine.check()).schema or 0
+    if json:
+        screen.show_json({"schema": now, "changed": before != now})
+    else:
+        screen.say(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
+
+
+async def _schema(app: App) -> int | None:
+    """Say which schema the store has; None: an older one than we need, or none."""
+    path = app.engine.describe().get("path")
+    if path is not None and not Path(path).exists():
+        return None  # looking would make the file
+    try:
+        return (await app.engine.check()).schema or 0
+    except SchemaTooOld:
+        return None
+
+
+def _script(app: App) -> str:
+    # An engine that owns its schema has a module `migrating` beside it, which can write the whole of it.
+    package = type(app.engine.inner).__module__.rpartition(".")[0]
+    try:
+        written: str = importlib.import_module(f"{package}.migrating").script()
+    except ModuleNotFoundError:
+        raise Trouble(
+            f"{app.capabilities.engine} has a schema of its own, which is not for Onward to write",
+            effect="there is no SQL to show",
+        ) from None
+    return written
+
+
+def _store(app: App) -> str:
+    known = app.engine.describe()
+    return f"{known.get('engine', app.capabilities.engine)} {known.get('path', '')}".rstrip()

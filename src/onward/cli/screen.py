@@ -1,0 +1,138 @@
+"""What is written, and where: results to the standard output, everything else to the standard error.
+
+On a terminal results are tables with colour; through a pipe they are plain aligned columns, one row a line, never cut;
+with ``--json`` they are JSON. Text that comes out of a store was written by strangers: control characters are shown,
+never sent to the terminal, and markup in it means nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onward.lifecycle import State
+
+STYLES: Final[Mapping[str, str]] = {
+    State.SCHEDULED: "cyan",
+    State.BLOCKED: "cyan",
+    State.PENDING: "yellow",
+    State.CLAIMED: "blue",
+    State.RUNNING: "bold blue",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.DEAD_LETTER: "bold red",
+    State.CANCELLED: "dim",
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "problem": "bold red",
+}
+
+Cell = str | Text
+
+
+def output() -> Console:
+    """Give the console of results. Made anew each time: a test, or a redirect, may have changed the streams."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def errors() -> Console:
+    """Give the console of everything that is not a result."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def clean(text: object) -> str:
+    """Make text that cannot steer a terminal: whatever is not printable is shown by its escape."""
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
+
+
+def clean_lines(text: str) -> str:
+    """Do the same to text of several lines."""
+    return "\n".join(clean(line) for line in text.splitlines())
+
+
+def state(word: str) -> Text:
+    """Show a state, or a verdict, in its colour."""
+    return Text(word, style=STYLES.get(word, ""))
+
+
+def say(text: Cell = "", *, style: str = "") -> None:
+    """Write a line of the result."""
+    output().print(text if isinstance(text, Text) else Text(text), style=style)
+
+
+def note(text: Cell, *, style: str = "dim") -> None:
+    """Write a line beside the result."""
+    errors().print(text if isinstance(text, Text) else Text(text), style=style)
+
+
+def warn(text: str, remedy: str = "") -> None:
+    """Write a warning, and what to do about it."""
+    console = errors()
+    console.print(Text.assemble(("warning: ", "bold yellow"), clean_lines(text)))
+    if remedy:
+        console.print(Text.assemble(("    try: ", "dim"), remedy))
+
+
+def complain(cause: str, effect: str = "", remedy: str = "") -> None:
+    """Write what went wrong, what that means, and what to do."""
+    console = errors()
+    console.print(Text.assemble(("error: ", "bold red"), clean_lines(cause)))
+    if effect:
+        console.print(Text(f"       {clean_lines(effect)}"))
+    if remedy:
+        console.print(Text.assemble(("  try: ", "bold"), remedy))
+
+
+def show_json(value: Any) -> None:
+    """Write a value as JSON: indented on a terminal, on one line through a pipe."""
+    text = msgspec.json.encode(value, enc_hook=str)
+    shown = msgspec.json.format(text, indent=2 if sys.stdout.isatty() else 0) if text else text
+    # Not through rich: it would wrap long lines, and JSON escapes control characters by itself.
+    sys.stdout.write(shown.decode() + "\n")
+    sys.stdout.flush()
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()) -> None:
+    """Write rows under their headings; the columns named in ``right`` are numbers."""
+    cells = [[one if isinstance(one, Text) else Text(clean(one)) for one in row] for row in rows]
+    numbers = frozenset(right)
+    if sys.stdout.isatty():
+        output().print(table(columns, cells, right=numbers))
+        return
+    widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+    for row in ([Text(name) for name in columns], *cells):
+        padded = (
+            one.plain.rjust(width) if name in numbers else one.plain.ljust(width)
+            for one, width, name in zip(row, widths, columns, strict=True)
+        )
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()) -> Table:
+    """Lay rows out for a terminal."""
+    numbers = frozenset(right)
+    laid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    for name in columns:
+        # A name that is cut cannot be copied into the next command.
+        whole = name in {"id", "name", "queue", "worker"}
+        laid.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            overflow="fold" if whole else "ellipsis",
+            no_wrap=not whole,
+        )
+    for row in rows:
+        laid.add_row(*row)
+    return laid

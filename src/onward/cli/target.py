@@ -1,0 +1,125 @@
+"""Which App a command is about: one that a module defines (``--app``), or a bare one on a store (``--url``).
+
+Options come before the environment (``ONWARD_APP``, ``ONWARD_URL``), and an App before a URL, because it knows more.
+A store alone is enough to look and to operate; running jobs takes the App that has their tasks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from onward.app import App
+from onward.arguments import nearest
+from onward.cli.trouble import FAILED, Trouble, usage
+from onward.config import URL_VARIABLE
+
+APP_VARIABLE: Final = "ONWARD_APP"
+
+
+def find_app(app: str | None, url: str | None, *, needs_tasks: bool = False) -> App:
+    """Find the App that a command is about.
+
+    Raises:
+        Trouble: none is named, it cannot be imported, or it is no App.
+    """
+    named = app or (os.environ.get(APP_VARIABLE, "").strip() if needs_tasks or not url else "")
+    if named:
+        return _load_on(named, url) if url else load(named)
+    if needs_tasks:
+        raise usage(
+            "which app? its tasks are needed here",
+            remedy=f"add --app module:app, or: export {APP_VARIABLE}=module:app",
+        )
+    store = url or os.environ.get(URL_VARIABLE, "").strip()
+    if not store:
+        raise usage(
+            "which store? neither an app nor a URL was given",
+            remedy=f"add --url sqlite:///jobs.db or --app module:app, or set {URL_VARIABLE} or {APP_VARIABLE}",
+        )
+    return App(store)
+
+
+def _load_on(named: str, url: str) -> App:
+    """Load an App for a URL that was asked for: one that names its own store cannot be told another."""
+    os.environ[URL_VARIABLE] = url
+    app = load(named)
+    if app.config.url != url:
+        raise usage(
+            f"{named} names its own store, so --url {url} cannot be used with it",
+            remedy=f"leave --url out, or write App() in {named.partition(':')[0]}: it then takes {URL_VARIABLE}",
+        )
+    return app
+
+
+def load(named: str) -> App:
+    """Import the App that ``module:name`` names; the name is ``app`` unless given, and ``folder/file.py`` works too."""
+    path, _, attribute = named.partition(":")
+    name = path.removesuffix(".py").strip("./").replace("/", ".")
+    if not name:
+        raise usage(f"{named!r} names no app", remedy="write it as module:app")
+    # A script that was installed does not have the working directory on its path; the user's modules are there.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    module = _import(name)
+    found: object = module
+    for part in (attribute or "app").split("."):
+        if not hasattr(found, part):
+            apps = [known for known, value in vars(module).items() if isinstance(value, App)]
+            raise usage(f"module {name} has no {attribute or 'app'!r}{nearest(part, apps)}", remedy=_written(name, apps))
+        found = getattr(found, part)
+    if not isinstance(found, App):
+        apps = [known for known, value in vars(module).items() if isinstance(value, App)]
+        raise usage(
+            f"{name}:{attribute or 'app'} is a {type(found).__qualname__}, not an onward.App{nearest('', apps)}",
+            remedy=_written(name, apps),
+        )
+    return found
+
+
+def _written(module: str, apps: list[str]) -> str:
+    return f"--app {module}:{apps[0]}" if apps else f'write in {module}: app = App("sqlite:///jobs.db")'
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            close = nearest(name, _modules_here())
+            raise usage(
+                f"there is no module {error.name!r} in {Path.cwd()} nor among the installed packages{close}",
+                remedy="run this where the module is, or put its folder on PYTHONPATH",
+            ) from error
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise Trouble(
+            f"importing {name} failed: {type(error).__qualname__}: {error} ({where.filename}, line {where.lineno})",
+            effect="nothing was done",
+            remedy="the same command with --debug shows the whole traceback",
+            code=FAILED,
+        ) from error
+
+
+def _modules_here() -> list[str]:
+    here = Path.cwd()
+    return [
+        *(file.stem for file in here.glob("*.py")),
+        *(folder.parent.name for folder in here.glob("*/__init__.py")),
+    ]
+
+
+def refuse_missing_file(app: App) -> None:
+    """Refuse to look at a database that is not there: looking would make an empty one, and a typing error unseen."""
+    path = app.engine.describe().get("path")
+    if path is not None and not Path(path).exists() and app.config.url.rstrip("/") != "sqlite:":
+        raise Trouble(
+            f"there is no database {path}",
+            effect="nothing was done, and no empty one was made",
+            remedy=f"check the path, or make it: onward migrate --url {app.config.url}",
+        )

@@ -1,0 +1,196 @@
+"""``onward top``: queues, workers and rates, live, on the whole screen."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from onward.app import App
+from onward.cli import queues, screen, workers
+from onward.cli.command import on_app
+from onward.cli.picture import Picture, take
+from onward.cli.quantities import duration, read_duration
+from onward.engine.values import QueueInfo
+from onward.errors import StoreUnavailable
+from onward.lifecycle import FINISHED, HELD, State
+
+_EVERY: Final = timedelta(seconds=1)
+_SMOOTH: Final = 10
+"""Pictures over which rates are taken: fewer would flicker."""
+
+
+@on_app()
+async def top(
+    app: App,
+    interval: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=read_duration, help="Time between two looks; 1s.", show_default=False),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Write one frame and end.", show_default=False)] = False,
+) -> None:
+    """Watch queues and workers, live. Leave with q."""
+    if once or not sys.stdout.isatty():
+        _write(await take(app))
+        return
+    pause = max((interval or _EVERY).total_seconds(), 0.1)
+    pictures = [await take(app)]
+    console = screen.output()
+    trouble = ""
+    with _leaving() as left, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not left.is_set():
+            live.update(frame(pictures, height=console.height, trouble=trouble), refresh=True)
+            try:
+                async with asyncio.timeout(pause):
+                    await left.wait()
+            except TimeoutError:
+                pass
+            try:
+                pictures = [*pictures[-_SMOOTH:], await take(app)]
+                trouble = ""
+            except StoreUnavailable as error:
+                trouble = str(error)  # the last picture stays: the store may come back
+
+
+def _write(picture: Picture) -> None:
+    """Write one frame for whoever reads the output."""
+    if sys.stdout.isatty():
+        screen.output().print(frame([picture], height=None))
+        return
+    screen.say(_totals(picture, {}))
+    screen.say()
+    queues.show_queues(list(picture.queues), json=False)
+    screen.say()
+    workers.show_workers(list(picture.workers), picture.worker_timeout)
+
+
+@contextmanager
+def _leaving() -> Iterator[asyncio.Event]:
+    """Listen for the key that ends it, without waiting for Enter."""
+    left = asyncio.Event()
+    if not sys.stdin.isatty():
+        yield left
+        return
+    import termios  # noqa: PLC0415 - not everywhere, and only a terminal needs it
+    import tty  # noqa: PLC0415
+
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    loop = asyncio.get_running_loop()
+
+    def on_key() -> None:
+        if sys.stdin.read(1) in {"q", "Q", "\x1b", ""}:
+            left.set()
+
+    tty.setcbreak(keys)
+    loop.add_reader(keys, on_key)
+    try:
+        yield left
+    finally:
+        loop.remove_reader(keys)
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> RenderableType:
+    """Lay out the last of some pictures; the others tell the rates."""
+    now = pictures[-1]
+    rates = rates_of(pictures)
+    busiest = sorted(now.queues, key=lambda queue: _importance(queue, rates), reverse=True)
+    room = None if height is None else max(3, height - 10 - min(len(now.workers), 8))
+    shown = busiest[:room]
+    parts: list[RenderableType] = [_headline(now, rates, trouble), Text()]
+    if shown:
+        columns = ("queue", "", "ready", "scheduled", "running", "completed", "per s", "failed", "dead", "oldest", "limits")
+        rows = []
+        for queue in shown:
+            cells = list(queues.row(queue, now.at))
+            cells.insert(6, _rate(rates.get(queue.name)))
+            rows.append(cells)
+        parts.append(screen.table(columns, [_cells(row) for row in rows], right=(*queues.NUMBERS, "per s")))
+        if len(shown) < len(busiest):
+            parts.append(Text(f"… and {len(busiest) - len(shown)} more queues", style="dim"))
+    else:
+        parts.append(Text("no queues yet: the first job makes one", style="dim"))
+    parts.append(Text())
+    if now.workers:
+        most = now.workers if height is None else now.workers[:8]
+        rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in most]
+        parts.append(screen.table(workers.COLUMNS, [_cells(row) for row in rows], right=("at once",)))
+        if len(most) < len(now.workers):
+            parts.append(Text(f"… and {len(now.workers) - len(most)} more workers", style="dim"))
+    else:
+        parts.append(Text("no workers: start one with onward work --app module:app", style="yellow"))
+    return Group(*parts)
+
+
+def _cells(row: list[str | Text]) -> list[Text]:
+    return [cell if isinstance(cell, Text) else Text(screen.clean(cell)) for cell in row]
+
+
+def _headline(now: Picture, rates: dict[str, float], trouble: str) -> RenderableType:
+    line = Table.grid(expand=True)
+    line.add_column()
+    line.add_column(justify="right")
+    line.add_row(
+        Text.assemble(("onward top  ", "bold"), (f"{now.info.server}  {now.path or ''}", "dim")),
+        Text(f"{now.at.astimezone():%H:%M:%S}  q leaves", style="dim"),
+    )
+    if trouble:
+        return Group(line, _totals(now, rates), Text(screen.clean(trouble), style="bold red"))
+    return Group(line, _totals(now, rates))
+
+
+def _totals(now: Picture, rates: dict[str, float]) -> Text:
+    oldest = now.oldest_ready
+    return Text.assemble(
+        ("ready ", "dim"),
+        (f"{now.count(State.PENDING):,}", screen.STYLES[State.PENDING]),
+        ("   scheduled ", "dim"),
+        (f"{now.count(State.SCHEDULED, State.BLOCKED):,}", screen.STYLES[State.SCHEDULED]),
+        ("   running ", "dim"),
+        (f"{now.count(*HELD):,}", screen.STYLES[State.RUNNING]),
+        ("   done ", "dim"),
+        (f"{now.count(*FINISHED):,}", screen.STYLES[State.COMPLETED]),
+        ("   per s ", "dim"),
+        f"{sum(rates.values()):,.1f}" if rates else "–",
+        ("   oldest ready ", "dim"),
+        "none" if oldest is None else f"{duration(now.waited(oldest))} ({oldest.name})",
+        ("   workers ", "dim"),
+        str(len(now.live_workers)),
+    )
+
+
+def rates_of(pictures: list[Picture]) -> dict[str, float]:
+    """Say for each queue how many jobs have ended a second, from the first picture to the last."""
+    first, last = pictures[0], pictures[-1]
+    seconds = (last.at - first.at).total_seconds()
+    if seconds <= 0:
+        return {}
+    before = {queue.name: _ended(queue) for queue in first.queues}
+    # Retention takes ended jobs away: fewer than before means that nothing can be told.
+    return {queue.name: max(0, _ended(queue) - before.get(queue.name, 0)) / seconds for queue in last.queues}
+
+
+def _ended(queue: QueueInfo) -> int:
+    return sum(queue.counts.get(state, 0) for state in FINISHED)
+
+
+def _importance(queue: QueueInfo, rates: dict[str, float]) -> tuple[float, ...]:
+    busy = sum(queue.counts.get(state, 0) for state in (*HELD, State.PENDING))
+    return (busy > 0, rates.get(queue.name, 0.0), busy, sum(queue.counts.values()))
+
+
+def _rate(per_second: float | None) -> Text:
+    if not per_second:
+        return Text("·", style="dim")
+    return Text(f"{per_second:,.1f}")
+

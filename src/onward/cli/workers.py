@@ -1,0 +1,59 @@
+"""``onward workers``: who is at work."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from rich.text import Text
+
+from onward.app import App
+from onward.cli import screen
+from onward.cli.command import JsonOption, on_app
+from onward.cli.quantities import age
+from onward.engine.values import WorkerInfo
+
+
+@on_app()
+async def workers(app: App, json: JsonOption = False) -> None:
+    """List the workers that have registered and not gone."""
+    found = await app.workers.list()
+    if json:
+        now = datetime.now(UTC)
+        silent = [worker.id for worker in found if is_silent(worker, app.config.worker_timeout, now)]
+        screen.show_json({"workers": found, "silent": silent})
+    elif found:
+        show_workers(found, app.config.worker_timeout)
+    else:
+        screen.note("no workers: start one with onward work --app module:app")
+
+
+def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
+    """Say whether a worker counts as dead."""
+    return worker.last_heartbeat is not None and now - worker.last_heartbeat > timeout
+
+
+def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
+    """Write workers with their last sign of life."""
+    now = datetime.now(UTC)
+    screen.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once",))
+
+
+COLUMNS = ("worker", "", "queues", "at once", "tasks", "heartbeat", "started", "version")
+
+
+def row(worker: WorkerInfo, timeout: timedelta, now: datetime) -> tuple[str | Text, ...]:
+    """Lay out one worker."""
+    if is_silent(worker, timeout, now):
+        standing = Text("silent", style="bold red")
+    else:
+        standing = Text("leads", style="green") if worker.is_leader else Text("")
+    return (
+        worker.id,
+        standing,
+        " ".join(worker.queues),
+        str(worker.pool_size),
+        str(len(worker.types)),
+        age(worker.last_heartbeat, now),
+        age(worker.started_at, now),
+        worker.version,
+    )
