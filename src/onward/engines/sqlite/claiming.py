@@ -13,7 +13,7 @@ docs/explain/rates.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -36,8 +36,20 @@ class Round:
 
     def __init__(self) -> None:
         self.next_name = ""
-        self.turns_left = 0
+        self._turn_left = 0
         """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
+
+    def turn_of(self, name: str, whole: int) -> int:
+        """Say how many jobs a queue may give in its turn, or in what is left of it."""
+        return self._turn_left if self._turn_left and name == self.next_name else whole
+
+    def go_on_after(self, name: str) -> None:
+        """A queue has had its turn."""
+        self.next_name, self._turn_left = after(name), 0
+
+    def go_on_at(self, name: str, left: int) -> None:
+        """A queue has had a part of its turn."""
+        self.next_name, self._turn_left = name, left
 
 
 class _Queue(msgspec.Struct, array_like=True):
@@ -117,14 +129,6 @@ class _Room:
         return started
 
 
-@dataclass(slots=True)
-class _Visit:
-    """What a claim found in one queue."""
-
-    got: int
-    closed: bool
-
-
 def ranges_of(patterns: Iterable[str]) -> Ranges:
     """Turn names and patterns into ranges of names that do not overlap."""
     spans = []
@@ -154,105 +158,125 @@ def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Cla
     ranges = ranges_of(request.queues)
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
-    room = _Room(request.slots, request.ahead)
-    taken: list[_Taken] = []
-    while True:
-        queues, suspects_wait = _open_queues(transaction, ranges, room.left, round_)
-        closed = _go_round(transaction, request, queues, round_, room, taken)
-        if not room.left or not closed:  # else queues that had run empty may have hidden others
-            break
-    claims = _take(transaction, request, taken, alone=False)
-    again_in = _next_slot_in(transaction, ranges) if room.left else None
+    tour = _Tour(transaction, request, ranges, round_)
+    suspects_wait = tour.run()
+    claims = _take(transaction, request, tour.taken, alone=False)
+    again_in = _next_slot_in(transaction, ranges) if tour.room.left else None
     return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
 
 
-def _open_queues(transaction: Transaction, ranges: Ranges, room: int, round_: Round) -> tuple[list[_Queue], bool]:
-    """List the open queues in the order in which it is their turn, as many as could each give a job."""
-    if room < 1:
-        return [], False
-    queues, due, suspects_wait = _look(transaction, ranges, "", room)
-    if due:
-        transaction.connection.execute(SQL.queue_open_due, {"now": transaction.now})
-        queues, _, suspects_wait = _look(transaction, ranges, "", room)
-    if not round_.next_name or not queues:
-        return queues, suspects_wait
-    if len(queues) < room:  # all there are: turn them so that the next one comes first
-        ahead = [queue for queue in queues if queue.name >= round_.next_name]
-        return ahead + queues[: len(queues) - len(ahead)], suspects_wait
-    ahead, _, _ = _look(transaction, ranges, round_.next_name, room)
-    return ahead + [queue for queue in queues if queue.name < round_.next_name][: room - len(ahead)], suspects_wait
+class _Tour:
+    """One claim on its way round the open queues."""
 
+    def __init__(self, transaction: Transaction, request: ClaimRequest, ranges: Ranges, round_: Round) -> None:
+        self.room = _Room(request.slots, request.ahead)
+        self.taken: list[_Taken] = []
+        self._transaction = transaction
+        self._request = request
+        self._ranges = json_text(ranges)
+        self._round = round_
 
-def _look(transaction: Transaction, ranges: Ranges, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
-    listed, due, suspects_wait = transaction.connection.execute(
-        SQL.claim_look, {"ranges": json_text(ranges), "first": first, "limit": limit, "now": transaction.now}
-    ).fetchone()
-    return _queues_decoder.decode(listed), bool(due), bool(suspects_wait)
+    def run(self) -> bool:
+        """Give each queue its turn, then let those with more to give fill what room is left.
 
+        Answers whether a suspect waits.
+        """
+        if not self.room.left:
+            return False
+        queues, due, suspects_wait = self._look("", self.room.left)
+        if due:
+            self._transaction.connection.execute(SQL.queue_open_due, {"now": self._transaction.now})
+            queues, _, _ = self._look("", self.room.left)
+        willing: list[_Queue] = []
+        if len(queues) < self.room.left:  # that is all there are
+            turns = max(1, self.room.left // sum(queue.weight for queue in queues)) if queues else 1
+            self._give_turns(self._turned(queues), turns, willing)
+        else:
+            self._give_turns(self._all_round(), 1, willing)
+        for queue in willing:
+            if not self.room.left:
+                break
+            self._visit(queue, self.room.left)
+            self._round.go_on_after(queue.name)
+        return suspects_wait
 
-def _go_round(
-    transaction: Transaction,
-    request: ClaimRequest,
-    queues: Sequence[_Queue],
-    round_: Round,
-    room: _Room,
-    taken: list[_Taken],
-) -> int:
-    """Give each queue its turn, then let those with more fill what room is left; answer how many have closed."""
-    if not queues:
-        return 0
-    turns = max(1, room.left // sum(queue.weight for queue in queues))
-    willing: list[_Queue] = []
-    closed = 0
-    for queue in queues:
-        turn = queue.weight * turns
-        if queue.name == round_.next_name and round_.turns_left:
-            turn = round_.turns_left
-        visit = _visit(transaction, request, queue, turn, room, taken)
-        closed += visit.closed
-        if not room.left:
-            stays = not visit.closed and visit.got < turn
-            round_.turns_left = turn - visit.got if stays else 0
-            round_.next_name = queue.name if stays else after(queue.name)
-            return closed
-        if not visit.closed:
-            willing.append(queue)
-    round_.turns_left = 0
-    for queue in willing:
-        closed += _visit(transaction, request, queue, room.left, room, taken).closed
-        round_.next_name = after(queue.name)
-        if not room.left:
-            break
-    return closed
+    def _give_turns(self, queues: Iterable[_Queue], turns: int, willing: list[_Queue]) -> None:
+        """Take each queue's turn; where the room ends within one, the next claim goes on there."""
+        for queue in queues:
+            turn = self._round.turn_of(queue.name, queue.weight * turns)
+            got, has_more = self._visit(queue, turn)
+            self._round.go_on_after(queue.name)
+            if not self.room.left:
+                if has_more and got < turn:
+                    self._round.go_on_at(queue.name, turn - got)
+                willing.clear()
+                return
+            if has_more:
+                willing.append(queue)
 
+    def _turned(self, queues: list[_Queue]) -> Iterator[_Queue]:
+        """Begin a full list with the queue whose turn it is."""
+        first = self._round.next_name
+        yield from (queue for queue in queues if queue.name >= first)
+        yield from (queue for queue in queues if queue.name < first)
 
-def _visit(
-    transaction: Transaction, request: ClaimRequest, queue: _Queue, turn: int, room: _Room, taken: list[_Taken]
-) -> _Visit:
-    """Pick at most ``turn`` jobs of a queue; close it if there is no more to be had from it for now."""
-    rate = queue.rate
-    limited = rate is not None or queue.concurrency is not None
-    wanted = min(turn, room.slots if limited else room.left)  # a limited queue is never claimed ahead of a free slot
-    if wanted == 0:
-        return _Visit(0, closed=False)
-    already = sum(len(batch.jobs) for batch in taken if batch.queue == queue.name)
-    allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
-    jobs = _pick(transaction, queue.name, allowed, already) if allowed else []
-    if jobs and rate is not None:
-        reopens_at = _advance(transaction, queue, rate, len(jobs))
-    started = room.take(len(jobs))
-    lease_us = queue.lease_us or request.lease // MICROSECOND
-    start_within = None if rate is None else (rate.slack / 2).total_seconds()
-    if started:
-        taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
-    if jobs[started:]:
-        taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
-    used_up = len(jobs) == allowed  # by its limits, not by its jobs
-    if len(jobs) == wanted and reopens_at is None:
-        return _Visit(len(jobs), closed=False)
-    closed = {"name": queue.name, "reopens_at": reopens_at if used_up else None}
-    transaction.connection.execute(SQL.queue_close, closed)
-    return _Visit(len(jobs), closed=True)
+    def _all_round(self) -> Iterator[_Queue]:
+        """Go round the open queues from where the last claim ended, no further than there is room."""
+        first = self._round.next_name
+        yield from self._onward(first, None)
+        if first:
+            yield from self._onward("", first)
+
+    def _onward(self, first: str, end: str | None) -> Iterator[_Queue]:
+        while self.room.left:
+            limit = self.room.left
+            queues, _, _ = self._look(first, limit)
+            for queue in queues:
+                if end is not None and queue.name >= end:
+                    return
+                yield queue
+            if len(queues) < limit:
+                return
+            first = after(queues[-1].name)
+
+    def _look(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
+        """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
+        listed, due, suspects_wait = self._transaction.connection.execute(
+            SQL.claim_look, {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now}
+        ).fetchone()
+        return _queues_decoder.decode(listed), bool(due), bool(suspects_wait)
+
+    def _visit(self, queue: _Queue, turn: int) -> tuple[int, bool]:
+        """Pick at most ``turn`` jobs of a queue; answer how many, and whether it may have more.
+
+        A queue from which no more is to be had for now is closed.
+        """
+        transaction, rate = self._transaction, queue.rate
+        # A limited queue is never claimed ahead of a free slot.
+        wanted = min(turn, self.room.left if rate is None and queue.concurrency is None else self.room.slots)
+        if wanted == 0:
+            return 0, False
+        already = sum(len(batch.jobs) for batch in self.taken if batch.queue == queue.name)
+        allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
+        jobs = _pick(transaction, queue.name, allowed, already) if allowed else []
+        if jobs and rate is not None:
+            reopens_at = _advance(transaction, queue, rate, len(jobs))
+        self._keep(queue, rate, jobs)
+        if len(jobs) == wanted and reopens_at is None:
+            return len(jobs), True
+        limited = len(jobs) == allowed  # and not by its number of jobs
+        closed = {"name": queue.name, "reopens_at": reopens_at if limited else None}
+        transaction.connection.execute(SQL.queue_close, closed)
+        return len(jobs), False
+
+    def _keep(self, queue: _Queue, rate: Rate | None, jobs: list[_Ready]) -> None:
+        started = self.room.take(len(jobs))
+        lease_us = queue.lease_us or self._request.lease // MICROSECOND
+        if started:
+            start_within = None if rate is None else (rate.slack / 2).total_seconds()
+            self.taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
+        if jobs[started:]:
+            self.taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
 
 
 def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[_Ready]:
