@@ -1,1 +1,1 @@
-"""The command line: ``onward``. Each module is a command or a small family of them; :mod:`onward.cli.main` joins them."""
+"""The command line, ``onward``: each module is a command or a small family of them, and ``main`` joins them."""

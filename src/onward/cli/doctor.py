@@ -20,9 +20,10 @@ from onward.arguments import nearest
 from onward.cli import screen
 from onward.cli.command import JsonOption, on_app
 from onward.cli.picture import Picture, take
-from onward.cli.quantities import age, count, duration, read_duration
+from onward.cli.quantities import count, duration, read_duration
 from onward.cli.trouble import trouble_of
 from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.values import WorkerInfo
 from onward.errors import OnwardError
 from onward.lifecycle import HELD, WAITING, State
 from onward.rules import matches
@@ -100,7 +101,7 @@ def _workers(picture: Picture, capabilities: Capabilities) -> Iterator[Finding]:
         if picture.is_silent(worker):
             yield Finding(
                 Level.PROBLEM,
-                f"worker {worker.id} has been silent since {age(worker.last_heartbeat, picture.at)}: it was killed, or "
+                f"worker {worker.id} has been silent for {_silence(picture, worker)}: it was killed, or "
                 "cannot reach the store; its jobs are taken over by the next worker that leads",
                 "start a worker, or onward tick: either takes the jobs back and forgets it",
             )
@@ -122,6 +123,10 @@ def _workers(picture: Picture, capabilities: Capabilities) -> Iterator[Finding]:
     if len({worker.version for worker in live}) > 1:
         versions = ", ".join(sorted({worker.version for worker in live}))
         yield Finding(Level.NOTE, f"workers of several versions are at work: {versions}")
+
+
+def _silence(picture: Picture, worker: WorkerInfo) -> str:
+    return duration(picture.at - (worker.last_heartbeat or picture.at))
 
 
 def _stuck(picture: Picture) -> Iterator[Finding]:
@@ -181,7 +186,7 @@ def _file(picture: Picture) -> Iterator[Finding]:
     if picture.free_bytes is not None and picture.free_bytes < LITTLE_SPACE:
         yield Finding(
             Level.PROBLEM,
-            f"only {picture.free_bytes // MEGABYTE} MB are left on the disk of {picture.path}: soon no job can be stored",
+            f"only {picture.free_bytes // MEGABYTE} MB are left on the disk of {picture.path}: soon no job can be kept",
             "free some space, or purge: onward dead purge --older-than 30d",
         )
 

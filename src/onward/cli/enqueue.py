@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -16,7 +17,7 @@ from onward.cli.command import JsonOption, on_app
 from onward.cli.quantities import read_duration, read_moment
 from onward.cli.trouble import Trouble, usage
 from onward.engine.values import WorkerInfo
-from onward.errors import JobFailed
+from onward.errors import InvalidJob, JobFailed
 from onward.handle import JobHandle
 from onward.job import Arrival, NewJob
 from onward.rules import encode_json, matches
@@ -46,7 +47,9 @@ async def enqueue(
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", "-q", help="Another than the task's.", autocompletion=completion.queues, show_default=False),
+        typer.Option(
+            "--queue", "-q", help="Another than the task's.", autocompletion=completion.queues, show_default=False
+        ),
     ] = None,
     org: Annotated[str | None, typer.Option(help="The organisation it belongs to.", show_default=False)] = None,
     priority: Annotated[int | None, typer.Option(help="Higher is more urgent.", show_default=False)] = None,
@@ -77,7 +80,7 @@ async def enqueue(
     if timeout is not None and not wait:
         raise usage("--timeout goes with --wait")
     given, texts = _read(arguments or [])
-    options = {
+    options: dict[str, Any] = {
         "queue": queue,
         "org_id": org,
         "priority": priority,
@@ -89,7 +92,10 @@ async def enqueue(
         "max_attempts": max_attempts,
     }
     known = {name: value for name, value in options.items() if value is not None}
-    job = _job(app.find_task(task).using(**known), given, texts) if app.tasks else _bare_job(task, given, known)
+    try:
+        job = _job(app.find_task(task).using(**known), given, texts) if app.tasks else _bare_job(task, given, known)
+    except InvalidJob as error:
+        raise usage(str(error), remedy=_how(app, task, error)) from None
     (handle,) = await app.enqueue_many([job])
     await _warn(app, task, handle.ref.queue)
     if not wait:
@@ -100,7 +106,19 @@ async def enqueue(
             if handle.arrival is not Arrival.INSERTED:
                 screen.note(f"nothing new was added: this job was there already ({handle.arrival})")
         return
-    await _show_result(app, handle, timeout, json=json)
+    await _show_result(handle, timeout, json=json)
+
+
+def _how(app: App, name: str, error: InvalidJob) -> str:
+    """Say what would have been right."""
+    if error.field == "org_id":
+        return "add --org ORG"
+    if not isinstance(error, BadPayload):
+        return ""
+    task = app.find_task(name)
+    signature = inspect.signature(task.function)
+    wanted = [str(one) for one in signature.parameters.values() if one.name != task.arguments.context]
+    return f"{name} takes {', '.join(wanted) or 'no arguments'}"
 
 
 def _job(task: Task[..., Any], given: Arguments, texts: dict[str, str]) -> NewJob:
@@ -135,7 +153,7 @@ def _read(arguments: list[str]) -> tuple[Arguments, dict[str, str]]:
         if not equals or not name.isidentifier():
             raise usage(
                 f"{argument!r} is neither NAME=VALUE nor a JSON object",
-                remedy="write to=a@example.com, or '{\"to\": \"a@example.com\"}' in single quotes",
+                remedy='write to=a@example.com, or \'{"to": "a@example.com"}\' in single quotes',
             )
         if name in texts:
             raise usage(f"{name} was given twice")
@@ -162,7 +180,7 @@ async def _warn(app: App, type: str, queue: str) -> None:
         screen.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job would fail")
 
 
-async def _show_result(app: App, handle: JobHandle[Any], timeout: timedelta | None, *, json: bool) -> None:
+async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, json: bool) -> None:
     screen.note(f"job {handle.id} waits or runs; Ctrl-C leaves it to itself")
     try:
         await handle.result(timeout=timeout)
@@ -171,6 +189,8 @@ async def _show_result(app: App, handle: JobHandle[Any], timeout: timedelta | No
     except JobFailed as error:
         if not json:
             raise Trouble(str(error), remedy=f"onward jobs show {handle.id}") from None
+    except InvalidJob:
+        pass  # not what the task says it returns; it is shown as it is stored
     job = await handle.job()
     if json:
         known = {"id": job.id, "queue": job.queue, "status": job.status}

@@ -39,7 +39,9 @@ def health(
     ] = None,
     timeout: Annotated[
         timedelta | None,
-        typer.Option(metavar="DURATION", parser=read_duration, help="How long to ask the store; 5s.", show_default=False),
+        typer.Option(
+            metavar="DURATION", parser=read_duration, help="How long to ask the store; 5s.", show_default=False
+        ),
     ] = None,
     json: JsonOption = False,
     app: AppOption = None,

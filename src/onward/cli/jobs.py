@@ -194,4 +194,3 @@ async def delete(
     """Remove jobs and their keys, by id or by filter. One that a worker holds stays."""
     verb = bulk.Verb(name="delete", done="deleted", sources=WAITING | FINISHED, act=app.jobs.delete)
     await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
-

@@ -65,7 +65,7 @@ def _version(wanted: bool) -> None:
 
 @onward.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - its callback does it
+    version: Annotated[
         bool,
         typer.Option(
             "--version", help="Say which version this is.", show_default=False, is_eager=True, callback=_version
@@ -77,7 +77,7 @@ def root(
 
 def main() -> None:
     """Run the command line."""
-    onward()
+    onward(prog_name="onward")
 
 
 if __name__ == "__main__":

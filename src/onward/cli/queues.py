@@ -49,22 +49,20 @@ async def pause(
     json: JsonOption = False,
 ) -> None:
     """Start no more jobs of a queue until it is resumed. Those that run go on."""
-    names = await _chosen(app, queue, create=create)
+    names = [name for name, paused in (await _chosen(app, queue, create=create)).items() if not paused]
     if len(names) > 1:
         bulk.agree(f"{count(len(names), 'queue')} will be paused", yes=yes)
-    changed = [await app.queues.pause(name) for name in names]
-    _report(changed, "paused", json=json)
+    _report([await app.queues.pause(name) for name in names], "paused", json=json)
 
 
 @queues.command()
 @on_app()
 async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json: JsonOption = False) -> None:
     """Go on with a paused queue."""
-    names = await _chosen(app, queue, create=False)
+    names = [name for name, paused in (await _chosen(app, queue, create=False)).items() if paused]
     if len(names) > 1:
         bulk.agree(f"{count(len(names), 'queue')} will be resumed", yes=yes)
-    changed = [await app.queues.resume(name) for name in names]
-    _report(changed, "resumed", json=json)
+    _report([await app.queues.resume(name) for name in names], "resumed", json=json)
 
 
 @queues.command()
@@ -81,7 +79,9 @@ async def limit(
     ] = None,
     concurrency: Annotated[
         str | None,
-        typer.Option(metavar="N", help="How many may run at once, on all workers together: 10, none.", show_default=False),
+        typer.Option(
+            metavar="N", help="How many may run at once, on all workers together: 10, none.", show_default=False
+        ),
     ] = None,
     create: CreateOption = False,
     yes: YesOption = False,
@@ -89,14 +89,15 @@ async def limit(
 ) -> None:
     """Limit a queue, across all workers; "none" takes a limit away."""
     if rate is None and concurrency is None:
-        raise usage("which limit? none was given", remedy=f"onward queues limit {queue} --rate 600/min --concurrency 10")
+        raise usage(
+            "which limit? none was given", remedy=f"onward queues limit {queue} --rate 600/min --concurrency 10"
+        )
     limited = _rate(rate, burst)
     most = UNSET if concurrency is None else read_limit(concurrency)
     names = await _chosen(app, queue, create=create)
     if len(names) > 1:
         bulk.agree(f"{count(len(names), 'queue')} will be limited, each by itself", yes=yes)
-    changed = [await app.queues.limit(name, rate=limited, concurrency=most) for name in names]
-    _report(changed, "limited", json=json)
+    _report([await app.queues.limit(name, rate=limited, concurrency=most) for name in names], "limited", json=json)
 
 
 def _rate(text: str | None, burst: int | None) -> Rate | UnsetType | None:
@@ -108,14 +109,14 @@ def _rate(text: str | None, burst: int | None) -> Rate | UnsetType | None:
     return Rate(read.count, read.period, burst) if read is not None and burst is not None else read
 
 
-async def _chosen(app: App, pattern: str, *, create: bool) -> list[str]:
-    """Name the queues that a pattern chooses."""
-    if create and not pattern.endswith("*"):
-        return [pattern]
+async def _chosen(app: App, pattern: str, *, create: bool) -> dict[str, bool]:
+    """Name the queues that a pattern chooses, and say of each whether it is paused."""
+    if create and not pattern.endswith("*") and not await app.queues.list(pattern):
+        return {pattern: False}
     found = await named(app, pattern)
     if not found:
         raise usage(f"no queue is below {pattern.removesuffix('*')}", remedy="onward queues list")
-    return [queue.name for queue in found]
+    return {queue.name: queue.settings.paused for queue in found}
 
 
 async def named(app: App, pattern: str) -> list[QueueInfo]:
@@ -130,9 +131,11 @@ async def named(app: App, pattern: str) -> list[QueueInfo]:
 def _report(changed: list[QueueInfo], done: str, *, json: bool) -> None:
     if json:
         screen.show_json({"queues": changed})
-    else:
+    elif changed:
         show_queues(changed, json=False)
         screen.note(f"{count(len(changed), 'queue')} {done}")
+    else:
+        screen.note(f"nothing to do: already {done}")
 
 
 def show_queues(found: list[QueueInfo], *, json: bool) -> None:
@@ -143,7 +146,7 @@ def show_queues(found: list[QueueInfo], *, json: bool) -> None:
     screen.show_table(COLUMNS, [row(queue, datetime.now(UTC)) for queue in found], right=NUMBERS)
 
 
-COLUMNS = ("queue", "", "ready", "scheduled", "running", "completed", "failed", "dead", "oldest", "limits")
+COLUMNS = ("queue", "status", "ready", "scheduled", "running", "completed", "failed", "dead", "oldest", "limits")
 NUMBERS = ("ready", "scheduled", "running", "completed", "failed", "dead", "oldest")
 
 
@@ -154,21 +157,16 @@ def row(queue: QueueInfo, now: datetime) -> tuple[str | Text, ...]:
     waiting = counts.get(State.SCHEDULED, 0) + counts.get(State.BLOCKED, 0)
     return (
         queue.name,
-        Text("paused", style="bold yellow") if queue.settings.paused else "",
-        number(counts.get(State.PENDING, 0), screen.STYLES[State.PENDING]),
-        number(waiting, screen.STYLES[State.SCHEDULED]),
-        number(sum(counts.get(state, 0) for state in HELD), screen.STYLES[State.RUNNING]),
-        number(counts.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
-        number(counts.get(State.FAILED, 0), screen.STYLES[State.FAILED]),
-        number(counts.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
+        Text("paused", style="bold yellow") if queue.settings.paused else Text("open", style="dim"),
+        screen.number(counts.get(State.PENDING, 0), screen.STYLES[State.PENDING]),
+        screen.number(waiting, screen.STYLES[State.SCHEDULED]),
+        screen.number(sum(counts.get(state, 0) for state in HELD), screen.STYLES[State.RUNNING]),
+        screen.number(counts.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
+        screen.number(counts.get(State.FAILED, 0), screen.STYLES[State.FAILED]),
+        screen.number(counts.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
         oldest,
         limits_of(queue),
     )
-
-
-def number(amount: int, style: str = "") -> Text:
-    """Show a count; nothing is shown as little as can be."""
-    return Text(f"{amount:,}".replace(",", " "), style=style) if amount else Text("·", style="dim")
 
 
 def limits_of(queue: QueueInfo) -> str:

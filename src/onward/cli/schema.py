@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ import typer
 from onward.app import App
 from onward.cli import screen
 from onward.cli.command import JsonOption, on_app
+from onward.cli.target import is_missing
 from onward.cli.trouble import Trouble, usage
 from onward.errors import SchemaTooOld
 
@@ -34,7 +34,9 @@ async def migrate(
     before = await _schema(app)
     if check:
         if before is None:
-            raise Trouble(f"{_store(app)} is not up to date", effect="workers would bring it up", remedy="onward migrate")
+            raise Trouble(
+                f"{_store(app)} is not up to date", effect="workers would bring it up", remedy="onward migrate"
+            )
         now = before
     else:
         await app.open()
@@ -47,8 +49,7 @@ async def migrate(
 
 async def _schema(app: App) -> int | None:
     """Say which schema the store has; None: an older one than we need, or none."""
-    path = app.engine.describe().get("path")
-    if path is not None and not Path(path).exists():
+    if is_missing(app):
         return None  # looking would make the file
     try:
         return (await app.engine.check()).schema or 0

@@ -66,6 +66,13 @@ def state(word: str) -> Text:
     return Text(word, style=STYLES.get(word, ""))
 
 
+def number(amount: int, style: str = "") -> Text:
+    """Show a count; on a terminal, nothing is shown as little as can be."""
+    if not amount and sys.stdout.isatty():
+        return Text("·", style="dim")
+    return Text(str(amount), style=style)
+
+
 def say(text: Cell = "", *, style: str = "") -> None:
     """Write a line of the result."""
     output().print(text if isinstance(text, Text) else Text(text), style=style)

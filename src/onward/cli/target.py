@@ -72,7 +72,9 @@ def load(named: str) -> App:
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
             apps = [known for known, value in vars(module).items() if isinstance(value, App)]
-            raise usage(f"module {name} has no {attribute or 'app'!r}{nearest(part, apps)}", remedy=_written(name, apps))
+            raise usage(
+                f"module {name} has no {attribute or 'app'!r}{nearest(part, apps)}", remedy=_written(name, apps)
+            )
         found = getattr(found, part)
     if not isinstance(found, App):
         apps = [known for known, value in vars(module).items() if isinstance(value, App)]
@@ -116,10 +118,15 @@ def _modules_here() -> list[str]:
 
 def refuse_missing_file(app: App) -> None:
     """Refuse to look at a database that is not there: looking would make an empty one, and a typing error unseen."""
-    path = app.engine.describe().get("path")
-    if path is not None and not Path(path).exists() and app.config.url.rstrip("/") != "sqlite:":
+    if is_missing(app) and app.config.url != "sqlite://":
         raise Trouble(
-            f"there is no database {path}",
+            f"there is no database {app.engine.describe()['path']}",
             effect="nothing was done, and no empty one was made",
             remedy=f"check the path, or make it: onward migrate --url {app.config.url}",
         )
+
+
+def is_missing(app: App) -> bool:
+    """Say whether an App's store is a file that is not there yet."""
+    path = app.engine.describe().get("path")
+    return path is not None and not Path(path).exists()

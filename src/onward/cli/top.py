@@ -109,7 +109,19 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
     shown = busiest[:room]
     parts: list[RenderableType] = [_headline(now, rates, trouble), Text()]
     if shown:
-        columns = ("queue", "", "ready", "scheduled", "running", "completed", "per s", "failed", "dead", "oldest", "limits")
+        columns = (
+            "queue",
+            "status",
+            "ready",
+            "scheduled",
+            "running",
+            "completed",
+            "per s",
+            "failed",
+            "dead",
+            "oldest",
+            "limits",
+        )
         rows = []
         for queue in shown:
             cells = list(queues.row(queue, now.at))
@@ -193,4 +205,3 @@ def _rate(per_second: float | None) -> Text:
     if not per_second:
         return Text("·", style="dim")
     return Text(f"{per_second:,.1f}")
-

@@ -38,7 +38,7 @@ def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
     screen.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once",))
 
 
-COLUMNS = ("worker", "", "queues", "at once", "tasks", "heartbeat", "started", "version")
+COLUMNS = ("worker", "status", "queues", "at once", "tasks", "heartbeat", "started", "version")
 
 
 def row(worker: WorkerInfo, timeout: timedelta, now: datetime) -> tuple[str | Text, ...]:
@@ -46,7 +46,7 @@ def row(worker: WorkerInfo, timeout: timedelta, now: datetime) -> tuple[str | Te
     if is_silent(worker, timeout, now):
         standing = Text("silent", style="bold red")
     else:
-        standing = Text("leads", style="green") if worker.is_leader else Text("")
+        standing = Text("leads", style="green") if worker.is_leader else Text("works", style="dim")
     return (
         worker.id,
         standing,

@@ -42,7 +42,9 @@ def demo(
                     {"kind": line.kind.name, "jobs": line.jobs, "states": dict(line.states), "runs": line.runs}
                     for line in account.lines
                 ]
-                screen.show_json({"ok": not account.amiss, "jobs": account.jobs, "kinds": lines, "amiss": account.amiss})
+                screen.show_json(
+                    {"ok": not account.amiss, "jobs": account.jobs, "kinds": lines, "amiss": account.amiss}
+                )
             else:
                 show_account(account, seconds=seconds)
             if account.amiss:

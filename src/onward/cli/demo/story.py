@@ -162,9 +162,15 @@ class Story:
             if worker.id not in self._known:
                 self._known.add(worker.id)
                 late = len(self._known) > self._processes
-                self._say(f"a new process takes the place: worker {crew.pid_of(worker)}" if late else f"worker {crew.pid_of(worker)} is at work")
+                self._say(
+                    f"a new process takes the place: worker {crew.pid_of(worker)}"
+                    if late
+                    else f"worker {crew.pid_of(worker)} is at work"
+                )
             if worker.id not in scene.killed and not crew.is_alive(crew.pid_of(worker)):
-                self._note_death(worker.id, f"a job has taken its process with it: worker {crew.pid_of(worker)} is dead")
+                self._note_death(
+                    worker.id, f"a job has taken its process with it: worker {crew.pid_of(worker)} is dead"
+                )
         self._note_recovery()
 
     async def _strike(self, app: App) -> None:
@@ -173,7 +179,7 @@ class Story:
         for job in self._scene.held:
             if job.worker_id in hands and job.type != CRASHER.name:
                 hands[job.worker_id] += 1
-        victim = max(hands, key=lambda id: hands[id], default=None)
+        victim = max(hands, key=hands.__getitem__, default=None)
         if victim is None or not hands[victim] or not crew.kill(crew.pid_of(victim)):
             return
         self._hurt_at = self._elapsed
@@ -193,7 +199,9 @@ class Story:
             return
         for id in back:
             del self._victims[id]
-        self._say(f"{count(len(back), 'job')} of the dead taken back: the lease has run out, and the fence keeps the dead out")
+        self._say(
+            f"{count(len(back), 'job')} of the dead taken back: the lease has run out, and the fence keeps the dead out"
+        )
 
     # End
 

@@ -68,7 +68,7 @@ def _picture(scene: Scene) -> RenderableType:
 def _kinds(scene: Scene) -> Table:
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "left", "right", "right", "right", "right", "right"):
-        table.add_column(justify=justify)  # type: ignore[arg-type]
+        table.add_column(justify=justify)
     heads = ("kind", "what it does", "", "done", "running", "ready", "later", "dead")
     table.add_row(*(Text(head, style="bold") for head in heads))
     for kind in KINDS:
@@ -119,8 +119,8 @@ def show_account(account: Account, *, seconds: float) -> None:
                 line.kind.name,
                 line.kind.what,
                 str(line.jobs),
-                _number(line.states.get(State.COMPLETED, 0), State.COMPLETED),
-                _number(line.states.get(State.DEAD_LETTER, 0), State.DEAD_LETTER),
+                screen.number(line.states.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
+                screen.number(line.states.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
                 str(line.runs),
                 Text("as it must be", style="green") if fine else Text("NOT as it must be", style="bold red"),
             ]
@@ -138,15 +138,11 @@ def _verdict(account: Account, seconds: float) -> list[tuple[str, str]]:
         amiss = [(f"  {one}", "red") for one in account.amiss[:20]]
         return [(f"{count(len(account.amiss), 'job')} of {account.jobs} NOT accounted for:", "bold red"), *amiss]
     buried = sum(line.states.get(State.DEAD_LETTER, 0) for line in account.lines)
+    took = f"{account.runs} runs in {seconds:.1f} s"
     repeated = ""
     if account.repeated:
         repeated = f" {count(account.repeated, 'job')} worked twice: killed when done, before it could be said."
     return [
         (f"All {account.jobs} jobs are accounted for, none was lost.", "bold green"),
-        (
-            f"{account.jobs - buried} completed, {buried} dead letters, as they must be; "
-            f"{account.runs} runs in {seconds:.1f} s.{repeated}",
-            "",
-        ),
+        (f"{account.jobs - buried} completed, {buried} dead letters, as they must be; {took}.{repeated}", ""),
     ]
-
