@@ -3,7 +3,7 @@
 from onward.app import App
 from onward.arguments import BadPayload
 from onward.backoff import Backoff
-from onward.context import JobContext
+from onward.context import CallNext, JobContext, Middleware
 from onward.control import Cancel, DoNotRetry, Snooze
 from onward.engine.values import JobFilter, Page, QueueInfo, Rate, Retention, WorkerInfo
 from onward.errors import (
@@ -26,6 +26,7 @@ __all__ = [
     "App",
     "Backoff",
     "BadPayload",
+    "CallNext",
     "Cancel",
     "ClaimLost",
     "DoNotRetry",
@@ -38,6 +39,7 @@ __all__ = [
     "JobNotFound",
     "JobRef",
     "JobsRepository",
+    "Middleware",
     "NewJob",
     "OnwardError",
     "Page",

@@ -19,7 +19,7 @@ from onward.arguments import nearest
 from onward.backoff import Backoff
 from onward.clock import Clock
 from onward.config import WORKER_TIMEOUT, Config, url_from
-from onward.context import JobContext
+from onward.context import JobContext, Middleware
 from onward.control import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.engine.contract import Engine, Enqueue
@@ -36,7 +36,6 @@ from onward.rules import MAX_PAYLOAD
 from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async
 
 if TYPE_CHECKING:
-    from onward.worker.runner import Middleware
     from onward.worker.tick import Ticker, TickReport
     from onward.worker.worker import Worker
 
@@ -47,12 +46,14 @@ R = TypeVar("R")
 class TaskDecorator(Protocol):
     """What ``app.task(…)`` gives: turns a function into a task."""
 
+    # What an async function gives is a coroutine, so it is a plain function too; the order of the overloads tells them
+    # apart, and that is what mypy warns of.
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]
         self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
     ) -> AsyncTask[P, R]: ...
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
     @overload
@@ -132,7 +133,7 @@ class App:
             self._is_open = True
 
     async def close(self) -> None:
-        """Let go of the store. Twice is fine; what needs the store again opens it again."""
+        """Let go of the store. Twice is fine; whoever needs it again opens it again, unless it was a temporary one."""
         self._is_open = False
         await self.engine.close()
 
@@ -161,9 +162,11 @@ class App:
     # Tasks
 
     @overload
-    def task(self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(  # type: ignore[overload-overlap]
+        self, function: Callable[Concatenate[JobContext, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
     def task(self, function: Callable[Concatenate[JobContext, P], R], /) -> PlainTask[P, R]: ...
     @overload
@@ -171,6 +174,8 @@ class App:
     @overload
     def task(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         queue: str = "default",
@@ -239,7 +244,7 @@ class App:
     def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any]:
         if not callable(function):
             raise InvalidJob("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
-        name = name or getattr(function, "__name__", type(function).__name__)
+        name = name or str(getattr(function, "__name__", type(function).__name__))
         if name in self._tasks:
             other = self._tasks[name].function
             where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
@@ -295,16 +300,18 @@ class App:
     def worker(self, **options: Any) -> Worker:
         """Make a worker: ``async with app.worker(concurrency=20):`` beside something else, or ``await app.work()``.
 
-        ``options`` are those of :class:`onward.worker.worker.Worker`.
+        ``options`` are those of :class:`onward.worker.options.WorkerOptions`.
         """
         from onward.worker.worker import Worker  # noqa: PLC0415 - who only enqueues need not load all that
 
-        options.setdefault("max_crashes", self.config.max_crashes)
-        return Worker(self.engine, self.tasks, middleware=self.middleware, **options)
+        settings: dict[str, Any] = {
+            "max_crashes": self.config.max_crashes,
+            "lease": self.config.worker_timeout,
+        } | options
+        return Worker(self.engine, self.tasks, middleware=self.middleware, **settings)
 
     async def work(self, **options: Any) -> None:
-        """Run jobs until cancelled, or until the worker is told to stop."""
-        await self.open()
+        """Run jobs until cancelled."""
         await self.worker(**options).run()
 
     async def tick(self, limit: int = 100) -> TickReport:

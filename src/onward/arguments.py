@@ -9,6 +9,7 @@ unions, …), and pydantic's models, which are known by their methods so that py
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -24,7 +25,7 @@ from onward.context import JobContext
 from onward.errors import InvalidJob, PayloadTooLarge
 
 _NAMED: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
-_REFUSED: Final = {
+_REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and a payload holds arguments by name: remove the '/'",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: take one list instead",
     inspect.Parameter.VAR_KEYWORD: "takes any names, so that a misspelt one would go unseen: take one dict instead",
@@ -232,6 +233,8 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def _hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
     if not inspect.isroutine(function):  # an object that can be called
         function = type(function).__call__
     return get_type_hints(function, include_extras=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from onward import rules
@@ -162,7 +162,8 @@ class JobContext:
         """Complete the job in a transaction of the handler's own, so that it is done if and only if that commits (X3).
 
         Call it last before the commit. What the handler returns afterwards is not recorded. If the transaction is
-        rolled back after all, the run counts as failed.
+        rolled back after all, the run counts as failed. Log and report progress before the transaction begins: a job
+        that is done takes no more lines.
 
         Raises:
             ClaimLost: the job is no longer held by this run; roll back.
@@ -192,3 +193,17 @@ class JobContext:
 
     def _lost(self) -> ClaimLost:
         return ClaimLost(f"job {self.ref} is no longer held by this run: roll back what it has written")
+
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Goes on to the next middleware, and in the end to the handler; gives what the handler returned."""
+Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
+"""Stands around every run: sees the context, calls on, and sees or changes what comes back::
+
+    async def timed(context: JobContext, call_next: CallNext) -> object:
+        started = perf_counter()
+        try:
+            return await call_next()
+        finally:
+            log.info("%s took %.3f s", context.type, perf_counter() - started)
+"""

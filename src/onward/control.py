@@ -36,8 +36,8 @@ class Cancel(Exception):
     """Take this job back: there is nothing to do any more. It ends ``cancelled``, with the reason."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
-        self.reason = reason
-        super().__init__(reason)
+        self.reason = str(reason)
+        super().__init__(self.reason)
 
 
 class DoNotRetry(Exception):

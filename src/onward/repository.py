@@ -66,11 +66,7 @@ class JobsRepository:
         if task is None:
             job = NewJob(type=type, org_id=org_id, payload=to_json(payload or {}), run_at=run_at)
         else:
-            if org_id is not None:
-                task = task.using(org_id=org_id)
-            if run_at is not None:
-                task = task.using(run_at=run_at)
-            job = task.job(**(payload or {}))
+            job = task.using(org_id=org_id, run_at=run_at).job(**(payload or {}))
         return (await self._app.enqueue_many([job]))[0].id
 
     async def claim(self, limit: int = 1, *, queues: Sequence[str] = ("*",)) -> list[Claim]:

@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -81,17 +81,17 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for one job: see :meth:`Task.using`. UNSET: as the task says."""
 
-    delay: timedelta | UnsetType = UNSET
-    run_at: datetime | UnsetType = UNSET
-    start_by: datetime | UnsetType = UNSET
+    delay: timedelta | UnsetType | None = UNSET
+    run_at: datetime | UnsetType | None = UNSET
+    start_by: datetime | UnsetType | None = UNSET
     priority: int | UnsetType = UNSET
     queue: str | UnsetType = UNSET
-    org_id: str | UnsetType = UNSET
-    idempotency_key: str | UnsetType = UNSET
+    org_id: str | UnsetType | None = UNSET
+    idempotency_key: str | UnsetType | None = UNSET
     dedupe: bool | str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    backoff: Backoff | UnsetType = UNSET
-    within: object = UNSET
+    max_attempts: int | UnsetType | None = UNSET
+    backoff: Backoff | UnsetType | None = UNSET
+    within: object | None = None
 
 
 class Sender(Protocol):
@@ -126,7 +126,7 @@ class Task(Generic[P, R]):
         self._using = JobOptions()
         self._template: NewJob | None = None
         self._check_function()
-        update_wrapper(self, function)
+        update_wrapper(cast("Callable[..., Any]", self), function)
 
     def __repr__(self) -> str:
         """Name it."""
@@ -144,19 +144,19 @@ class Task(Generic[P, R]):
     def using(
         self,
         *,
-        delay: timedelta | float | UnsetType = UNSET,
-        run_at: datetime | UnsetType = UNSET,
-        start_by: datetime | UnsetType = UNSET,
+        delay: timedelta | float | UnsetType | None = UNSET,
+        run_at: datetime | UnsetType | None = UNSET,
+        start_by: datetime | UnsetType | None = UNSET,
         priority: int | UnsetType = UNSET,
         queue: str | UnsetType = UNSET,
-        org_id: str | UnsetType = UNSET,
-        idempotency_key: str | UnsetType = UNSET,
+        org_id: str | UnsetType | None = UNSET,
+        idempotency_key: str | UnsetType | None = UNSET,
         dedupe: bool | str | UnsetType = UNSET,
-        max_attempts: int | UnsetType = UNSET,
-        backoff: Backoff | UnsetType = UNSET,
-        within: object = UNSET,
+        max_attempts: int | UnsetType | None = UNSET,
+        backoff: Backoff | UnsetType | None = UNSET,
+        within: object | None = UNSET,
     ) -> Self:
-        """Give a copy of the task whose jobs differ so; what is not said stays as it was.
+        """Give a copy of the task whose jobs differ so; what is not said stays as it was, and None is none.
 
         Args:
             delay: how long to wait before the first run, by the store's clock.
@@ -175,7 +175,7 @@ class Task(Generic[P, R]):
                 commits.
         """
         given = {
-            "delay": delay if delay is UNSET else as_duration("delay", delay),
+            "delay": delay if delay is UNSET or delay is None else as_duration("delay", delay),
             "run_at": run_at,
             "start_by": start_by,
             "priority": priority,
@@ -204,7 +204,7 @@ class Task(Generic[P, R]):
             BadPayload: the arguments do not fit the function.
             InvalidJob: an option breaks a rule.
         """
-        if self._using.within is not UNSET:
+        if self._using.within is not None:
             raise InvalidJob("within", self._using.within, "belongs to the enqueue, not to the job: give it there")
         return self._new_job(args, kwargs)
 
@@ -216,24 +216,20 @@ class Task(Generic[P, R]):
             InvalidJob: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        handles = await self._app.send(self, [self._new_job(args, kwargs)], within=self._within)
+        handles = await self._app.send(self, [self._new_job(args, kwargs)], within=self._using.within)
         return handles[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, [self._new_job(args, kwargs)], within=self._within)[0]
+        return self._app.send_sync(self, [self._new_job(args, kwargs)], within=self._using.within)[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Store many jobs at once, all or none: each call is the arguments by name, or a tuple of them by position."""
-        return await self._app.send(self, self._new_jobs(calls), within=self._within)
+        return await self._app.send(self, self._new_jobs(calls), within=self._using.within)
 
     def enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, self._new_jobs(calls), within=self._within)
-
-    @property
-    def _within(self) -> object | None:
-        return None if self._using.within is UNSET else self._using.within
+        return self._app.send_sync(self, self._new_jobs(calls), within=self._using.within)
 
     def _new_jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[NewJob]:
         new_job = self._new_job

@@ -240,6 +240,24 @@ def test_a_snooze_wants_one_time_to_come():
         Snooze(1, until=ManualClock().now())
 
 
+async def test_an_exception_that_a_task_group_has_wrapped_counts_as_itself(app: App, runner: Runner):
+    ends = {"snooze": Snooze(5), "cancel": Cancel("no"), "connection": ConnectionError()}
+
+    @app.task(retry={ConnectionError: None})
+    async def handler(end: str) -> None:
+        async def fail() -> None:
+            raise ends[end]
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    assert await runner.run(claim(payload='{"end":"snooze"}')) == Snoozed(timedelta(seconds=5))
+    assert await runner.run(claim(payload='{"end":"cancel"}')) == Stopped("no")
+    result = await runner.run(claim(payload='{"end":"connection"}'))
+    assert isinstance(result, Raised)
+    assert not result.retryable
+
+
 # Stopping
 
 
@@ -373,6 +391,16 @@ async def test_a_handler_that_will_not_be_cancelled_records_nothing(app: App, ru
     await running.wait()
     runner.cancel((1, 1))
     assert await run == Interrupted()
+
+
+async def test_a_handler_that_ends_in_spite_of_its_timeout_has_ended(app: App, runner: Runner):
+    @app.task(timeout=0.01)
+    async def handler() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "just so"
+
+    assert await runner.run(claim()) == Returned('"just so"')
 
 
 async def test_one_task_can_run_job_after_job_whatever_was_cancelled(app: App, runner: Runner):

@@ -75,6 +75,16 @@ def test_a_decorated_function_keeps_its_arguments(app: App):
     assert send.bind('{"to":"a"}')(JobContext.detached()) == "a"
 
 
+def test_a_part_of_a_function_can_be_a_task(app: App):
+    def send(to: str, subject: str) -> str:
+        return f"{subject}: {to}"
+
+    task = app.task(name="greet")(functools.partial(send, subject="Hello"))
+    with pytest.raises(BadPayload, match=r"payload\.to: Expected `str`"):
+        task.job(3)
+    assert task.bind('{"to":"a"}')(JobContext.detached()) == "Hello: a"
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -162,6 +172,7 @@ def test_using_changes_one_job_and_not_the_task(app: App):
     assert (made.idempotency_key, made.org_id, made.queue) == ("order-7", "acme", "mail/acme")
     assert (made.delay, made.priority, made.payload) == (timedelta(hours=1), 9, '{"to":"a","queue":"b"}')
     assert send.using(run_at=noon).job("a").run_at == noon
+    assert keyed.using(delay=None, idempotency_key=None, within=None).job("a").idempotency_key is None
     assert send.job("a") == NewJob(type="send", queue="mail", priority=3, max_attempts=2, payload='{"to":"a"}')
 
 

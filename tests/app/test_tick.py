@@ -16,7 +16,6 @@ import pytest
 from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidJob, JobContext, Snooze, State
 from onward.clock import ManualClock
 from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Pulse, WorkerInfo
-from onward.worker import tick as tick_module
 from tests.app.test_app import Lesser
 
 
@@ -202,8 +201,8 @@ async def test_a_tick_that_was_too_slow_records_nothing(app: App, clock: ManualC
     assert await handle.result() == "alive"
 
 
-async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(app: App, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tick_module, "DEFAULT_LEASE", timedelta(seconds=0.04))
+async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(monkeypatch: pytest.MonkeyPatch):
+    app = App("sqlite://", worker_timeout=1)
     running, stopped = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -231,6 +230,7 @@ async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(app: App, 
     assert beats
     assert (report.lost, (await handle.job()).last_error) == (1, "enough")
     assert await app.workers.list() == [], "it leaves no worker behind"
+    await app.close()
 
 
 # What a run says about its job

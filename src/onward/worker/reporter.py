@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from onward.context import RunState
@@ -69,7 +70,10 @@ class Reporter:
                 self._enter(run)  # the store is slow: one report of a job at a time keeps its lines in order
             elif run.has_notes:
                 task = self.busy[run] = asyncio.create_task(self._send(run), name="onward-report")
-                task.add_done_callback(lambda _, run=run: self.busy.pop(run, None))
+                task.add_done_callback(partial(self._sent, run))
+
+    def _sent(self, run: RunState, _: asyncio.Task[None]) -> None:
+        self.busy.pop(run, None)
 
     async def _send(self, run: RunState) -> None:
         progress, message, lines = run.take_notes()

@@ -29,7 +29,7 @@ from msgspec import UNSET
 from onward import rules
 from onward.arguments import nearest, to_json
 from onward.clock import Clock, SystemClock, moment_of
-from onward.context import JobContext, RunState
+from onward.context import CallNext, JobContext, Middleware, RunState
 from onward.control import Cancel, DoNotRetry, Snooze
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, Token
@@ -39,18 +39,7 @@ from onward.task import Task
 from onward.worker.deadlines import Deadlines
 from onward.worker.reporter import Reporter
 
-CallNext = Callable[[], Awaitable[Any]]
-"""Goes on to the next middleware, and in the end to the handler; gives what the handler returned."""
-Middleware = Callable[[JobContext, CallNext], Awaitable[Any]]
-"""Stands around every run: sees the context, calls on, and sees or changes what comes back::
-
-    async def timed(context: JobContext, call_next: CallNext) -> object:
-        started = perf_counter()
-        try:
-            return await call_next()
-        finally:
-            log.info("%s took %.3f s", context.type, perf_counter() - started)
-"""
+__all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "on_a_thread"]
 
 
 class Invocation(msgspec.Struct, frozen=True):
@@ -243,9 +232,9 @@ class Runner:
                 return self._failed(task, run, late.with_traceback(error.__traceback__))
             case None:
                 pass
-        match error:
-            case Snooze():
-                return Snoozed(error.delay_from(moment_of(self._clock.micros())))
+        match _only(error):
+            case Snooze() as snooze:
+                return Snoozed(snooze.delay_from(moment_of(self._clock.micros())))
             case Cancel(reason=reason):
                 return Stopped(_clean(reason, _MOST_MESSAGE))
             case DoNotRetry():
@@ -255,7 +244,7 @@ class Runner:
 
     def _failed(self, task: Task[..., Any], run: _Run, error: BaseException) -> Raised:
         failure = _failure(task, error)
-        backoff = task.backoff_for(error)
+        backoff = task.backoff_for(_only(error))
         if backoff is UNSET:
             return Raised(failure)
         if backoff is None:
@@ -280,16 +269,24 @@ def _call_plain(call: Callable[[JobContext], Any], context: JobContext) -> Any:
         raise RuntimeError("the handler raised StopIteration") from error
 
 
+def _only(error: BaseException) -> BaseException:
+    """Take a lone exception out of the groups that task groups wrap it in: it is what the handler meant."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
 def _failure(task: Task[..., Any], error: BaseException) -> Failure:
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the failure
         message = "its message cannot be shown"
-    shown = traceback.TracebackException(type(error), error, _from_handler(task, error.__traceback__))
-    text = "".join(shown.format())
-    return Failure(
-        _clean(type(error).__qualname__, _MOST_MESSAGE), _clean(message, _MOST_MESSAGE), _clean(text[-_MOST_TRACEBACK:])
-    )
+    try:
+        shown = traceback.TracebackException(type(error), error, _from_handler(task, error.__traceback__))
+        trace = _clean("".join(shown.format())[-_MOST_TRACEBACK:], _MOST_TRACEBACK)
+    except Exception:  # noqa: BLE001 - likewise
+        trace = None
+    return Failure(_clean(type(error).__qualname__, _MOST_MESSAGE), _clean(message, _MOST_MESSAGE), trace)
 
 
 def _from_handler(task: Task[..., Any], trace: TracebackType | None) -> TracebackType | None:
@@ -303,7 +300,7 @@ def _from_handler(task: Task[..., Any], trace: TracebackType | None) -> Tracebac
     return trace
 
 
-def _clean(text: str, most: int = _MOST_TRACEBACK) -> str:
+def _clean(text: str, most: int) -> str:
     """Make any text one that every store can keep."""
     if len(text) > most:
         text = f"{text[: most - 1]}…"

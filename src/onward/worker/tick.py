@@ -20,7 +20,7 @@ import msgspec
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import DEFAULT_LEASE, Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
+from onward.engine.values import Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
 from onward.engine.values import Pulse as Answer
 from onward.lifecycle import MOVE_OF, Interrupted, Move, Outcome, Release, Result, decide
 from onward.rules import check_at_least
@@ -123,7 +123,7 @@ class Ticker:
         pulse = self._pulse()
         loop = asyncio.get_running_loop()
         # Most ticks are over long before a lease is in danger, and need no sign of life.
-        beating = loop.call_later(DEFAULT_LEASE.total_seconds() / BEATS_PER_LEASE, pulse.start)
+        beating = loop.call_later(self._worker_timeout.total_seconds() / BEATS_PER_LEASE, pulse.start)
         try:
             while report.claimed < limit:
                 asked_at = time.monotonic()
@@ -164,7 +164,7 @@ class Ticker:
         return batch
 
     async def _claim(self, queues: tuple[str, ...], slots: int) -> tuple[Claim, ...]:
-        request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots)
+        request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots, lease=self._worker_timeout)
         claims = await self._engine.claim(request)
         self._expect(claims.again_in)
         if not claims.claims and claims.suspects_wait:
@@ -210,7 +210,7 @@ class Ticker:
             for token in answer.lost:
                 loop.call_soon_threadsafe(self._runner.cancel, token)
 
-        return Pulse(self._engine, self._holdings, info=info, lease=DEFAULT_LEASE, on_answer=heard)
+        return Pulse(self._engine, self._holdings, info=info, lease=self._worker_timeout, on_answer=heard)
 
 
 async def _repeat(step: Callable[[], Awaitable[Batch]]) -> int:
