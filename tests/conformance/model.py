@@ -208,11 +208,11 @@ class Model:
         free = {name for name in names if not self.queue(name).is_limited}
         assert {claim.ref.queue for claim in ahead} <= free, "a limited queue was claimed ahead"
         left = sum(capacity[name] for name in free) - sum(claim.ref.queue in free for claim in started)
-        assert len(ahead) == min(request.ahead, left), "fewer, or more, were claimed ahead than could be"
+        assert len(ahead) <= min(request.ahead, left), "more were claimed ahead than could be"
 
-        willing = [name for name in names if capacity[name]]
-        if not request.ahead and request.slots >= sum(self.queue(name).weight for name in willing):
-            assert set(willing) == set(given), "a queue was passed over though there was room for a turn of each"
+        # An engine may take a moment to see that a queue has run empty; where none has, each has its turn.
+        if not request.ahead and all(capacity.values()) and request.slots >= sum(self.queue(q).weight for q in names):
+            assert set(names) == set(given), "a queue was passed over though there was room for a turn of each"
         if request.slots + request.ahead:
             waiting = [name for name in names if self.ready(name, suspects=True)]
             assert answer.suspects_wait or all(self.queue(name).paused for name in waiting)

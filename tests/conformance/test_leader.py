@@ -97,6 +97,16 @@ async def test_resigning_from_an_old_term_does_nothing(desk: Desk):  # O6
     assert await desk.engine.elect("b", lease=LEASE, holding=new) is not None
 
 
+async def test_resigning_from_an_earlier_term_of_ones_own_does_nothing(desk: Desk):  # O6
+    first = await desk.lead("a")
+    await desk.engine.resign(first)
+    second = await desk.lead("a")
+    await desk.engine.resign(first)
+    assert await desk.engine.elect("b", lease=LEASE) is None
+    assert await desk.engine.elect("a", lease=LEASE, holding=first) is None
+    assert await desk.engine.elect("a", lease=LEASE, holding=second) is not None
+
+
 async def test_a_leader_who_comes_back_starts_another_term(desk: Desk):  # O6
     first = await desk.lead("a")
     await desk.engine.resign(first)

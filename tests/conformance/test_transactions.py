@@ -70,6 +70,7 @@ async def test_code_without_an_event_loop_can_enqueue_within(desk: Desk, caller:
     assert [job.ref for job in await desk.jobs()] == [kept.ref]
 
 
+@needs(Feature.IDEMPOTENCY)
 async def test_keys_hold_within_a_transaction_and_vanish_with_it(desk: Desk, caller: Caller):  # X4, O4
     old = await desk.enqueue(idempotency_key="old")
     caller.begin()
@@ -124,6 +125,7 @@ async def test_a_lost_claim_is_told_before_the_handlers_effects_are_kept(desk: D
     assert await desk.engine.get(ref) is not None or not desk.engine.capabilities.has(Feature.CANCELLED_STATE)
 
 
+@needs(Feature.CONCURRENCY)
 async def test_settling_within_a_transaction_frees_its_place_only_with_the_commit(desk: Desk, caller: Caller):  # X3
     await desk.set("q", concurrency=1)
     await desk.add_many(2, queue="q")
@@ -180,6 +182,7 @@ async def test_the_callers_connection_stays_as_the_caller_had_it(desk: Desk, cal
     assert len(await desk.taken()) == 2
 
 
+@needs(Feature.PUSH)
 async def test_a_committed_job_wakes_whoever_waits_for_work(desk: Desk, caller: Caller):  # X4
     listening = desk.engine.signals(["*"])
     waiting = asyncio.ensure_future(anext(listening))
