@@ -66,7 +66,7 @@ def store(tmp_path: Path) -> Meddler:
 
 @pytest.fixture
 async def app(store: Meddler) -> AsyncIterator[App]:
-    async with App(engine=store) as app:  # type: ignore[arg-type]
+    async with App(engine=store) as app:
         yield app
         # Whatever a test left running would go on in the next one.
         stray = [task for task in asyncio.all_tasks() if (task.get_name() or "").startswith("onward-")]

@@ -169,4 +169,8 @@ class StubSteward:
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         raise NotImplementedError
 
-    rescue = prune = promote
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        raise NotImplementedError
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        raise NotImplementedError

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Pulse as Answer
@@ -29,7 +30,7 @@ from onward.worker.processes import Processes
 from onward.worker.pulse import Pulse
 from onward.worker.quarantine import Quarantine
 from onward.worker.recall import Recall
-from onward.worker.runner import Invocation, Middleware, Runner
+from onward.worker.runner import Invocation, Runner
 from onward.worker.service import STORE_AWAY, Every, tell_trouble
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads

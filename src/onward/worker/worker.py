@@ -16,10 +16,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from onward.context import Middleware
 from onward.engine.observed import ObservedEngine
 from onward.task import Task
 from onward.worker.options import WorkerOptions
-from onward.worker.runner import Middleware
 from onward.worker.shift import Shift
 from onward.worker.upkeep import Duty
 

@@ -1,0 +1,77 @@
+"""Signs of life for probes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from onward.app import App
+from onward.worker.health import Health, Vitals, unhealthy
+from tests.worker.conftest import Meddler
+from tests.worker.stage import eventually
+
+MINUTE = timedelta(minutes=1)
+
+
+def written(path: Path, *, beat_at: float, polled_at: float) -> Path:
+    health = Health(worker_id="w", pid=1, beat_at=beat_at, polled_at=polled_at, polls_every=1.0)
+    path.write_bytes(msgspec.json.encode(health))
+    return path
+
+
+def test_a_worker_that_beats_and_polls_is_well(tmp_path: Path):
+    assert unhealthy(written(tmp_path / "h", beat_at=990, polled_at=995), within=MINUTE, now=1000) is None
+
+
+def test_a_worker_that_beats_but_does_not_poll_is_not(tmp_path: Path):
+    told = unhealthy(written(tmp_path / "h", beat_at=1000, polled_at=900), within=MINUTE, now=1000)
+    assert told == "worker w: its last successful poll was 100 s ago"
+
+
+def test_a_worker_that_polls_but_does_not_beat_is_not(tmp_path: Path):
+    told = unhealthy(written(tmp_path / "h", beat_at=900, polled_at=1000), within=MINUTE, now=1000)
+    assert told == "worker w: its last successful heartbeat was 100 s ago"
+
+
+def test_no_file_and_no_sense_are_told_apart(tmp_path: Path):
+    assert "does not exist" in (unhealthy(tmp_path / "none", within=MINUTE) or "")
+    (tmp_path / "torn").write_text("{")
+    assert "cannot be read" in (unhealthy(tmp_path / "torn", within=MINUTE) or "")
+
+
+async def test_a_worker_writes_its_file_while_it_runs_and_removes_it_when_it_stops(app: App, tmp_path: Path):
+    file = tmp_path / "health.json"
+    async with app.worker(health_file=file, lease=timedelta(seconds=1)) as worker:
+        await eventually(file.exists)
+        health = msgspec.json.decode(file.read_bytes(), type=Health)
+        assert health.worker_id == worker.worker_id
+        assert unhealthy(file, within=MINUTE) is None
+    assert not file.exists()
+
+
+async def test_polls_that_do_not_succeed_show(app: App, store: Meddler, tmp_path: Path):
+    file = tmp_path / "health.json"
+
+    def polled_at() -> float:
+        return msgspec.json.decode(file.read_bytes(), type=Health).polled_at
+
+    options = {"health_file": file, "lease": timedelta(seconds=0.4), "poll": timedelta(seconds=0.05)}
+    async with app.worker(**options):
+        await eventually(file.exists)
+        store.bugs = 1_000_000  # beats succeed, exchanges do not
+        await eventually(lambda: len(store.exchanges) > 3)
+        before, beats = polled_at(), len(store.beats)
+        await eventually(lambda: len(store.beats) > beats + 3)
+        assert polled_at() == before
+        store.bugs = 0
+        await eventually(lambda: polled_at() > before)
+
+
+def test_without_a_file_nothing_is_written(tmp_path: Path):
+    vitals = Vitals("w", polls_every=MINUTE)
+    vitals.polled()
+    vitals.beat()
+    vitals.remove()
+    assert list(tmp_path.iterdir()) == []

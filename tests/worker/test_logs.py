@@ -1,0 +1,80 @@
+"""How the log reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from onward.app import App
+from onward.worker.logs import JsonFormatter, TextFormatter, configure
+from tests.worker.stage import eventually
+
+
+def record(
+    message: str = "job completed", *, raised: BaseException | None = None, **extra: object
+) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "onward.job", "levelname": "INFO", "levelno": 20, "msg": message, **extra})
+    if raised is not None:
+        made.exc_info = (type(raised), raised, raised.__traceback__)
+    return made
+
+
+def test_a_fact_is_one_line_with_its_fields():
+    line = TextFormatter().format(record(job_id="7", queue="mail/a", seconds=0.12345678, error="Oops: a b"))
+    assert line.endswith('INFO    job completed job_id=7 queue=mail/a seconds=0.123457 error="Oops: a b"')
+
+
+def test_what_a_job_says_cannot_forge_a_line():
+    line = TextFormatter().format(record("job\nfailed", reason='x\n12:00 INFO job completed job_id="1"'))
+    assert "\n" not in line
+
+
+def test_json_is_one_object_a_line():
+    entry = json.loads(JsonFormatter().format(record(job_id="7", odd={1, 2}, reason="a\nb")))
+    assert entry["message"] == "job completed"
+    assert entry["level"] == "info"
+    assert entry["logger"] == "onward.job"
+    assert entry["job_id"] == "7"
+    assert entry["reason"] == "a\nb"
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_a_traceback_comes_with_its_fact(formatter: logging.Formatter):
+    assert "ZeroDivisionError" in formatter.format(record(raised=ZeroDivisionError("by nought")))
+
+
+def test_configure_sends_the_log_where_it_is_told():
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    try:
+        configure("json", level="INFO", stream=stream)
+        logging.getLogger("onward.worker").info("worker started", extra={"worker_id": "w"})
+        assert json.loads(stream.getvalue())["worker_id"] == "w"
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+
+
+async def test_the_life_of_a_job_is_told_with_its_name(app: App, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "onward")
+
+    @app.task
+    async def good() -> None: ...
+
+    @app.task(max_attempts=1)
+    async def bad() -> None:
+        raise RuntimeError("oh no")
+
+    await good.enqueue()
+    await bad.enqueue()
+    async with app.worker() as worker:
+        await eventually(lambda: sum(worker.tally.values()) == 2)
+    told = {one.message: one for one in caplog.records}
+    assert told["job completed"].task == good.name  # type: ignore[attr-defined]
+    assert told["job failed for the last time"].error == "RuntimeError: oh no"  # type: ignore[attr-defined]
+    assert told["job failed for the last time"].attempt == 1  # type: ignore[attr-defined]
+    assert told["worker started"].worker_id == told["worker stopped"].worker_id  # type: ignore[attr-defined]

@@ -1,0 +1,212 @@
+"""Suspects run alone, and neither they nor ordinary jobs are kept waiting for ever (SPEC, Counting)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from onward.app import App
+from onward.clock import ManualClock
+from onward.context import JobContext
+from onward.engine.values import ClaimRequest, Claims, QueueChange
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.handle import JobHandle
+from onward.lifecycle import State
+from onward.task import Task
+from onward.worker.quarantine import Quarantine
+from onward.worker.service import Every
+from tests.worker.stage import claim, eventually, in_virtual_time
+
+QUICK = {"poll": timedelta(milliseconds=20)}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def app(tmp_path: Path, clock: ManualClock):
+    async with App(engine=SQLiteEngine(tmp_path / "jobs.db", clock=clock)) as app:
+        yield app
+
+
+async def make_suspects(app: App, clock: ManualClock, task: Task[..., None], count: int, queue: str = "default"):
+    """Enqueue jobs, and let a worker that runs them die."""
+    handles: list[JobHandle[None]] = [await task.using(queue=queue).enqueue() for _ in range(count)]
+    await app.engine.claim(ClaimRequest(worker_id="dead", queues=(queue,), slots=count, lease=timedelta(seconds=30)))
+    clock.advance(31)
+    term = await app.engine.elect("undertaker", lease=timedelta(seconds=30))
+    assert term is not None
+    await app.engine.rescue(term, worker_timeout=timedelta(seconds=30), max_crashes=3)
+    await app.engine.resign(term)
+    for handle in handles:
+        job = await app.engine.get(handle.ref)
+        assert job is not None
+        assert (job.status, job.is_suspect, job.attempts) == (State.PENDING, True, 0)
+    return handles
+
+
+async def test_a_suspect_runs_alone_and_the_others_go_on_after_it(app: App, clock: ManualClock):  # Counting
+    running: set[str] = set()
+    beside: dict[str, set[str]] = {}
+    order: list[str] = []
+
+    @app.task
+    async def work(context: JobContext) -> None:
+        beside[context.id] = set(running)
+        running.add(context.id)
+        await asyncio.sleep(0.01)
+        for other in running - {context.id}:
+            beside[other].add(context.id)
+        running.discard(context.id)
+        order.append(context.id)
+
+    suspects = {handle.id for handle in await make_suspects(app, clock, work, 3)}
+    others = {handle.id for handle in await work.enqueue_many([{} for _ in range(200)])}
+    async with app.worker(concurrency=10, **QUICK):
+        await eventually(lambda: len(order) == 203)
+    assert set(order) == suspects | others
+    for suspect in suspects:
+        assert beside[suspect] == set()
+    assert any(beside[other] for other in others), "ordinary jobs do run beside each other"
+
+
+async def test_a_suspect_that_ends_a_run_is_none_any_more(app: App, clock: ManualClock):  # Counting
+    @app.task
+    async def work() -> None: ...
+
+    (handle,) = await make_suspects(app, clock, work, 1)
+    async with app.worker(**QUICK):
+        await handle.result(timeout=20)
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.attempts, job.crashes) == (1, 0)
+
+
+async def test_a_suspect_in_a_paused_queue_does_not_keep_others_from_working(app: App, clock: ManualClock):
+    done: list[str] = []
+
+    @app.task
+    async def work(context: JobContext) -> None:
+        done.append(context.queue)
+
+    await make_suspects(app, clock, work, 1, queue="stopped")
+    await app.engine.configure("stopped", QueueChange(paused=True))
+    async with app.worker(**QUICK):
+        for _ in range(50):
+            handle = await work.using(queue="open").enqueue()
+            await handle.result(timeout=20)
+    assert done == ["open"] * 50
+
+
+async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualClock):
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await go_on.wait()
+
+    (handle,) = await make_suspects(app, clock, work, 1)
+    async with app.worker(**QUICK) as worker:
+        await asyncio.wait_for(began.wait(), 20)
+        worker.stop()
+        go_on.set()
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert job.status is State.COMPLETED
+
+
+class Crew:
+    """Claimers that take so long to come to rest."""
+
+    def __init__(self, takes: float) -> None:
+        self.takes = takes
+        self.rests_at: float | None = None
+        self.working = 0.0
+        self._since = asyncio.get_running_loop().time()
+        self.adopted: list[object] = []
+        self.runs = 0.5
+
+    def rest(self) -> None:
+        if self.rests_at is None:
+            now = asyncio.get_running_loop().time()
+            self.working += now - self._since
+            self.rests_at = now + self.takes
+
+    async def comes_to_rest(self, until: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        rests_at = self.rests_at or loop.time()
+        if self.adopted and until is None:
+            await asyncio.sleep(self.runs)
+        await asyncio.sleep(max(0, min(rests_at, until or rests_at) - loop.time()))
+        return until is None or rests_at <= until
+
+    def go_on(self) -> None:
+        self.rests_at = None
+        self._since = asyncio.get_running_loop().time()
+
+    def adopt(self, one: object, _asked_at: float) -> None:
+        self.adopted.append(one)
+
+
+class Asylum:
+    """A store with suspects."""
+
+    def __init__(self, suspects: int) -> None:
+        self.suspects = suspects
+        self.asked = 0
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        assert request.alone
+        self.asked += 1
+        if not self.suspects:
+            return Claims()
+        self.suspects -= 1
+        return Claims(claims=(claim(self.suspects, is_suspect=True),))
+
+
+async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
+    quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
+    quarantine.claimers = [crew]  # type: ignore[list-item]
+    running = asyncio.create_task(Every("quarantine", quarantine.step, interval=timedelta(hours=1)).run())
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    while loop.time() < until:
+        quarantine.note(True)  # each claim of an ordinary job says so again
+        await asyncio.sleep(0.05)
+    running.cancel()
+    return quarantine
+
+
+def test_a_suspect_gets_its_turn_even_if_the_worker_is_slow_to_come_to_rest():
+    async def main() -> None:
+        store, crew = Asylum(1), Crew(takes=60)
+        await _tend(store, crew, 600)
+        assert len(crew.adopted) == 1
+
+    in_virtual_time(main)
+
+
+def test_ordinary_work_has_at_least_as_much_time_as_suspects():
+    async def main() -> None:
+        store, crew = Asylum(10_000), Crew(takes=0)
+        await _tend(store, crew, 600)
+        assert crew.working > 250
+        assert len(crew.adopted) > 400
+
+    in_virtual_time(main)
+
+
+def test_a_worker_does_not_come_to_rest_for_nothing_all_the_time():
+    async def main() -> None:
+        store, crew = Asylum(0), Crew(takes=1)
+        await _tend(store, crew, 600)
+        assert store.asked < 40
+        assert crew.working > 500
+
+    in_virtual_time(main)

@@ -1,0 +1,188 @@
+"""Stopping: in good order, within the grace, at no cost to the jobs that did not get to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from onward.app import App
+from onward.errors import StoreUnavailable
+from onward.lifecycle import State
+from tests.worker.conftest import Meddler
+from tests.worker.stage import eventually
+
+QUICK = {"poll": timedelta(milliseconds=50)}
+
+
+async def test_what_runs_is_waited_for(app: App):
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> str:
+        began.set()
+        await go_on.wait()
+        return "done"
+
+    handle = await work.enqueue()
+    async with app.worker() as worker:
+        await asyncio.wait_for(began.wait(), 20)
+        worker.stop()
+        await asyncio.sleep(0)
+        go_on.set()
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.result) == (State.COMPLETED, "done")
+
+
+async def test_nothing_is_claimed_once_it_stops(app: App):
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work(number: int) -> None:
+        began.set()
+        await go_on.wait()
+
+    await work.enqueue(number=0)
+    async with app.worker(**QUICK) as worker:
+        await asyncio.wait_for(began.wait(), 20)
+        worker.stop()
+        await work.enqueue_many([{"number": n} for n in range(1, 20)])
+        go_on.set()
+    assert dict(await app.jobs.count()) == {State.COMPLETED: 1, State.PENDING: 19}
+
+
+async def test_what_outlasts_the_grace_is_given_back_with_its_attempt(app: App):  # Counting
+    stopped = asyncio.Event()
+    began = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    handle = await work.enqueue()
+    async with app.worker(grace=timedelta(0)):
+        await asyncio.wait_for(began.wait(), 20)
+    assert stopped.is_set()
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+
+
+async def test_a_plain_function_that_outlasts_the_grace_is_given_back_too(app: App):  # Counting
+    began, go_on = threading.Event(), threading.Event()
+
+    @app.task
+    def work() -> None:
+        began.set()
+        go_on.wait(20)
+
+    handle = await work.enqueue()
+    async with app.worker(grace=timedelta(0)):
+        await eventually(began.is_set)
+    go_on.set()
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+
+
+async def test_leases_are_kept_while_the_worker_stops(app: App, store: Meddler):
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await go_on.wait()
+
+    handle = await work.enqueue()
+    async with app.worker(lease=timedelta(seconds=1)) as worker:
+        await asyncio.wait_for(began.wait(), 20)
+        worker.stop()
+        beats = len(store.beats)
+        await eventually(lambda: len(store.beats) > beats + 5)
+        assert [one.ref for one in store.beats[-1][1]] == [handle.ref]
+        go_on.set()
+    assert dict(await app.jobs.count()) == {State.COMPLETED: 1}
+
+
+async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(app: App):
+    began = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await work.enqueue()
+    running = asyncio.create_task(app.worker().run())
+    await asyncio.wait_for(began.wait(), 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+    assert await app.engine.workers() == []
+
+
+async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: Meddler, monkeypatch):
+    monkeypatch.setattr("onward.worker.shift._LAST_WORDS", 0.2)
+    began = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+
+    await work.enqueue()
+    async with asyncio.timeout(20):
+        async with app.worker(grace=timedelta(seconds=0.1)):
+            store.is_away = True
+    store.is_away = False
+
+
+async def test_stopping_is_heard_from_any_thread(app: App):
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(worker._started.wait(), 20)
+    threading.Thread(target=worker.stop).start()
+    async with asyncio.timeout(20):
+        await running
+
+
+async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app: App, store: Meddler):
+    tried = asyncio.Event()
+
+    async def unreachable() -> None:
+        tried.set()
+        raise StoreUnavailable("not yet")
+
+    store.open = unreachable  # type: ignore[attr-defined]
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(tried.wait(), 20)
+    worker.stop()
+    async with asyncio.timeout(20):
+        await running
+
+
+async def test_a_worker_waits_for_a_store_that_is_not_there_yet(app: App, store: Meddler):
+    failures = 2
+
+    async def slow_to_come() -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StoreUnavailable("not yet")
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    store.open = slow_to_come  # type: ignore[attr-defined]
+    handle = await work.enqueue()
+    async with app.worker():
+        assert await handle.result(timeout=20) == "done"
