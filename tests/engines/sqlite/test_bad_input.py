@@ -338,7 +338,7 @@ filler = folder / "filler"
 async def main():
     engine = SQLiteEngine(folder / "jobs.db")
     await engine.open()
-    filler.write_bytes(b"x" * 2_000_000)
+    filler.write_bytes(b"x" * 4_000_000)  # the log passes the size at which it is written back before the disk is full
     told, refused = 0, 0
     job = NewJob(type="greet", payload='{"text": "' + "x" * 20_000 + '"}')
     while refused < 5:
@@ -386,7 +386,7 @@ def can_mount() -> bool:
 def test_a_full_disk_loses_nothing_that_was_told_and_is_gone_on_from_by_itself(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    script = f'mount -t tmpfs -o size=4m none {disk} && exec "$0" -c "$1" {disk}'
+    script = f'mount -t tmpfs -o size=12m none {disk} && exec "$0" -c "$1" {disk}'
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", script, sys.executable, ON_A_SMALL_DISK],
         capture_output=True,

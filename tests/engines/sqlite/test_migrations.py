@@ -1,0 +1,194 @@
+"""The schema: made once however often and by however many, upgraded under workers that go on, never left half-made."""
+
+from __future__ import annotations
+
+import sqlite3
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from onward.clock import SystemClock
+from onward.engine.migrations import Migration
+from onward.engines.sqlite import migrating
+from onward.engines.sqlite.database import Database
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.engines.sqlite.lane import Transaction
+from onward.errors import SchemaTooNew
+from tests.engines.sqlite.plain import add, complete, on_writer, states, take
+from tests.engines.sqlite.processes import processes, ready
+
+SECOND = Migration(
+    len(migrating.MIGRATIONS) + 1,
+    "colour",
+    """
+    -- A column with a default, an index on it, and a trigger: what an ordinary later version would bring.
+    alter table onward_job add column colour text not null default 'grey';
+    create index onward_job_colour on onward_job (colour) where completed_at is null;
+    create trigger onward_job_paint after insert on onward_job begin
+      update onward_job set colour = 'green' where seq = new.seq;
+    end;
+    """,
+)
+BROKEN = Migration(
+    len(migrating.MIGRATIONS) + 1,
+    "broken",
+    "create table halfway (a);\ninsert into halfway values (1);\nselect nonsense;\n",
+)
+LATER = (*migrating.MIGRATIONS, SECOND)
+
+
+def schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """Everything that a schema is, but for where it lies in the file."""
+    return connection.execute("select type, name, tbl_name, sql from sqlite_schema order by type, name").fetchall()
+
+
+def migrate(connection: sqlite3.Connection, path: Path, shipped: tuple[Migration, ...] = migrating.MIGRATIONS) -> int:
+    """Migrate on a connection of the test's own, as the writer would."""
+    connection.execute("begin immediate")
+    try:
+        applied = migrating.migrate(Transaction(connection, SystemClock().micros()), Database(path), shipped)
+    except BaseException:
+        connection.execute("rollback")
+        raise
+    connection.execute("commit")
+    return len(applied)
+
+
+async def test_migrating_again_does_nothing(engine, bare, path):  # O9
+    before = schema_of(bare), bare.execute("select * from onward_migration").fetchall()
+    assert migrate(bare, path) == 0
+    await engine.open()
+    assert (schema_of(bare), bare.execute("select * from onward_migration").fetchall()) == before
+
+
+@pytest.mark.parametrize("shipped", [migrating.MIGRATIONS, LATER], ids=["shipped", "with one more"])
+def test_the_script_for_the_console_makes_the_same_schema(tmp_path, shipped):  # O9
+    by_hand = sqlite3.connect(tmp_path / "by-hand.db")
+    by_hand.executescript(migrating.script(shipped))
+    ours = sqlite3.connect(tmp_path / "ours.db", isolation_level=None)
+    migrate(ours, tmp_path / "ours.db", shipped)
+    assert schema_of(by_hand) == schema_of(ours)
+    recorded = "select number, name, checksum from onward_migration order by number"
+    assert by_hand.execute(recorded).fetchall() == ours.execute(recorded).fetchall()
+    assert migrating.applied(by_hand) == migrating.applied(ours)
+    by_hand.close()
+    ours.close()
+
+
+async def test_a_schema_made_by_hand_is_worked_with_as_if_we_had_made_it(path):  # O9
+    connection = sqlite3.connect(path)
+    connection.executescript(migrating.script())
+    connection.close()
+    engine = SQLiteEngine(path)
+    assert (await engine.check()).schema == len(migrating.MIGRATIONS)
+    await engine.open()
+    await add(engine)
+    await complete(engine, *await take(engine))
+    await engine.close()
+
+
+def test_a_script_that_fails_half_way_leaves_nothing(tmp_path):  # O9
+    by_hand = sqlite3.connect(tmp_path / "by-hand.db", isolation_level=None)
+    with pytest.raises(sqlite3.OperationalError):
+        by_hand.executescript(migrating.script((*migrating.MIGRATIONS, BROKEN)))
+    by_hand.execute("rollback")
+    assert schema_of(by_hand) == []
+    by_hand.close()
+
+
+@pytest.mark.parametrize("migration", [*migrating.MIGRATIONS, SECOND], ids=lambda migration: migration.name)
+def test_cutting_a_migration_into_statements_loses_nothing(migration):  # O9
+    statements = migrating.split(migration.sql)
+    assert all(sqlite3.complete_statement(statement) for statement in statements)
+    assert "".join("".join(statements).split()) == "".join(migration.sql.split())
+
+
+def open_and_say(pipe: Connection, path: Path) -> None:
+    """Open the engine at the same moment as others, and say which schema there is."""
+    import asyncio  # noqa: PLC0415 - in the other process
+
+    async def act() -> None:
+        engine = SQLiteEngine(path)
+        await engine.open()
+        pipe.send((await engine.check()).schema)
+        await add(engine)
+        await engine.close()
+        pipe.send("done")
+
+    ready(pipe)
+    asyncio.run(act())
+
+
+async def test_ten_processes_at_once_make_one_schema(path):  # O9
+    with processes(open_and_say, path, count=10) as ten:
+        for process in ten:
+            process.say("begin")
+        assert [process.hear() for process in ten] == [len(migrating.MIGRATIONS)] * 10
+        assert [process.hear() for process in ten] == ["done"] * 10
+    connection = sqlite3.connect(path)
+    assert connection.execute("select number from onward_migration").fetchall() == [(1,)]
+    assert connection.execute("select count(*) from onward_job").fetchone() == (10,)
+    connection.close()
+
+
+async def test_an_upgrade_loses_no_job_and_older_engines_go_on(engine, bare, path):  # O9
+    """The engine of the version before has its statements prepared and a job in hand when the schema changes."""
+    await add(engine, 3)
+    (held,) = await take(engine)
+    before = await on_writer(
+        engine, lambda t: t.connection.execute("select seq, id, payload from onward_job").fetchall()
+    )
+
+    assert migrate(bare, path, LATER) == 1
+
+    after = bare.execute("select seq, id, payload from onward_job").fetchall()
+    assert after == before
+    assert {colour for (colour,) in bare.execute("select colour from onward_job")} == {"grey"}
+    await complete(engine, held)
+    await add(engine)
+    assert bare.execute("select count(*) from onward_job where colour = 'green'").fetchone() == (1,)
+    await complete(engine, *await take(engine, slots=10))
+    assert await states(engine) == {"completed": 4}
+    assert bare.execute("pragma integrity_check").fetchone() == ("ok",)
+    newcomer = SQLiteEngine(path)
+    with pytest.raises(SchemaTooNew):
+        await newcomer.open()
+    await newcomer.close()
+    assert migrate(bare, path, LATER) == 0
+
+
+async def test_an_upgrade_that_fails_half_way_leaves_the_schema_as_it_was(engine, bare, path):  # O9
+    await add(engine)
+    before = schema_of(bare)
+    with pytest.raises(sqlite3.OperationalError, match="nonsense"):
+        migrate(bare, path, (*migrating.MIGRATIONS, BROKEN))
+    assert schema_of(bare) == before
+    assert migrating.applied(bare).keys() == {1}
+    await complete(engine, *await take(engine))
+
+
+def stop_half_way(pipe: Connection, path: Path) -> None:
+    """Apply a migration, and wait to be killed before it is committed."""
+    connection = Database(path).connect()
+    ready(pipe)
+    connection.execute("begin immediate")
+    migrating.migrate(Transaction(connection, 0), Database(path), LATER)
+    pipe.send("half-way")
+    pipe.recv()
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["of nothing", "of the schema before"])
+async def test_a_process_killed_half_way_leaves_the_schema_as_it_was(path, made):  # O9
+    connection = sqlite3.connect(path, isolation_level=None)
+    if made:
+        migrate(connection, path)
+    before = schema_of(connection)
+    with processes(stop_half_way, path, count=1) as (process,):
+        process.say("begin")
+        assert process.hear() == "half-way"
+        process.kill()
+    assert schema_of(connection) == before
+    assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    assert migrate(connection, path, LATER) == (1 if made else len(LATER))
+    connection.close()
