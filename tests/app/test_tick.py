@@ -16,6 +16,7 @@ import pytest
 from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidJob, JobContext, Snooze, State
 from onward.clock import ManualClock
 from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Pulse, WorkerInfo
+from onward.worker.runner import CallNext, Runner
 from tests.app.test_app import Lesser
 
 
@@ -375,6 +376,35 @@ async def test_a_job_is_done_if_and_only_if_its_transaction_commits(booking: App
     assert (report.completed, report.retried) == (0, 1), "a transaction that did not commit is a failed attempt"
     assert "RolledBack" in ((await undone.job()).last_error or "")
     assert ledger.rows() == [1]
+
+
+async def test_a_handler_may_go_on_after_it_has_completed_its_job(booking: App, ledger: Ledger):
+    lost: list[bool] = []
+
+    async def slowly(context: JobContext, call_next: CallNext) -> Any:
+        await call_next()
+        # The next heartbeat finds that the job is not held any more.
+        lost.append(runner.cancel(token))
+        await asyncio.sleep(0)
+        return "to the end"
+
+    runner = Runner(tasks=booking.tasks, engine=booking.engine, worker_id="me", middleware=[slowly])
+
+    @booking.task
+    async def book(context: JobContext) -> str | None:
+        connection = ledger.connect()
+        connection.execute("begin immediate")
+        await context.complete_within(connection, result="done")
+        connection.execute("commit")
+        connection.close()
+        return None
+
+    handle = await book.enqueue()
+    (claim,) = (await booking.engine.claim(ClaimRequest(worker_id="me"))).claims
+    token = claim.token
+    assert await runner.run(claim) is None
+    assert lost == [False]
+    assert await handle.result() == "done"
 
 
 async def test_a_handler_that_fails_after_completing_is_judged_by_its_transaction(booking: App, ledger: Ledger):  # X3

@@ -181,7 +181,7 @@ class Runner:
         An async handler is cancelled; a plain one is told by its context and left to end.
         """
         run = self._runs.get(token)
-        if run is None:
+        if run is None or run.is_settled:  # a job that its handler has completed is no longer held: nothing is lost
             return False
         run.end(_Stop.CANCELLED)
         return True
