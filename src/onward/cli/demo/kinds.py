@@ -26,15 +26,15 @@ class Kind:
         return max(1, round(self.share * jobs))
 
 
-CRASHER: Final = Kind("crasher", "kills the process that runs it", 0.0, State.DEAD_LETTER)
+CRASHER: Final = Kind("crasher", "kills the process it runs in", 0.0, State.DEAD_LETTER)
 POISON: Final = Kind("poison", f"fails {ATTEMPTS} times out of {ATTEMPTS}", 0.02, State.DEAD_LETTER)
 
 KINDS: Final = (
-    Kind("quick", "takes a moment, on the event loop", 0.61),
-    Kind("slow", "a plain function that blocks its thread", 0.05),
+    Kind("quick", "takes a moment on the event loop", 0.61),
+    Kind("slow", "blocks a thread for a while", 0.05),
     Kind("flaky", "fails once or twice, then succeeds", 0.13),
-    Kind("delayed", "is not due for a second or two", 0.08),
-    Kind("limited", "starts ten times a second at most, by all workers", 0.10),
+    Kind("delayed", "is due in a second or two", 0.08),
+    Kind("limited", "ten a second over all workers", 0.10),
     Kind("progress", "says how far it is", 0.01),
     POISON,
     CRASHER,

@@ -32,6 +32,17 @@ LONGEST: Final = 60.0
 """Seconds after which it is over, whatever has happened: on a machine that is busy, everything takes longer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence of the story."""
+
+    at: float
+    """Seconds since the beginning."""
+    text: str
+    bad: bool = False
+    """It tells of a death."""
+
+
 @dataclass(slots=True)
 class Scene:
     """What is to be seen at one moment."""
@@ -56,7 +67,7 @@ class Scene:
 
 
 class Story:
-    """One run of the demo. ``tell`` gets each sentence with the seconds since the start, ``show`` each scene."""
+    """One run of the demo. ``tell`` gets each sentence, ``show`` each scene."""
 
     def __init__(
         self,
@@ -64,7 +75,7 @@ class Story:
         *,
         jobs: int,
         workers: int,
-        tell: Callable[[float, str], None],
+        tell: Callable[[Sentence], None],
         show: Callable[[Scene], None],
     ) -> None:
         self.url = f"sqlite:///{folder / 'jobs.db'}"
@@ -79,7 +90,8 @@ class Story:
         self._known: set[str] = set()
         self._victims: dict[str, str] = {}
         """Jobs that a dead worker held, and that worker."""
-        self._hurt_at: float | None = None
+        self._has_struck = False
+        self._is_found_out = False
 
     async def run(self) -> Account:
         """Tell it from the beginning to the end."""
@@ -123,7 +135,7 @@ class Story:
             "quick": {"seconds": 0.02 + 0.01 * (number % 10)},
             "slow": {"seconds": 0.4 + 0.05 * (number % 5)},
             "flaky": {"failures": 1 + number % 2},
-            "progress": {"steps": 15 + 5 * (number % 3)},
+            "progress": {"steps": 8 + 2 * (number % 3)},
         }
         if kind.name == "delayed":
             task = task.using(delay=0.5 + 0.1 * (number % 20))
@@ -141,7 +153,7 @@ class Story:
             await self._look(app)
             if working_since is None and self._known:
                 working_since = self._elapsed
-            if working_since is not None and self._hurt_at is None and self._elapsed - working_since > KILL_AFTER:
+            if working_since is not None and not self._has_struck and self._elapsed - working_since > KILL_AFTER:
                 await self._strike(app)
             self._show(self._scene)
             if self._scene.ended >= self._scene.jobs:
@@ -159,19 +171,17 @@ class Story:
         scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
         scene.elapsed = self._elapsed
         for worker in scene.workers:
+            pid = crew.pid_of(worker)
             if worker.id not in self._known:
                 self._known.add(worker.id)
-                late = len(self._known) > self._processes
-                self._say(
-                    f"a new process takes the place: worker {crew.pid_of(worker)}"
-                    if late
-                    else f"worker {crew.pid_of(worker)} is at work"
-                )
-            if worker.id not in scene.killed and not crew.is_alive(crew.pid_of(worker)):
-                self._note_death(
-                    worker.id, f"a job has taken its process with it: worker {crew.pid_of(worker)} is dead"
-                )
+                new = len(self._known) > self._processes
+                self._say(f"worker {pid} takes the place of a dead one" if new else f"worker {pid} is at work")
+            if worker.id not in scene.killed and not crew.is_alive(pid):
+                self._note_death(worker.id, f"a job has killed its process: worker {pid} is dead")
         self._note_recovery()
+        if not self._is_found_out and scene.count(CRASHER, CRASHER.ends):
+            self._is_found_out = True
+            self._say("the job that kills was found out, alone in a process: it is a dead letter now")
 
     async def _strike(self, app: App) -> None:
         """Kill the worker that has most in its hands."""
@@ -182,7 +192,7 @@ class Story:
         victim = max(hands, key=hands.__getitem__, default=None)
         if victim is None or not hands[victim] or not crew.kill(crew.pid_of(victim)):
             return
-        self._hurt_at = self._elapsed
+        self._has_struck = True
         self._scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
         self._note_death(victim, f"kill -9: worker {crew.pid_of(victim)} is dead")
 
@@ -190,7 +200,7 @@ class Story:
         self._scene.killed.add(worker_id)
         held = [job for job in self._scene.held if job.worker_id == worker_id]
         self._victims |= {job.id: worker_id for job in held}
-        self._say(f"{sentence}, with {count(len(held), 'job')} in its hands" if held else sentence)
+        self._say(f"{sentence}, with {count(len(held), 'job')} in its hands" if held else sentence, bad=True)
 
     def _note_recovery(self) -> None:
         still = {job.id for job in self._scene.held if self._victims.get(job.id) == job.worker_id}
@@ -199,9 +209,7 @@ class Story:
             return
         for id in back:
             del self._victims[id]
-        self._say(
-            f"{count(len(back), 'job')} of the dead taken back: the lease has run out, and the fence keeps the dead out"
-        )
+        self._say(f"{count(len(back), 'job')} of the dead are taken back: the leases have run out")
 
     # End
 
@@ -219,5 +227,5 @@ class Story:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def _say(self, sentence: str) -> None:
-        self._tell(self._elapsed, sentence)
+    def _say(self, sentence: str, *, bad: bool = False) -> None:
+        self._tell(Sentence(self._elapsed, sentence, bad))

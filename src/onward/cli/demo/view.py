@@ -16,7 +16,7 @@ from onward.cli import screen
 from onward.cli.demo import crew
 from onward.cli.demo.account import Account
 from onward.cli.demo.kinds import KINDS
-from onward.cli.demo.story import Scene
+from onward.cli.demo.story import Scene, Sentence
 from onward.cli.quantities import count
 from onward.lifecycle import FINISHED, HELD, State
 
@@ -46,10 +46,10 @@ class View:
         if self._live is not None:
             self._live.stop()
 
-    def tell(self, at: float, sentence: str) -> None:
+    def tell(self, sentence: Sentence) -> None:
         """Add a sentence to the story."""
-        style = "bold red" if "dead" in sentence and "taken back" not in sentence else ""
-        self._console.print(Text.assemble((f"{at:5.1f} s  ", "dim"), (sentence, style)))
+        style = "bold red" if sentence.bad else ""
+        self._console.print(Text.assemble((f"{sentence.at:5.1f} s  ", "dim"), (sentence.text, style)))
 
     def show(self, scene: Scene) -> None:
         """Show a scene."""
@@ -58,11 +58,14 @@ class View:
         elif scene.elapsed - self._counted_at >= _PLAIN_EVERY:
             self._counted_at = scene.elapsed
             running = sum(scene.count(kind, *HELD) for kind in KINDS)
-            self.tell(scene.elapsed, f"{scene.ended} of {scene.jobs} jobs have ended, {running} run")
+            self.tell(Sentence(scene.elapsed, f"{scene.ended} of {scene.jobs} jobs have ended, {running} run"))
 
 
 def _picture(scene: Scene) -> RenderableType:
-    return Group(Text(), _kinds(scene), Text(), _workers(scene))
+    bar = ProgressBar(total=max(scene.jobs, 1), completed=scene.ended, width=40)
+    total = Table.grid(padding=(0, 2))
+    total.add_row(Text(f"{scene.elapsed:5.1f} s"), bar, Text(f"{scene.ended} of {scene.jobs} jobs have ended"))
+    return Group(Text(), _kinds(scene), Text(), _workers(scene), Text(), total)
 
 
 def _kinds(scene: Scene) -> Table:
