@@ -96,13 +96,16 @@ async def test_what_outlasts_the_grace_is_given_back(site: Site):  # Counting
     assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
 
 
-async def test_a_handler_that_will_not_stop_does_not_keep_the_process(site: Site, monkeypatch):
-    await site.enqueue("stubborn")
+async def test_a_handler_that_will_not_stop_does_not_keep_the_process(site: Site):
+    handle = await site.enqueue("stubborn")
     process = site.start("grace=0.1")
     await site.noted("began")
     process.terminate()
     await site.noted("refused")
     assert await site.exit_code(process) == 0
+    job = await site.app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
 
 
 async def test_the_second_signal_stops_at_once(site: Site):

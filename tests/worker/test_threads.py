@@ -110,10 +110,13 @@ async def test_a_call_given_up_before_it_began_is_not_made(threads: Threads):
 
 
 async def test_the_threads_end_when_they_are_let_go():
-    before = threading.active_count()
-    threads = Threads(4)
+    threads = Threads(4, name="let-go")
     barrier = threading.Barrier(4)
     await asyncio.gather(*(threads.call(lambda: barrier.wait(20)) for _ in range(4)))
-    assert threading.active_count() == before + 4
+
+    def living() -> int:
+        return sum(thread.name.startswith("let-go") for thread in threading.enumerate())
+
+    assert living() == 4
     threads.close()
-    await eventually(lambda: threading.active_count() == before)
+    await eventually(lambda: not living())

@@ -101,6 +101,7 @@ class Claimer:
         self._failures = 0
         self._resting = False
         self._closed = False
+        self._abandoned = False
         self.unanswered_since: float | None = None
         """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
         self._pace = 0.0
@@ -164,6 +165,13 @@ class Claimer:
         self._give_back()
         self._bell.ring()
 
+    def abandon(self) -> None:
+        """Give back even what still runs: its handlers would not stop, and the process will end under them."""
+        self._abandoned = True
+        for held in self._holdings.running():
+            self._settler.add(held, Release())
+        self._bell.ring()
+
     async def last_words(self) -> None:
         """Store what was left when the loop was cut short."""
         self._give_back()
@@ -173,7 +181,8 @@ class Claimer:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is held, and nothing on its way, in either direction."""
-        return self._pool.is_idle and not self._ahead and not self._settler and not self._in_flight
+        at_rest = self._pool.is_idle or self._abandoned
+        return at_rest and not self._ahead and not self._settler and not self._in_flight
 
     # The loop
 

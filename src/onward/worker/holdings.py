@@ -65,6 +65,10 @@ class Holdings:
         """List what is held now. From any thread: the copy is made in one step of the interpreter."""
         return [held.claim for held in list(self._held.values())]
 
+    def running(self) -> list[Held]:
+        """List what has begun and not ended."""
+        return [held for held in self._held.values() if held.stage is Stage.RUNNING]
+
     def held_before(self, moment: float) -> tuple[JobRef, ...]:
         """Name the jobs that have been held since before a moment of the loop's clock and are not being settled."""
         return tuple(

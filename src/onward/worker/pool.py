@@ -102,9 +102,10 @@ class Pool:
 
         What they still run is cancelled, and settled as nobody's fault.
         """
-        self._closed = True
-        if not self._hands:
+        if self._closed or not self._hands:
+            self._closed = True
             return 0
+        self._closed = True
         for hand in self._hands:
             hand.cancel()
         _, stubborn = await asyncio.wait(self._hands, timeout=patience)

@@ -51,6 +51,8 @@ class Settler:
                 self._holdings.tally["stale_rejections"] += 1
             self.on_outcome()
             return
+        if held.stage is Stage.SETTLING:
+            return  # given up for dead before; a late word changes nothing
         held.stage = Stage.SETTLING
         self._outbox.append(Settlement(held.claim, outcome))
         self.on_outcome()

@@ -178,8 +178,11 @@ class Shift:
 
     async def _let_go(self) -> None:
         """Stop what still runs, at no cost to the jobs."""
-        for pool in self._pools:
-            self.stubborn += await pool.close(_LAST_WORDS)
+        stopped = await asyncio.gather(*(pool.close(_LAST_WORDS) for pool in self._pools))
+        self.stubborn += sum(stopped)
+        if self.stubborn:
+            for claimer in self._claimers:
+                claimer.abandon()
 
     async def _take_leave(self) -> None:
         """Give back whatever is still held, the term, and the place on the list of workers."""
