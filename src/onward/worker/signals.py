@@ -15,7 +15,8 @@ from types import FrameType
 from typing import Final
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-_parents: Final[dict[signal.Signals, object]] = {}
+_before: Final[dict[signal.Signals, object]] = {}
+"""Who handled the signals before we did; empty: we do not."""
 
 
 @contextmanager
@@ -34,20 +35,36 @@ def obeyed(stop: Callable[[], None]) -> Iterator[None]:
         os._exit(128 + number)
 
     before = {number: signal.signal(number, on_signal) for number in STOPPING}
-    _parents.update(before)
+    _before.update(before)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-            _parents.pop(number, None)
+            _before.pop(number, None)
+
+
+# Around a fork the signals are held back, so that one which comes for the child in its first moments is not taken by a
+# handler that it has only inherited, and lost.
+
+
+def _hold_back() -> None:
+    if _before:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+
+
+def _let_through() -> None:
+    if _before:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def _forget_in_child() -> None:
-    for number in _parents:
-        signal.signal(number, signal.SIG_DFL)
-    _parents.clear()
+    if _before:
+        for number in STOPPING:
+            signal.signal(number, signal.SIG_DFL)
+        _let_through()
+        _before.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_forget_in_child)
