@@ -10,7 +10,7 @@ import pytest
 
 from onward.app import App
 from onward.context import JobContext
-from onward.engine.values import JobFilter, Pulse, WorkerInfo
+from onward.engine.values import JobFilter, Pulse, QueueChange, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import State
 from onward.worker.holdings import Holdings
@@ -141,6 +141,21 @@ async def test_cancelling_tells_a_plain_function(app: App):
             await eventually(told.is_set)
         finally:
             give_up.set()
+
+
+async def test_a_queue_with_a_short_lease_is_beaten_for_often_enough(app: App, store: Meddler):  # O7
+    enough = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        await enough.wait()
+
+    await app.engine.configure("short", QueueChange(lease=timedelta(seconds=1)))
+    handle = await work.using(queue="short").enqueue()
+    async with app.worker(lease=timedelta(hours=1)):
+        await eventually(lambda: sum(handle.ref in [one.ref for one in held] for _, held in store.beats) >= 3)
+        enough.set()
+        await handle.result(timeout=20)
 
 
 class Listener:

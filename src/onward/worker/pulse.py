@@ -54,6 +54,12 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name="onward-pulse", daemon=True)
         self._thread.start()
 
+    def set_interval(self, seconds: float) -> None:
+        """Beat that often from now on."""
+        sooner, self._interval = seconds < self._interval, seconds
+        if sooner:
+            self._wanted.set()
+
     def nudge(self) -> None:
         """Beat now: something has told that a job of ours may have been taken back."""
         self._wanted.set()

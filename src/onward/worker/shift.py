@@ -23,6 +23,7 @@ from onward.worker.health import Vitals
 from onward.worker.holdings import Holdings, Stage
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.leader import Leader
+from onward.worker.leases import LOOK, Leases
 from onward.worker.memory import resident_memory
 from onward.worker.options import WorkerOptions
 from onward.worker.pool import Pool
@@ -93,6 +94,7 @@ class Shift:
             types=tuple(tasks),
         )
         self._pulse = Pulse(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
+        self._leases = Leases(engine, self.holdings, lease=options.lease, set_interval=self._pulse.set_interval)
         self._recall = Recall(engine, self.holdings, on_found=self._pulse.nudge)
         self._waker = Waker(
             engine,
@@ -204,6 +206,7 @@ class Shift:
         services = [
             Every("waker", self._waker.step, interval=_LISTEN_AGAIN),
             Every("recall", self._recall.step, interval=_LISTEN_AGAIN),
+            Every("leases", self._leases.step, interval=LOOK),
         ]
         has = self._engine.capabilities.has
         if has(Feature.LEADER):

@@ -1,0 +1,56 @@
+"""Beats often enough for the shortest lease of what is held.
+
+A queue may say how long a silent worker keeps its jobs, and a claim does not tell. So the queues of jobs that have
+been held for a moment are looked up, once a minute each; jobs that end sooner need no beat at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from onward.engine.contract import Read
+from onward.worker.holdings import Holdings
+from onward.worker.pulse import BEATS_PER_LEASE
+
+LOOK: Final = timedelta(seconds=0.25)
+"""Between two looks, and how long a job must have been held: the shortest lease allowed is a second."""
+_KNOWN_FOR: Final = 60.0
+"""Seconds after which a queue is looked up again: its lease may have been changed."""
+_MOST_AT_ONCE: Final = 5
+"""Queues looked up in one step: many that are new at once must not keep the store busy."""
+
+
+class Leases:
+    """Learns the leases of queues, and sets the pulse by them."""
+
+    def __init__(
+        self, engine: Read, holdings: Holdings, *, lease: timedelta, set_interval: Callable[[float], None]
+    ) -> None:
+        self._engine = engine
+        self._holdings = holdings
+        self._lease = lease.total_seconds()
+        self._set_interval = set_interval
+        self._known: dict[str, tuple[float, float]] = {}
+        """By queue: its lease, and until when to believe it."""
+
+    async def step(self) -> None:
+        """Look up what is not known, and set the pulse."""
+        now = asyncio.get_running_loop().time()
+        held = {ref.queue for ref in self._holdings.held_before(now - LOOK.total_seconds())}
+        unknown = [queue for queue in held if queue not in self._known or self._known[queue][1] < now]
+        for queue in unknown[:_MOST_AT_ONCE]:
+            self._known[queue] = (await self._lease_of(queue), now + _KNOWN_FOR)
+        for queue in self._known.keys() - held:
+            if self._known[queue][1] < now:
+                del self._known[queue]
+        shortest = min((self._known[queue][0] for queue in held if queue in self._known), default=self._lease)
+        self._set_interval(min(shortest, self._lease) / BEATS_PER_LEASE)
+
+    async def _lease_of(self, queue: str) -> float:
+        for info in await self._engine.queues(queue):
+            if info.name == queue and info.settings.lease is not None:
+                return info.settings.lease.total_seconds()
+        return self._lease
