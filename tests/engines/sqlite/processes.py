@@ -1,4 +1,4 @@
-"""Other processes on the same file, started afresh (``spawn``) so that they share nothing with the test but the file."""
+"""Other processes on the same file, started afresh (``spawn``): they share nothing with the test but the file."""
 
 from __future__ import annotations
 

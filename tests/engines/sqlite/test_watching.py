@@ -183,7 +183,7 @@ async def test_a_listener_whose_loop_has_closed_is_forgotten(engine):
     def come_and_go() -> None:
         async def listen() -> None:
             signals = engine.signals(["*"])
-            asyncio.ensure_future(anext(signals))  # type: ignore[arg-type]  # noqa: RUF006
+            asyncio.ensure_future(anext(signals))  # noqa: RUF006
             await asyncio.sleep(0)
 
         loop = asyncio.new_event_loop()
