@@ -9,15 +9,16 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
 
-from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Settlement, WorkerInfo
+from onward.engine.values import Claim, ClaimRequest, Exchange, Settlement, WorkerInfo
 from onward.engines.sqlite import migrating
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.statements import SQL
-from onward.lifecycle import MAX_CRASHES, Complete, Failure, Release, Retry
+from onward.lifecycle import MAX_CRASHES, Complete, Failure, Outcome, Release, Retry
 from tests.engines.sqlite.plain import add, complete, new_job, on_writer, take
 
 T = TypeVar("T")
@@ -121,10 +122,10 @@ async def test_every_step_of_a_life_costs_the_same_whatever_lies_around(engine, 
         cost["claim"], claims = await steps(engine, lambda: take(engine, "own", slots=0, ahead=4))
         cost["start"], _ = await steps(engine, lambda: engine.start(claims))
         cost["heartbeat"], _ = await steps(engine, lambda: engine.heartbeat(WORKER, claims))
-        ends = (Complete(), Retry(HOUR, BOOM), Release())
+        ends: tuple[Outcome, ...] = (Complete(), Retry(HOUR, BOOM), Release())
         for claim, outcome in zip(claims, ends, strict=False):
-            settlement = [Settlement(claim, outcome)]
-            cost[type(outcome).__name__], _ = await steps(engine, lambda s=settlement: engine.settle(s))
+            settle = partial(engine.settle, [Settlement(claim, outcome)])
+            cost[type(outcome).__name__], _ = await steps(engine, settle)
         cost["exchange"], _ = await steps(
             engine,
             lambda: engine.exchange(Exchange(settlements=(Settlement(claims[3], Complete()),), request=request("own"))),
@@ -201,8 +202,7 @@ async def claims_from_the_last(engine: SQLiteEngine, pattern: str) -> list[int]:
     await add(engine, 30, queue=last)
     costs = []
     for slots, expected in ((1, 1), (5, 5), (100, 24), (1, 0)):
-        cost, taken = await steps(engine, lambda n=slots: engine.claim(request(pattern, slots=n)))
-        assert isinstance(taken, Claims)
+        cost, taken = await steps(engine, partial(engine.claim, request(pattern, slots=slots)))
         assert len(taken.claims) == expected
         costs.append(cost)
     return costs
@@ -315,7 +315,7 @@ def test_only_a_partial_index_is_ever_read_through(schema):  # O11
 
 
 def test_no_index_names_what_a_heartbeat_changes(schema):  # O11
-    """On SQLite a claim does change what index predicates name: `state`. It has no heap-only updates to lose by that."""
+    """A claim does change what predicates name here, `state`: SQLite has no heap-only updates to lose by that."""
     indexes = schema.execute("select name, sql from sqlite_schema where type = 'index' and sql is not null").fetchall()
     assert len(indexes) > 8
     for name, text in indexes:
@@ -330,6 +330,6 @@ async def test_a_heartbeat_rewrites_rows_and_nothing_else(engine):  # O11
         lambda t: t.connection.execute(f"explain {SQL.heartbeat_jobs}", {"claims": "[]", "now": 0}).fetchall(),
     )
     assert not [row for row in opcodes if row[1] in {"IdxInsert", "IdxDelete", "Program"}], (
-        "an index or a trigger is touched"
+        "it touches an index or a trigger"
     )
     assert not (await engine.heartbeat(WORKER, claims)).lost
