@@ -97,12 +97,13 @@ async def ready(engine: SQLiteEngine, count: int) -> None:
 @pytest.mark.parametrize("surroundings", [scheduled, running, finished, blocked, ready], ids=lambda make: make.__name__)
 async def test_a_claim_costs_the_same_whatever_lies_around(engine, surroundings):  # O11
     """Ten jobs, ten thousand, fifty thousand: not one more step."""
+    await add(engine, queue="q")
+    await take(engine, "q")  # on its first way round a claim need not look for its place
     costs = []
     there = 0
     for count in (10, 10_000, MANY):
         await surroundings(engine, count - there)
         there = count
-        await take(engine, "q", slots=0 if surroundings is ready else 1)  # closes the queue where it has run empty
         await add(engine, queue="q", priority=10)
         cost, claims = await steps(engine, lambda: take(engine, "q"))
         assert [claim.priority for claim in claims] == [10]
