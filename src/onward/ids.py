@@ -17,7 +17,7 @@ def new_ids(count: int) -> list[str]:
     milliseconds = time.time_ns() // 1_000_000
     entropy = os.urandom(8 * count + 2).hex()
     first = int(entropy[-3:], 16) if count == 1 else 0
-    made = []
+    head, made = "", []
     for index in range(count):
         if index & 0xFFF == 0:
             head = f"{milliseconds + (index >> 12):012x}"
