@@ -193,4 +193,4 @@ def _state(word: str) -> State:
     try:
         return State(word.lower().replace("-", "_"))
     except ValueError:
-        raise usage(f"there is no state {word!r}{nearest(word, list(State))}") from None
+        raise usage(f"there is no state {word!r}{nearest(word, [state.value for state in State])}") from None

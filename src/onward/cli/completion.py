@@ -22,7 +22,7 @@ _PATIENCE: Final = 1.0
 
 def states() -> list[str]:
     """Offer the states."""
-    return list(State)
+    return [state.value for state in State]
 
 
 def queues(ctx: typer.Context) -> list[str]:

@@ -69,7 +69,7 @@ async def doctor(
     picture: Picture | None = None
     try:
         picture = await take(app, with_types=True)
-        found = list(examine(picture, app.capabilities, max_wait=max_wait or LONG_WAIT))
+        found = list(examine(picture, app.capabilities, max_wait=LONG_WAIT if max_wait is None else max_wait))
     except OnwardError as error:
         trouble = trouble_of(error, app.capabilities.engine)
         found = [Finding(Level.PROBLEM, trouble.cause, "" if trouble.remedy == "onward doctor" else trouble.remedy)]

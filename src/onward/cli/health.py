@@ -6,7 +6,7 @@ import asyncio
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -17,7 +17,8 @@ from onward.cli.quantities import count, duration, read_duration
 from onward.cli.target import find_app, refuse_missing_file
 from onward.cli.trouble import Trouble, told, usage
 
-_WITHIN = timedelta(seconds=30)
+_WITHIN: Final = timedelta(seconds=30)
+_PATIENCE: Final = timedelta(seconds=5)
 
 
 def health(
@@ -52,15 +53,15 @@ def health(
     with told(debug=debug):
         if file is not None and worker:
             raise usage("--file and --worker do not go together: the file is one worker's")
-        fresh = within or _WITHIN
+        fresh = _WITHIN if within is None else within
         found = None if file is not None else find_app(app, url)
         try:
             if found is None:
                 said = _ask_file(file or Path(), fresh)
             else:
                 refuse_missing_file(found)
-                seconds = (timeout or timedelta(seconds=5)).total_seconds()
-                said = asyncio.run(_ask_store(found, fresh if worker else None, seconds))
+                patience = _PATIENCE if timeout is None else timeout
+                said = asyncio.run(_ask_store(found, fresh if worker else None, patience))
         except Exception as error:
             if json:
                 screen.show_json({"ok": False, "error": str(error)})
@@ -80,13 +81,13 @@ def _ask_file(file: Path, within: timedelta) -> str:
     return "the worker beats and polls"
 
 
-async def _ask_store(app: App, within: timedelta | None, seconds: float) -> str:
+async def _ask_store(app: App, within: timedelta | None, patience: timedelta) -> str:
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patience.total_seconds()):
             info = await app.engine.check()
             here = [] if within is None else await _fresh(app, within)
     except TimeoutError:
-        raise Trouble(f"the store has not answered within {duration(seconds)}", remedy="onward doctor") from None
+        raise Trouble(f"the store has not answered within {duration(patience)}", remedy="onward doctor") from None
     finally:
         await app.close()
     if within is None:

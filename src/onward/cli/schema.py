@@ -61,7 +61,7 @@ def _script(app: App) -> str:
     # An engine that owns its schema has a module `migrating` beside it, which can write the whole of it.
     package = type(app.engine.inner).__module__.rpartition(".")[0]
     try:
-        written: str = importlib.import_module(f"{package}.migrating").script()
+        written: str = importlib.import_module(f"{package}.migrating".lstrip(".")).script()
     except ModuleNotFoundError:
         raise Trouble(
             f"{app.capabilities.engine} has a schema of its own, which is not for Onward to write",

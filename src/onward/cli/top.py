@@ -25,6 +25,8 @@ from onward.errors import StoreUnavailable
 from onward.lifecycle import FINISHED, HELD, State
 
 _EVERY: Final = timedelta(seconds=1)
+_WORKERS: Final = 8
+"""How many of them are shown: there is as much to say about queues."""
 _SMOOTH: Final = 10
 """Pictures over which rates are taken: fewer would flicker."""
 
@@ -42,7 +44,7 @@ async def top(
     if once or not sys.stdout.isatty():
         _write(await take(app))
         return
-    pause = max((interval or _EVERY).total_seconds(), 0.1)
+    pause = max((_EVERY if interval is None else interval).total_seconds(), 0.1)
     pictures = [await take(app)]
     console = screen.output()
     trouble = ""
@@ -105,7 +107,8 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
     now = pictures[-1]
     rates = rates_of(pictures)
     busiest = sorted(now.queues, key=lambda queue: _importance(queue, rates), reverse=True)
-    room = None if height is None else max(3, height - 10 - min(len(now.workers), 8))
+    # Besides the rows: two headlines, two blank lines, two headings of two lines, two remarks, one of trouble.
+    room = None if height is None else max(3, height - 12 - min(len(now.workers), _WORKERS))
     shown = busiest[:room]
     parts: list[RenderableType] = [_headline(now, rates, trouble), Text()]
     if shown:
@@ -134,7 +137,7 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
         parts.append(Text("no queues yet: the first job makes one", style="dim"))
     parts.append(Text())
     if now.workers:
-        most = now.workers if height is None else now.workers[:8]
+        most = now.workers if height is None else now.workers[:_WORKERS]
         rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in most]
         parts.append(screen.table(workers.COLUMNS, [_cells(row) for row in rows], right=("at once",)))
         if len(most) < len(now.workers):

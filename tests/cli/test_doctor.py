@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from onward import App, QueueInfo, Rate, State, WorkerInfo
+from onward.cli.doctor import LITTLE_SPACE, LONG_LOG, Finding, Level, examine
+from onward.cli.picture import Picture
+from onward.engine.capabilities import NATIVE, Capabilities, Feature
+from onward.engine.values import EngineInfo, QueueSettings
+from tests.cli.conftest import Cli
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+CAPABILITIES = Capabilities(engine="Any", features=dict.fromkeys(Feature, NATIVE), folds={})
+
+
+def picture(**known: Any) -> Picture:
+    """A store in which everything is well, but for what is said."""
+    well: dict[str, Any] = {
+        "at": NOW,
+        "info": EngineInfo(engine="Any", server="Any 1"),
+        "worker_timeout": timedelta(seconds=30),
+        "queues": (queue("mail", pending=3),),
+        "workers": (worker("vm-1-a", is_leader=True),),
+        "waiting_types": {"send_mail": 3},
+        "path": "jobs.db",
+        "wal_bytes": 1000,
+        "free_bytes": 10**12,
+    }
+    return Picture(**(well | known))
+
+
+def queue(name: str, *, waited: float = 1.0, settings: QueueSettings | None = None, **counts: int) -> QueueInfo:
+    return QueueInfo(
+        name=name,
+        counts={State(state): count for state, count in counts.items()},
+        oldest_ready_at=NOW - timedelta(seconds=waited) if counts.get("pending") else None,
+        settings=settings or QueueSettings(),
+    )
+
+
+def worker(id: str, *, silent: float = 1.0, is_leader: bool = False, **known: Any) -> WorkerInfo:
+    well: dict[str, Any] = {
+        "hostname": "vm",
+        "pool_size": 10,
+        "version": "1",
+        "types": ("send_mail",),
+        "started_at": NOW - timedelta(hours=1),
+    }
+    beat = NOW - timedelta(seconds=silent)
+    return WorkerInfo(id=id, last_heartbeat=beat, is_leader=is_leader, **(well | known))
+
+
+def found(picture: Picture) -> list[Finding]:
+    return list(examine(picture, CAPABILITIES))
+
+
+def test_where_everything_is_well_nothing_is_found():
+    assert found(picture()) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "level", "what", "remedy"),
+    [
+        ({"workers": ()}, Level.PROBLEM, "no worker is there, and 3 jobs wait", "onward work"),
+        (
+            {"workers": (worker("vm-1-a", is_leader=True), worker("vm-2-b", silent=31))},
+            Level.PROBLEM,
+            "worker vm-2-b has been silent for 31 s",
+            "onward tick",
+        ),
+        ({"workers": (worker("vm-1-a"),)}, Level.PROBLEM, "no worker leads", "logs"),
+        (
+            {"queues": (queue("mail", pending=2, settings=QueueSettings(paused=True)),)},
+            Level.WARNING,
+            "queue mail is paused, and 2 jobs wait",
+            "onward queues resume mail",
+        ),
+        (
+            {"workers": (worker("vm-1-a", is_leader=True, queues=("video/*",)),)},
+            Level.PROBLEM,
+            "no worker serves queue mail, and 3 jobs wait in it; the workers serve video/*",
+            "--queues mail",
+        ),
+        (
+            {"waiting_types": {"send_mial": 1}},
+            Level.PROBLEM,
+            "no worker has a task 'send_mial', and 1 job of it wait",
+            "deploy",
+        ),
+        (
+            {"queues": (queue("mail", pending=1, waited=301),)},
+            Level.PROBLEM,
+            "the oldest ready job, in queue mail, has waited 5 min",
+            "add workers",
+        ),
+        (
+            {"queues": (queue("mail", pending=1, waited=301, settings=QueueSettings(rate=Rate(1))),)},
+            Level.WARNING,
+            "the queue is limited",
+            "onward queues limit mail",
+        ),
+        ({"wal_bytes": LONG_LOG + 1}, Level.WARNING, "write-ahead log of jobs.db has grown to 64 MB", "lsof jobs.db"),
+        ({"free_bytes": LITTLE_SPACE - 1}, Level.PROBLEM, "only 199 MB are left", "free some space"),
+        ({"queues": (queue("mail", dead_letter=2),)}, Level.WARNING, "2 dead letters", "onward dead list"),
+        (
+            {"info": EngineInfo(engine="Any", server="Any 1", warnings=("beware",))},
+            Level.WARNING,
+            "beware",
+            "",
+        ),
+        (
+            {"workers": (worker("vm-1-a", is_leader=True), worker("vm-2-b", version="2"))},
+            Level.NOTE,
+            "several versions are at work: 1, 2",
+            "",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found_and_only_that(known, level, what, remedy):
+    (finding,) = found(picture(**known))
+    assert finding.level is level
+    assert what in finding.what
+    assert remedy in finding.remedy
+
+
+def test_a_worker_that_has_just_started_need_not_lead_yet():
+    young = worker("vm-1-a", started_at=NOW - timedelta(seconds=1))
+    assert found(picture(workers=(young,))) == []
+
+
+def test_the_work_of_a_paused_queue_is_not_held_against_its_age():
+    old = queue("mail", pending=1, waited=9999, settings=QueueSettings(paused=True))
+    assert [finding.level for finding in found(picture(queues=(old,)))] == [Level.WARNING]
+
+
+def test_the_worst_comes_first():
+    levels = [finding.level for finding in found(picture(free_bytes=1, wal_bytes=LONG_LOG + 1))]
+    assert levels == [Level.PROBLEM, Level.WARNING]
+
+
+def test_an_idle_store_is_well(shop: Cli):
+    said = shop("doctor").ok()
+    assert "ok: nothing is wrong" in said.out
+    assert "survives a power cut" in said.out  # X3
+    told = shop("doctor", "--json").ok().json
+    assert told["ok"] is True
+    assert told["store"]["engine"] == "SQLite"
+    assert told["store"]["schema"] == 1
+    assert told["store"]["durability"].endswith("(synchronous=full)")
+    assert {"wal_bytes", "free_bytes", "leader", "workers", "oldest_ready_seconds"} <= told["store"].keys()
+
+
+def test_work_that_nobody_does_is_a_problem(shop: Cli):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    said = shop("doctor")
+    assert said.code == 1
+    assert "no worker is there, and 1 job wait" in said.out
+    assert "onward tick" in said.out
+    told = shop("doctor", "--json")
+    assert told.code == 1
+    assert told.json["ok"] is False
+    assert told.json["findings"][0]["level"] == "problem"
+
+
+def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeypatch: pytest.MonkeyPatch):
+    async def register(app: App) -> None:
+        await app.engine.heartbeat(WorkerInfo(id="vm-1-a", hostname="vm", pool_size=1, version="1"), [])
+
+    on_store(register)
+    shop("doctor").ok()
+    assert shop("workers", "--json").ok().json["silent"] == []
+    monkeypatch.setattr("onward.cli.picture.is_silent", lambda *_: True)
+    assert "vm-1-a has been silent" in shop("doctor").out
+
+
+def test_a_store_that_is_away_is_a_finding(cli: Cli, at_home):
+    (at_home / "text.db").write_text("not a database, " * 100)
+    said = cli("doctor", "--url", "sqlite:///text.db")
+    assert said.code == 1
+    assert "not an SQLite database" in said.out
+    assert "Traceback" not in said.err
+    told = cli("doctor", "--url", "sqlite:///text.db", "--json")
+    assert (told.code, told.json["ok"]) == (1, False)
+
+
+def test_the_doctor_needs_a_store(cli: Cli):
+    cli("doctor").wrong("which store?")
+    cli("doctor", "--url", "sqlite:///nope.db").failed("there is no database")
+    cli("doctor", "--url", "sqlite:///nope.db", "--max-wait", "x").wrong("no duration")

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onward import App, NewJob
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def three(shop: Cli) -> list[str]:
+    """Three jobs: one completed, one failed, one that waits. Their ids."""
+    done = shop("enqueue", "send_mail", "to=ann").ok().out.strip()
+    bad = shop("enqueue", "broken").ok().out.strip()
+    shop("tick").ok()
+    waits = shop("enqueue", "send_mail", "to=bob", "--delay", "1h", "--org", "acme").ok().out.strip()
+    return [done, bad, waits]
+
+
+def test_jobs_are_listed_newest_first(shop: Cli, three):
+    said = shop("jobs", "list").ok()
+    lines = said.out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == three[::-1]
+    assert "\x1b" not in said.out
+    assert "scheduled" in lines[1]
+    assert "due in" in lines[1]
+
+
+def test_control_characters_of_strangers_do_not_reach_the_terminal(shop: Cli, three):
+    for words in (("jobs", "list"), ("jobs", "show", three[1])):
+        said = shop(*words).ok()
+        assert "\x1b" not in said.out
+        assert "\\x1b[31mcannot work" in said.out
+
+
+def test_a_list_as_json_has_jobs_and_a_cursor(shop: Cli, three):
+    page = shop("jobs", "list", "--json", "-n", "2").ok().json
+    assert [job["id"] for job in page["jobs"]] == [three[2], three[1]]
+    assert page["jobs"][1]["status"] == "failed"
+    assert page["jobs"][0]["org_id"] == "acme"
+    rest = shop("jobs", "list", "--json", "--after", page["after"]).ok().json
+    assert [job["id"] for job in rest["jobs"]] == [three[0]]
+    assert rest["after"] is None
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        (("--state", "failed"), [1]),
+        (("-s", "failed", "-s", "completed"), [1, 0]),
+        (("--queue", "mail"), [2, 0]),
+        (("--type", "broken"), [1]),
+        (("--org", "acme"), [2]),
+        (("--error", "CANNOT"), [1]),
+        (("--newer-than", "1h"), [2, 1, 0]),
+        (("--older-than", "1h"), []),
+    ],
+)
+def test_jobs_are_listed_by_filter(shop: Cli, three, filter, expected):
+    page = shop("jobs", "list", "--json", *filter).ok().json
+    assert [job["id"] for job in page["jobs"]] == [three[at] for at in expected]
+
+
+def test_no_jobs_are_no_error(shop: Cli):
+    said = shop("jobs", "list").ok()
+    assert said.out == ""
+    assert "no jobs" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--state", "runing"), "did you mean 'running'?"),
+        (("--older-than", "soon"), "no duration"),
+        (("--queue", "Not A Queue"), "must be a queue name"),
+        (("--limit", "0"), "--limit"),
+        (("--after", "x"), "after"),
+    ],
+)
+def test_a_filter_that_means_nothing_is_refused(shop: Cli, words, told):
+    shop("jobs", "list", *words).wrong(told)
+
+
+def test_a_job_is_shown_with_its_log_and_errors(shop: Cli):
+    id = shop("enqueue", "render", "path=x", "--org", "acme").ok().out.strip()
+    shop("tick").ok()
+    said = shop("jobs", "show", id).ok()
+    for word in ("completed", "video/acme", '{"path":"x"}', '{"frames":7}', "first line", "50 % half-way"):
+        assert word in said.out
+    job = shop("jobs", "show", id, "--json").ok().json
+    assert job["result"] == {"frames": 7}
+    assert [line["line"] for line in job["log"]] == ["first line"]
+
+
+def test_a_job_is_found_by_queue_and_id_too(shop: Cli, three):
+    assert shop("jobs", "show", f"mail:{three[0]}", "--json").ok().json["id"] == three[0]
+    shop("jobs", "show", f"default:{three[0]}").failed("there is no job")
+
+
+def test_a_job_that_is_not_there_is_told_with_the_next_command(shop: Cli):
+    shop("jobs", "show", "nope").failed("there is no job nope", "try: onward jobs list")
+
+
+def test_a_job_is_cancelled_by_id(shop: Cli, three):
+    assert "1 job cancelled" in shop("jobs", "cancel", three[2], "--reason", "changed my mind").ok().out
+    job = shop("jobs", "show", three[2], "--json").ok().json
+    assert (job["status"], job["last_error"]) == ("cancelled", "changed my mind")
+
+
+def test_what_cannot_be_done_to_a_job_is_said(shop: Cli, three):
+    shop("jobs", "cancel", three[0]).failed("is completed", "it stays as it is", f"onward jobs show {three[0]}")
+    said = shop("jobs", "cancel", three[0], three[2], "--json")
+    assert said.code == 1
+    assert said.json == {
+        "verb": "cancel",
+        "changed": 1,
+        "jobs": [{"queue": "mail", "id": three[2], "before": "scheduled"}],
+    }
+
+
+def test_a_failed_job_is_retried_and_a_finished_one_deleted(shop: Cli, three):
+    assert shop("jobs", "retry", three[1], "--json").ok().json["changed"] == 1
+    assert shop("jobs", "show", three[1], "--json").ok().json["status"] == "pending"
+    shop("jobs", "delete", three[0]).ok()
+    shop("jobs", "show", three[0]).failed("there is no job")
+
+
+def test_nothing_is_done_to_many_without_a_yes(shop: Cli, three, on_store):
+    """Nobody can be asked: the standard input is no terminal."""
+    shop("jobs", "delete", "--all").wrong("3 jobs will be deleted", "--yes")
+    assert on_store(_count) == 3
+    said = shop("jobs", "delete", "--all", "--dry-run").ok()
+    assert said.out == "3 jobs would be deleted\n"
+    assert on_store(_count) == 3
+    assert shop("jobs", "delete", "--all", "--yes").ok().out == "3 jobs deleted\n"
+    assert on_store(_count) == 0
+
+
+async def _count(app: App) -> int:
+    return sum((await app.jobs.count()).values())
+
+
+def test_a_bulk_verb_counts_only_what_it_can_move(shop: Cli, three):
+    assert shop("jobs", "cancel", "--queue", "*", "--dry-run", "--json").ok().json["matching"] == 1
+    assert shop("jobs", "retry", "--state", "completed", "--yes").ok().out == "no job to be made ready again\n"
+
+
+def test_more_jobs_than_one_batch_are_all_moved(shop: Cli, on_store):
+    async def fill(app: App) -> None:
+        await app.enqueue_many([NewJob(type="bulk") for _ in range(2500)])
+
+    on_store(fill)
+    assert shop("jobs", "cancel", "--type", "bulk", "--yes").ok().out == "2 500 jobs cancelled\n"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "delete"])
+def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
+    shop("jobs", verb).wrong("which jobs", "--all")
+    shop("jobs", verb, "some-id", "--queue", "mail").wrong("not both")
+    shop("jobs", verb, "nope").failed("there is no job nope")
+
+
+def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, at_home: Path):
+    cli("jobs", "list", "--url", "sqlite:///typo.db").failed("there is no database", "onward migrate")
+    assert not (at_home / "typo.db").exists()

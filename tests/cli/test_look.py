@@ -1,0 +1,125 @@
+"""Workers, health, top."""
+
+from __future__ import annotations
+
+import io
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from onward import App, QueueInfo, State, WorkerInfo
+from onward.cli.picture import Picture
+from onward.cli.top import frame, rates_of
+from onward.engine.values import EngineInfo
+from onward.worker.health import Vitals
+from tests.cli.conftest import Cli
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+async def register(app: App, id: str = "vm-1-a", hostname: str | None = None) -> None:
+    hostname = hostname or socket.gethostname()
+    info = WorkerInfo(id=id, hostname=hostname, pool_size=4, version="1", types=("send_mail",))
+    await app.engine.heartbeat(info, [])
+
+
+def test_workers_are_listed(shop: Cli, on_store):  # O5
+    assert "no workers" in shop("workers").ok().err
+    on_store(register)
+    lines = shop("workers").ok().out.splitlines()
+    assert lines[1].split()[:4] == ["vm-1-a", "works", "*", "4"]
+    told = shop("workers", "--json").ok().json
+    assert told["workers"][0]["id"] == "vm-1-a"
+    assert told["silent"] == []
+
+
+def test_a_store_that_answers_is_healthy(shop: Cli):
+    assert shop("health").ok().out.startswith("ok: SQLite")
+    assert shop("health", "--json").ok().json["ok"] is True
+
+
+def test_health_can_ask_for_a_worker_on_this_machine(shop: Cli, on_store):
+    shop("health", "--worker").failed("no worker on", "onward workers")
+    on_store(lambda app: register(app, "far-1-a", "elsewhere"))
+    shop("health", "--worker").failed("no worker on")
+    on_store(register)
+    assert "1 worker here" in shop("health", "--worker").ok().out
+    shop("health", "--worker", "--within", "0s").failed("no worker on")
+
+
+def test_ill_health_is_an_exit_code_and_json(cli: Cli, at_home: Path):
+    (at_home / "text.db").write_text("not a database, " * 100)
+    cli("health", "--url", "sqlite:///text.db").failed("not an SQLite database")
+    told = cli("health", "--url", "sqlite:///text.db", "--json")
+    assert (told.code, told.json["ok"]) == (1, False)
+    cli("health", "--url", "sqlite:///nope.db").failed("there is no database")
+    cli("health").wrong("which store?")
+
+
+def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
+    file = at_home / "health.json"
+    cli("health", "--file", str(file)).failed("no worker writes it")
+    Vitals("vm-1-a", polls_every=timedelta(seconds=1), file=file).beat()
+    assert "beats and polls" in cli("health", "--file", str(file)).ok().out
+    cli("health", "--file", str(file), "--within", "0s").failed("last successful")
+    cli("health", "--file", str(file), "--worker").wrong("do not go together")
+
+
+def test_one_frame_can_be_piped(shop: Cli, on_store):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    on_store(register)
+    said = shop("top", "--once").ok()
+    assert "ready 1" in said.out
+    assert "mail" in said.out
+    assert "vm-1-a" in said.out
+    assert "\x1b" not in said.out
+    assert shop("top").ok().out.count("oldest ready") == 1  # nobody could see it move
+
+
+def test_top_needs_a_store(cli: Cli):
+    cli("top", "--once").wrong("which store?")
+    cli("top", "--once", "--url", "sqlite:///nope.db").failed("there is no database")
+
+
+def picture(seconds: float, **completed: int) -> Picture:
+    return Picture(
+        at=NOW + timedelta(seconds=seconds),
+        info=EngineInfo(engine="Any", server="Any 1"),
+        worker_timeout=timedelta(seconds=30),
+        queues=tuple(QueueInfo(name=name, counts={State.COMPLETED: count}) for name, count in completed.items()),
+    )
+
+
+def test_rates_are_what_has_ended_between_two_pictures():
+    assert rates_of([picture(0, mail=10), picture(2, mail=30, video=4)]) == {"mail": 10.0, "video": 2.0}
+    assert rates_of([picture(0, mail=10)]) == {}
+    assert rates_of([picture(0, mail=10), picture(1, mail=3)]) == {"mail": 0.0}  # retention has taken some away
+
+
+def test_a_frame_fits_its_screen():
+    crowd = picture(1, **{f"queue-{number:03}": number for number in range(200)})
+    crowd = msgspec.structs.replace(
+        crowd,
+        workers=tuple(
+            WorkerInfo(id=f"vm-{number}-a", hostname="vm", pool_size=1, version="1", last_heartbeat=NOW, started_at=NOW)
+            for number in range(50)
+        ),
+    )
+    console = Console(width=120, height=30, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(frame([picture(0), crowd], height=30, trouble="the store is away"))
+    lines = captured.get().splitlines()
+    assert len(lines) <= 30
+    assert "queue-199" in captured.get()  # the busiest first
+    assert "more queues" in captured.get()
+    assert "more workers" in captured.get()
+    assert "the store is away" in captured.get()
+
+
+@pytest.mark.parametrize("words", [("top", "--interval", "x"), ("workers", "--nope"), ("health", "--within", "x")])
+def test_what_means_nothing_is_refused(shop: Cli, words):
+    shop(*words).wrong("Error")

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from tests.cli.conftest import Cli
+
+URL = ("--url", "sqlite:///fresh.db")
+
+
+def test_a_store_is_brought_up_to_date_once(cli: Cli):  # O9
+    assert cli("migrate", "--json", *URL).ok().json == {"schema": 1, "changed": True}
+    assert cli("migrate", "--json", *URL).ok().json == {"schema": 1, "changed": False}
+    assert "up to date" in cli("migrate", *URL).ok().out
+
+
+def test_a_check_changes_nothing(cli: Cli, at_home: Path):  # O9
+    cli("migrate", "--check", *URL).failed("not up to date", "onward migrate")
+    assert not (at_home / "fresh.db").exists()
+    cli("migrate", *URL).ok()
+    assert cli("migrate", "--check", *URL).ok().out.endswith("schema 1, up to date\n")
+
+
+def test_the_sql_applied_by_hand_is_the_schema(cli: Cli, at_home: Path):  # O9
+    script = cli("migrate", "--sql", *URL).ok().out
+    assert not (at_home / "fresh.db").exists()
+    with sqlite3.connect(at_home / "fresh.db") as connection:
+        connection.executescript(script)
+    connection.close()
+    cli("migrate", "--check", *URL).ok()
+    cli("enqueue", "anything", *URL).ok()
+
+
+def test_a_newer_schema_is_refused(cli: Cli, at_home: Path):  # O9
+    cli("migrate", *URL).ok()
+    with sqlite3.connect(at_home / "fresh.db") as connection:
+        connection.execute("insert into onward_migration values (99, 'from_the_future', 'x', 0)")
+    connection.close()
+    for words in (("migrate",), ("migrate", "--check"), ("jobs", "list")):
+        cli(*words, *URL).failed("has schema 99", "upgrade Onward")
+
+
+def test_sql_and_check_do_not_go_together(cli: Cli):
+    cli("migrate", "--sql", "--check", *URL).wrong("do not go together")
+
+
+def test_an_engine_with_a_schema_of_its_own_has_no_sql(cli: Cli, at_home: Path):
+    (at_home / "foreign.py").write_text(
+        "from onward import App\n"
+        "from onward.engine.capabilities import NATIVE, Capabilities, Feature\n"
+        "class Foreign:\n"
+        "    capabilities = Capabilities(engine='Foreign', features=dict.fromkeys(Feature, NATIVE), folds={})\n"
+        "    def describe(self): return {'engine': 'Foreign'}\n"
+        "    async def close(self): pass\n"
+        "app = App(engine=Foreign())\n"
+    )
+    cli("migrate", "--sql", "--app", "foreign").failed("a schema of its own")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import SHOP, Cli
+
+
+def test_an_app_is_named_by_module_and_name(cli: Cli):
+    for named in ("shop:app", "shop", "shop.py", "shop.py:app", "./shop.py:app"):
+        cli("enqueue", "send_mail", "to=ann", "--app", named).ok()
+
+
+def test_an_app_in_a_package_is_found(cli: Cli, at_home: Path):
+    (at_home / "pack").mkdir()
+    (at_home / "pack" / "inner.py").write_text(SHOP)
+    cli("enqueue", "send_mail", "to=ann", "--app", "pack.inner:app").ok()
+    cli("enqueue", "send_mail", "to=ann", "--app", "pack/inner.py:app").ok()
+
+
+def test_options_come_before_the_environment(cli: Cli, monkeypatch: pytest.MonkeyPatch):  # X1
+    monkeypatch.setenv("ONWARD_URL", "sqlite:///other.db")
+    monkeypatch.setenv("ONWARD_APP", "shop:app")
+    assert "jobs.db" in cli("migrate").ok().out
+    assert "third.db" in cli("migrate", "--url", "sqlite:///third.db").ok().out
+    monkeypatch.delenv("ONWARD_APP")
+    assert "other.db" in cli("migrate").ok().out
+
+
+def test_an_app_without_a_url_takes_the_one_given(cli: Cli, at_home: Path):
+    (at_home / "open_shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
+    words = ("--app", "open_shop:app", "--url", "sqlite:///given.db")
+    cli("enqueue", "send_mail", "to=ann", *words).ok()
+    assert "1 job run" in cli("tick", *words).ok().out
+    assert (at_home / "given.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("shopp:app", "did you mean 'shop'?"),
+        ("shop:aap", "did you mean 'app'?"),
+        ("shop:other", "is a int, not an onward.App"),
+        ("no.such.place:app", "there is no module 'no'"),
+        (":app", "names no app"),
+    ],
+)
+def test_an_app_that_is_not_there_is_answered_with_what_is(cli: Cli, named, told):
+    cli("jobs", "list", "--app", named).wrong(told)
+
+
+def test_an_app_that_cannot_be_imported_is_told_with_its_place(cli: Cli, at_home: Path):
+    (at_home / "sick.py").write_text("import shop\n\nraise RuntimeError('no settings')\n")
+    cli("tick", "--app", "sick").failed(
+        "importing sick failed: RuntimeError: no settings", "sick.py, line 3", "--debug"
+    )
+    (at_home / "needy.py").write_text("import not_installed_anywhere\n")
+    cli("tick", "--app", "needy").failed("importing needy failed: ModuleNotFoundError", "not_installed_anywhere")
+    (at_home / "leaving.py").write_text("raise SystemExit(0)\n")
+    cli("tick", "--app", "leaving").failed("importing leaving failed: SystemExit")
+
+
+def test_debug_shows_the_traceback(cli: Cli, at_home: Path):
+    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
+    said = cli("tick", "--app", "sick", "--debug")
+    assert said.code == 1
+    assert "Traceback" in said.err
+    assert "RuntimeError: no settings" in said.err
+
+
+def test_neither_app_nor_url_is_answered_with_both_ways(cli: Cli):
+    cli("jobs", "list").wrong("which store?", "--url", "ONWARD_APP")
+    for words in (("work",), ("tick",)):
+        cli(*words, "--url", "sqlite:///jobs.db").wrong("which app?", "ONWARD_APP")
+
+
+def test_an_app_that_names_its_store_cannot_be_given_another(cli: Cli):
+    cli("tick", "--app", "shop", "--url", "sqlite:///another.db").wrong("names its own store", "leave --url out")
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "told"),
+    [
+        ("postgresql://me:secret@nowhere/db", 2, "not in this version"),
+        ("sqlit:///jobs.db", 2, "did you mean sqlite://?"),
+        ("jobs.db", 2, "must be a URL"),
+        ("sqlite:///no/such/folder/jobs.db", 1, "the folder"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_told_with_the_remedy(cli: Cli, url, code, told):
+    said = cli("migrate", "--url", url).failed(told, code=code)
+    assert "secret" not in said.err
+
+
+def test_a_file_that_is_no_database_is_told(cli: Cli, at_home: Path):
+    (at_home / "text.db").write_text("not a database, " * 100)
+    cli("jobs", "list", "--url", "sqlite:///text.db").failed("not an SQLite database", "try:")
