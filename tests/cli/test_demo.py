@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import pytest
+
+from onward import Job, State
+from onward.cli.demo.account import settle_up
+from onward.cli.demo.kinds import ATTEMPTS, CRASHER, KINDS, POISON, Kind
+from onward.cli.demo.ledger import Entry, Ledger, read
+from tests.cli.conftest import Cli
+
+QUICK = KINDS[0]
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def stored(kind: Kind, state: State | None = None) -> Job:
+    return Job(
+        id=f"{kind.name}-1", type=kind.name, queue=kind.name, status=state or kind.ends, created_at=NOW, updated_at=NOW
+    )
+
+
+def wrote(kind: Kind, *, begun: int = 1, done: int = 0) -> list[Entry]:
+    id = f"{kind.name}-1"
+    return [
+        *(Entry(job=id, kind=kind.name, done=False, attempt=1, pid=1) for _ in range(begun)),
+        *(Entry(job=id, kind=kind.name, done=True, attempt=1, pid=1) for _ in range(done)),
+    ]
+
+
+def amiss(kind: Kind, job: Job | None, entries: Iterable[Entry]) -> tuple[str, ...]:
+    return settle_up({f"{kind.name}-1": kind}, {job.id: job} if job else {}, entries).amiss
+
+
+def test_jobs_that_ended_as_they_must_are_accounted_for():
+    assert amiss(QUICK, stored(QUICK), wrote(QUICK, done=1)) == ()
+    assert amiss(POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS)) == ()
+    assert amiss(CRASHER, stored(CRASHER), wrote(CRASHER, begun=2)) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "job", "entries", "told"),
+    [
+        (QUICK, None, wrote(QUICK, done=1), "is gone from the store"),
+        (QUICK, stored(QUICK, State.PENDING), [], "is pending, and should be completed"),
+        (QUICK, stored(QUICK, State.DEAD_LETTER), wrote(QUICK), "is dead_letter, and should be completed"),
+        (QUICK, stored(QUICK), wrote(QUICK), "its work was never done"),
+        (POISON, stored(POISON, State.COMPLETED), wrote(POISON, begun=3, done=1), "should be dead_letter"),
+        (POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS - 1), "given up after 2 of 3 runs"),
+        (POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS, done=1), "but its work was done"),
+    ],
+)
+def test_a_job_that_is_lost_or_wrong_is_found(kind, job, entries, told):  # X3
+    (found,) = amiss(kind, job, entries)
+    assert told in found
+
+
+def test_work_that_nobody_enqueued_is_found():
+    (found,) = settle_up({}, {}, wrote(QUICK)).amiss
+    assert "never enqueued" in found
+
+
+def test_work_done_twice_is_counted_and_not_called_lost():
+    account = settle_up({"quick-1": QUICK}, {"quick-1": stored(QUICK)}, wrote(QUICK, begun=2, done=2))
+    assert (account.amiss, account.repeated, account.runs, account.jobs) == ((), 1, 2, 1)
+
+
+def test_the_ledger_keeps_what_several_hands_write(tmp_path):
+    path = tmp_path / "ledger"
+    first, second = Ledger(path), Ledger(path)
+    first.write("a", "quick", 1, done=False)
+    second.write("b", "quick", 1, done=False)
+    first.write("a", "quick", 1, done=True)
+    assert [(entry.job, entry.done) for entry in read(path)] == [("a", False), ("b", False), ("a", True)]
+    first.close()
+    second.close()
+
+
+def test_the_demo_loses_nothing_though_workers_are_killed(cli: Cli):  # X3
+    said = cli("demo", "--jobs", "40", "--workers", "2", "--json").ok()
+    assert said.json["ok"] is True
+    assert said.json["jobs"] == sum(kind.number(40) for kind in KINDS)
+    assert said.json["amiss"] == []
+    kinds = {kind["kind"]: kind for kind in said.json["kinds"]}
+    assert kinds["poison"]["states"] == {"dead_letter": 1}
+    assert kinds["crasher"]["states"] == {"dead_letter": 1}
+    assert kinds["crasher"]["runs"] == 2  # once in company, once alone
+    assert "a job has killed its process" in said.err
+    assert "found out" in said.err
+
+
+def test_the_demo_refuses_sizes_that_make_no_sense(cli: Cli):
+    cli("demo", "--jobs", "1").wrong("--jobs")
+    cli("demo", "--workers", "1").wrong("--workers")
+
+
+def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+    """The story is told by somebody else here, who lost a job."""
+
+    class Sad:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        async def run(self) -> object:
+            return settle_up({"quick-1": QUICK}, {}, [])
+
+    monkeypatch.setattr("onward.cli.demo.story.Story", Sad)
+    said = cli("demo")
+    assert said.code == 1
+    assert "1 job of 1 NOT accounted for" in said.out
+    assert "is gone from the store" in said.out
+    assert "workers.log" in said.err

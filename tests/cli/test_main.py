@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from onward.cli import completion, screen
+from onward.cli.main import onward
+from onward.cli.trouble import trouble_of
+from onward.errors import StoreUnavailable
+from tests.cli.conftest import Cli
+
+COMMANDS = [
+    "work", "tick", "enqueue", "jobs", "queues", "dead", "top", "workers", "doctor", "health", "migrate", "demo",
+    "version",
+]  # fmt: skip
+
+
+def test_help_names_every_command_and_imports_no_driver_and_no_app(at_home):
+    (at_home / "loud.py").write_text("raise SystemExit('the app was imported')\n")
+    code = (
+        "import sys\n"
+        "from onward.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print(*(name for name in sys.modules if name.split('.')[0] in {'sqlite3', 'psycopg', 'redis'}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"],
+        env={"ONWARD_APP": "loud:app", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    *help, drivers = done.stdout.split("\n")[:-1]
+    assert drivers == ""
+    for command in COMMANDS:
+        assert any(line.split()[:1] == [command] for line in help)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(cli: Cli, command):
+    assert "Usage: onward " in cli(command, "--help").ok().out
+    assert "Usage: onward " in cli(command, "-h").ok().out
+
+
+def test_the_version_is_told(cli: Cli):
+    assert cli("version").ok().out.startswith("onward 0.")
+    assert cli("--version").ok().out == cli("version").ok().out
+
+
+@pytest.mark.parametrize(
+    "words", [("nope",), ("jobs", "nope"), ("jobs", "list", "--nope"), ("jobs", "show"), ("version", "x")]
+)
+def test_what_is_no_command_is_refused(cli: Cli, words):
+    cli(*words).wrong("Error")
+
+
+def test_colour_is_for_terminals_only(shop: Cli, monkeypatch: pytest.MonkeyPatch):
+    shop("enqueue", "broken").ok()
+    for words in (("jobs", "list"), ("queues", "list"), ("doctor",), ("top", "--once"), ("jobs", "show", "nope")):
+        said = shop(*words)
+        assert "\x1b" not in said.out + said.err
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert screen.output().color_system is not None
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert screen.output().no_color
+
+
+def test_text_of_strangers_is_shown_not_sent():
+    assert screen.clean("a\x1b[2Jb\r\nc\u202e") == "a\\x1b[2Jb\\r\\nc\\u202e"
+    assert screen.clean("grüße 日本") == "grüße 日本"
+    assert screen.clean_lines("one\ntwo\x07") == "one\ntwo\\x07"
+
+
+def test_a_bug_is_called_one_without_a_traceback(shop: Cli, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("a surprise")
+
+    monkeypatch.setattr("onward.cli.jobs.show_page", broken)
+    said = shop("jobs", "list")
+    assert said.code == 1
+    assert "RuntimeError: a surprise" in said.err
+    assert "bug in Onward" in said.err
+    assert "Traceback" not in said.err
+    assert "Traceback" in shop("jobs", "list", "--debug").err
+
+
+@pytest.mark.parametrize(
+    ("engine", "start"), [("PostgreSQL", "pg_ctl start"), ("BullMQ", "redis-server"), ("SQLite", "doctor")]
+)
+def test_an_unreachable_store_is_answered_with_what_to_start(engine, start):
+    trouble = trouble_of(StoreUnavailable("no answer"), engine)
+    assert (trouble.code, trouble.cause) == (1, "no answer")
+    assert start in trouble.remedy
+
+
+def complete(*words: str) -> list[str]:
+    """Press the tab key behind some words."""
+    typed = " ".join(("onward", *words))
+    environment = {"_ONWARD_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words))}
+    return CliRunner().invoke(onward, [], env=environment, prog_name="onward").stdout.split()
+
+
+def test_queues_tasks_and_states_are_completed(shop: Cli):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    assert complete("jobs", "list", "--state", "dead") == ["dead_letter"]
+    assert complete("queues", "pause", "ma") == ["mail"]
+    assert complete("enqueue", "send") == ["send_mail"]
+
+
+def test_completion_is_silent_where_it_knows_nothing(cli: Cli, at_home):
+    assert complete("queues", "pause", "ma") == []
+    assert completion.states()
+    assert not list(at_home.glob("*.db"))

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from onward.cli.reload import changes, snapshot
+from onward.cli.work import read_queues
+from tests.cli.conftest import SHOP, Cli
+
+Spawn = Callable[..., "subprocess.Popen[str]"]
+
+
+def eventually(happens: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
+    """Wait for something in another process."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline, f"{what} has not come about"
+        time.sleep(0.05)
+
+
+def test_a_tick_promotes_runs_and_reports(shop: Cli):  # H7
+    shop("enqueue", "send_mail", "to=ann").ok()
+    shop("enqueue", "broken").ok()
+    shop("enqueue", "send_mail", "to=bob", "--delay", "1ms").ok()
+    report = shop("tick", "--json").ok().json
+    assert report["ok"] is True
+    assert (report["claimed"], report["completed"], report["failed"], report["promoted"]) == (3, 2, 1, 1)
+    assert shop("tick").ok().out == "0 jobs run\n"
+
+
+def test_a_tick_runs_at_most_so_many(shop: Cli):  # H7
+    for _ in range(3):
+        shop("enqueue", "send_mail", "to=ann").ok()
+    assert shop("tick", "--limit", "2").ok().out == "2 jobs run, 2 completed\n"
+    shop("tick", "--limit", "0").wrong("--limit")
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["*"], ("*",)),
+        (["mail/*,video"], ("mail/*", "video")),
+        (["mail/*", "video"], ("mail/*", "video")),
+        (["mail/*,video=2"], {"mail/*": 7, "video": 2}),
+    ],
+)
+def test_queues_are_read_with_their_shares(texts, expected):
+    assert read_queues(texts, 7) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--queues", "Not A Queue"), "must be a queue name"),
+        (("--queues", "video=many"), "video=2"),
+        (("--queues", ","), "no queue was named"),
+        (("--concurrency", "0"), "--concurrency"),
+        (("--processes", "0"), "--processes"),
+        (("--lease", "0s"), "more than 0"),
+        (("--lease", "x"), "no duration"),
+        (("--log", "xml"), "--log"),
+        (("shop:app", "--app", "shop:app"), "given twice"),
+    ],
+)
+def test_a_worker_told_nonsense_does_not_start(shop: Cli, words, told):
+    shop("work", *words).wrong(told)
+
+
+def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(shop: Cli, at_home: Path):
+    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
+    shop("work", "--app", "sick", "--processes", "2").failed("importing sick failed")
+
+
+def test_a_worker_runs_jobs_and_stops_in_good_order(shop: Cli, spawn: Spawn):  # X3
+    worker = spawn("work", "shop:app", "--log", "json", "--grace", "5s")
+    said = shop("enqueue", "send_mail", "to=ann", "count=2", "--wait", "--timeout", "60s").ok()
+    assert json.loads(said.out) == "2 to ann"
+    failed = shop("enqueue", "broken", "--wait", "--timeout", "60s")
+    failed.failed("ended as failed", "onward jobs show")
+    told = shop("enqueue", "broken", "--wait", "--timeout", "60s", "--json")
+    assert told.code == 1
+    assert told.json["status"] == "failed"
+    assert told.json["error"].startswith("DoNotRetry")
+    shop("enqueue", "unheard_of", "--url", "sqlite:///jobs.db").ok()
+    assert "1 worker here" in shop("health", "--worker").ok().out
+    worker.terminate()
+    out, err = worker.communicate(timeout=60)
+    assert (worker.returncode, out) == (0, "")
+    lines = [json.loads(line) for line in err.splitlines()]
+    store = next(line for line in lines if line["message"] == "store")
+    assert "survives a power cut" in store["durability"]
+    assert {"worker started", "job completed", "worker stopped"} <= {line["message"] for line in lines}
+    assert shop("workers", "--json").ok().json["workers"] == []
+
+
+def test_a_warning_is_given_for_a_task_that_no_worker_has(shop: Cli, spawn: Spawn):
+    spawn("work", "shop:app", "--queues", "mail")
+    eventually(lambda: shop("workers", "--json").json["workers"], "a worker")
+    said = shop("enqueue", "send_mial", "--queue", "mail", "--url", "sqlite:///jobs.db").ok()
+    assert "did you mean 'send_mail'?" in said.err
+    said = shop("enqueue", "send_mail", "to=ann", "--queue", "other").ok()
+    assert "no worker serves the queue other" in said.err
+
+
+def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
+    supervisor = spawn("work", "shop:app", "--processes", "2", "--queues", "mail,video/*=3", "--lease", "2s")
+
+    def workers() -> list[dict[str, object]]:
+        listed: list[dict[str, object]] = shop("workers", "--json").ok().json["workers"]
+        return listed
+
+    eventually(lambda: len(workers()) == 2, "two workers")
+    assert {worker["pool_size"] for worker in workers()} == {103}
+    victim = int(str(workers()[0]["id"]).split("-")[-2])
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: len([one for one in workers() if f"-{victim}-" not in str(one["id"])]) == 2, "a new worker")
+    supervisor.send_signal(signal.SIGINT)
+    supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 0
+
+
+def test_a_changed_source_file_starts_the_worker_afresh(shop: Cli, spawn: Spawn, at_home: Path):
+    reloader = spawn("work", "shop:app", "--reload")
+    assert shop("enqueue", "send_mail", "to=ann", "--wait", "--timeout", "60s").ok().json == "1 to ann"
+    (at_home / "shop.py").write_text("this is no python\n")
+    eventually(
+        lambda: not shop("workers", "--json", "--url", "sqlite:///jobs.db").json["workers"], "the broken worker's end"
+    )
+    (at_home / "shop.py").write_text(SHOP.replace("{count} to {to}", "again {count} to {to}"))
+    assert shop("enqueue", "send_mail", "to=ann", "--wait", "--timeout", "60s").ok().json == "again 1 to ann"
+    reloader.terminate()
+    reloader.communicate(timeout=60)
+    assert reloader.returncode == 0
+
+
+def test_changes_are_seen_in_source_files_only(at_home: Path):
+    (at_home / ".venv").mkdir()
+    (at_home / "env").mkdir()
+    (at_home / "env" / "pyvenv.cfg").touch()
+    before = snapshot(at_home)
+    for name in (".venv/a.py", "env/b.py", "notes.txt"):
+        (at_home / name).touch()
+    assert changes(before, snapshot(at_home)) == set()
+    (at_home / "new.py").touch()
+    assert changes(before, snapshot(at_home)) == {str(at_home / "new.py")}
+    before = snapshot(at_home)
+    os.utime(at_home / "shop.py", ns=(1, 1))
+    (at_home / "new.py").unlink()
+    assert changes(before, snapshot(at_home)) == {str(at_home / "new.py"), str(at_home / "shop.py")}
