@@ -5,6 +5,7 @@
     OnwardError
     ├── InvalidJob            a field of a job, queue or setting breaks a rule; nothing was written
     │   └── PayloadTooLarge
+    ├── EngineNotIncluded     the URL names an engine that this version does not have
     ├── Unsupported           the engine cannot do what was asked; nothing was written
     ├── ClaimLost             the caller no longer holds the job it wanted to finish
     ├── JobNotFound
@@ -56,6 +57,10 @@ class PayloadTooLarge(InvalidJob):
         self.limit = limit
         mebi = 1024 * 1024
         self.args = (f"Job payload size {size / mebi:.1f} MB exceeds limit of {limit / mebi:.1f} MB",)
+
+
+class EngineNotIncluded(OnwardError):
+    """The URL names an engine that this version of Onward does not have."""
 
 
 class Unsupported(OnwardError):

@@ -20,7 +20,8 @@ from onward.engine.capabilities import Capabilities, Feature, absent
 from onward.engine.observed import Observation
 from onward.engine.values import GroupBy, WorkerInfo
 from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
-from onward.engines.urls import EngineNotIncluded, open_engine
+from onward.engines.urls import open_engine
+from onward.errors import EngineNotIncluded
 from onward.job import NewJob
 
 # Opening

@@ -15,8 +15,8 @@ from typing import Final
 import typer
 
 from onward.cli import screen
-from onward.engines.urls import EngineNotIncluded
 from onward.errors import (
+    EngineNotIncluded,
     InvalidJob,
     JobFailed,
     JobNotFound,

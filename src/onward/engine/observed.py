@@ -6,6 +6,7 @@ written here once (X1).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,6 +59,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 Observer = Callable[[Observation], None]
 
+log = logging.getLogger("onward.engine")
+
 
 class ObservedEngine:
     """An engine, with the rules kept and the verbs observed."""
@@ -81,16 +84,21 @@ class ObservedEngine:
             yield
             return
         started = time.perf_counter()
+        error: str | None = None
         try:
             yield
-        except BaseException as error:
-            self.observer(
-                Observation(
-                    verb=verb, seconds=time.perf_counter() - started, count=count, error=type(error).__qualname__
-                )
-            )
+        except BaseException as raised:
+            error = type(raised).__qualname__
             raise
-        self.observer(Observation(verb=verb, seconds=time.perf_counter() - started, count=count))
+        finally:
+            self._tell(Observation(verb=verb, seconds=time.perf_counter() - started, count=count, error=error))
+
+    def _tell(self, observation: Observation) -> None:
+        try:
+            if self.observer is not None:
+                self.observer(observation)
+        except Exception:  # what was done is done, whoever watched
+            log.exception("an observer failed at %s", observation.verb)
 
     # Session
 
@@ -188,6 +196,8 @@ class ObservedEngine:
                     self.capabilities.require(Feature.RESULTS)
 
     def _check_request(self, request: ClaimRequest) -> None:
+        rules.check_at_least("slots", request.slots, 0)
+        rules.check_at_least("ahead", request.ahead, 0)
         for pattern in request.queues:
             rules.check_pattern(pattern)
             if pattern.endswith("*"):

@@ -236,6 +236,19 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     failed_count: int | None = None
     cancelled: timedelta | None = timedelta(days=7)
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be kept to."""
+        for field in ("completed", "failed", "cancelled"):
+            age = getattr(self, field)
+            if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
+                raise InvalidJob(
+                    f"retention.{field}", age, "must be a timedelta of zero or more, or None: until purged"
+                )
+        for field in ("completed_count", "failed_count"):
+            kept = getattr(self, field)
+            if kept is not None and (type(kept) is not int or kept < 0):
+                raise InvalidJob(f"retention.{field}", kept, "must be a whole number of at least 0, or None: all")
+
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue is told to do."""

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from onward.clock import Clock
 from onward.engine.contract import Engine
-from onward.errors import InvalidJob, OnwardError
+from onward.errors import EngineNotIncluded, InvalidJob
 
 _TO_COME: Final = {
     "postgres": "PostgreSQL",
@@ -33,10 +33,6 @@ _TO_COME: Final = {
     "pgmq+postgresql": "PGMQ",
 }
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
-
-
-class EngineNotIncluded(OnwardError):
-    """The URL names an engine that this version of Onward does not have."""
 
 
 def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
