@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import pytest
 
 from onward.app import App
 from onward.engine.values import JobFilter
+from onward.errors import StoreBusy
 from onward.job import Job
 from onward.lifecycle import State
 from tests.chaos.labourer import LEASE, make_app
@@ -40,7 +41,7 @@ class Site:
     app: App
     random: random.Random
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    stopped: list[tuple[float, subprocess.Popen[bytes]]] = field(default_factory=list)
+    stopped: list[subprocess.Popen[bytes]] = field(default_factory=list)
     kills: int = 0
     stops: int = 0
 
@@ -60,20 +61,28 @@ class Site:
         self.kills += 1
         self.hire()
 
-    def stop(self, until: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Let a worker sleep past its lease; another is hired meanwhile."""
         victim = self.workers.pop(self.random.randrange(len(self.workers)))
         victim.send_signal(signal.SIGSTOP)
         self.stops += 1
-        self.stopped.append((until, victim))
+        self.stopped.append(victim)
         self.hire()
+        asyncio.get_running_loop().call_later(seconds, self.wake, victim)
 
-    def wake(self, now: float) -> None:
-        """Let those go on whose time it is. They do not know what they have missed."""
-        for entry in [entry for entry in self.stopped if entry[0] <= now]:
-            self.stopped.remove(entry)
-            entry[1].send_signal(signal.SIGCONT)
-            self.workers.append(entry[1])
+    def wake(self, victim: subprocess.Popen[bytes]) -> None:
+        """Let a worker go on that does not know what it has missed."""
+        victim.send_signal(signal.SIGCONT)
+        self.stopped.remove(victim)
+        self.workers.append(victim)
+
+    async def enqueue(self) -> None:
+        """Add a job, and again if a worker was put to sleep with the store's lock in its hand."""
+        task = self.app.tasks[self.random.choice(("labour", "toil"))]
+        while True:
+            with suppress(StoreBusy):
+                await task.enqueue(seconds=self.random.uniform(0, 1.5))
+                return
 
     def dismiss(self) -> None:
         """End all workers, in good order."""
@@ -129,30 +138,25 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         try:
             yield site
         finally:
-            for worker in [*site.workers, *(stopped for _, stopped in site.stopped)]:
+            for worker in [*site.workers, *site.stopped]:
                 worker.kill()
                 worker.wait()
 
 
 async def rampage(site: Site, *, kills: int, jobs: int, workers: int = 4) -> None:
     """Kill and stop workers at random moments while jobs come in, then wait for all jobs to end."""
-    loop = asyncio.get_running_loop()
     for _ in range(workers):
         site.hire()
     each, left = -(-jobs // kills), jobs
     while site.kills < kills:
         for _ in range(min(each, left)):
-            task = site.app.tasks[site.random.choice(("labour", "toil"))]
-            await task.enqueue(seconds=site.random.uniform(0, 1.5))
+            await site.enqueue()
             left -= 1
         await asyncio.sleep(site.random.uniform(0.1, 1.0))
-        site.wake(loop.time())
         if len(site.stopped) < 2 and site.random.random() < 0.2:
-            site.stop(until=loop.time() + LEASE.total_seconds() + site.random.uniform(0.5, 2))
+            site.stop(LEASE.total_seconds() + site.random.uniform(0.5, 2))
         site.kill()
-    while site.stopped:
-        await asyncio.sleep(0.1)
-        site.wake(loop.time())
+    await eventually(lambda: not site.stopped, within=60)
     await eventually(site.all_ended, within=300)
     site.dismiss()
 
