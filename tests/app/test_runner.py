@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from onward import App, Backoff, Cancel, DoNotRetry, InvalidJob, JobContext, Snooze
+from onward import App, Backoff, Cancel, DoNotRetry, InvalidJob, JobContext, Snooze, StoreUnavailable
 from onward.clock import ManualClock
+from onward.context import RunState
 from onward.engine.values import Claim
 from onward.job import JobRef
 from onward.lifecycle import Interrupted, Raised, Returned, Snoozed, Stopped
@@ -514,6 +516,74 @@ async def test_progress_and_lines_are_checked_where_they_are_said(app: App):
         context.log("a\0b")
     with pytest.raises(InvalidJob, match="progress message"):
         context.progress(1, "\ud800")
+
+
+def test_only_the_newest_thousand_lines_are_held(app: App):  # B8
+    state = RunState(claim())
+    for number in range(1500):
+        state.note(line=str(number))
+    assert state.take_notes() == (None, None, [str(number) for number in range(500, 1500)])
+    assert not state.has_notes
+
+
+async def test_a_run_is_over_when_all_that_it_said_has_arrived(
+    app: App, runner: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    sending, go_on = asyncio.Event(), asyncio.Event()
+    arrived: list[str] = []
+
+    async def report(claim: Claim, *, progress: int | None, message: str | None, lines: Sequence[str]) -> bool:
+        sending.set()
+        await go_on.wait()
+        arrived.extend(lines)
+        return True
+
+    monkeypatch.setattr(app.engine, "report", report)
+
+    @app.task
+    async def handler(context: JobContext) -> None:
+        context.log("one")
+        await sending.wait()
+
+    run = asyncio.create_task(runner.run(claim()))
+    await sending.wait()
+    await asyncio.wait([run], timeout=0.01)
+    assert not run.done()
+    go_on.set()
+    assert await run == Returned()
+    assert arrived == ["one"]
+
+
+async def test_a_report_that_cannot_be_stored_does_not_fail_the_run(
+    app: App, runner: Runner, monkeypatch: pytest.MonkeyPatch
+):
+    async def report(*_: Any, **__: Any) -> bool:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(app.engine, "report", report)
+
+    @app.task
+    async def handler(context: JobContext) -> str:
+        context.log("lost")
+        return "done"
+
+    assert await runner.run(claim()) == Returned('"done"')
+
+
+async def test_a_report_that_finds_the_claim_lost_stops_the_handler(
+    app: App, runner: Runner, monkeypatch: pytest.MonkeyPatch
+):  # X3
+    async def report(*_: Any, **__: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(app.engine, "report", report)
+
+    @app.task
+    async def handler(context: JobContext) -> None:
+        context.log("anybody there?")
+        await asyncio.Event().wait()
+
+    assert await runner.run(claim()) == Interrupted()
 
 
 # Around the run
