@@ -30,7 +30,7 @@ from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
-from onward.worker.holdings import Held, Holdings, Stage
+from onward.worker.holdings import LOST, Held, Holdings
 from onward.worker.pool import Pool
 from onward.worker.service import STORE_AWAY, Bell, tell_trouble
 from onward.worker.settler import Settler
@@ -289,7 +289,7 @@ class Claimer:
         room = self._room()
         while self._ahead and len(starts) < room:
             held = self._ahead.popleft()
-            if held.stage is not Stage.LOST:
+            if held.stage is not LOST:
                 starts.append(held)
         return starts
 
@@ -356,7 +356,7 @@ class Claimer:
             self._release(self._pool.line.pop())
 
     def _release(self, held: Held) -> None:
-        if held.stage is not Stage.LOST:
+        if held.stage is not LOST:
             self._settler.add(held, Release())
 
     async def _recover(self, settlements: tuple[Settlement, ...], error: Exception) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from typing import Final
 
 from onward.engine.values import Claim, Token
 from onward.job import JobRef
@@ -24,6 +25,13 @@ class Stage(enum.Enum):
     """It is somebody else's, or nobody's: whatever its handler says is dropped."""
 
 
+# By name: looking a member up on its class takes longer than all else that is done with it for a job.
+WAITING: Final = Stage.WAITING
+RUNNING: Final = Stage.RUNNING
+SETTLING: Final = Stage.SETTLING
+LOST: Final = Stage.LOST
+
+
 class Held:
     """A claim in this worker's hands."""
 
@@ -33,7 +41,7 @@ class Held:
         self.claim = claim
         self.asked_at = asked_at
         """When the claim was asked for, by the loop's clock: before the store could have made it."""
-        self.stage = Stage.WAITING
+        self.stage: Stage = WAITING
 
 
 class Holdings:
@@ -67,12 +75,10 @@ class Holdings:
 
     def running(self) -> list[Held]:
         """List what has begun and not ended."""
-        return [held for held in self._held.values() if held.stage is Stage.RUNNING]
+        return [held for held in self._held.values() if held.stage is RUNNING]
 
     def held_before(self, moment: float) -> tuple[JobRef, ...]:
         """Name the jobs that have been held since before a moment of the loop's clock and are not being settled."""
         return tuple(
-            held.claim.ref
-            for held in self._held.values()
-            if held.asked_at < moment and held.stage is not Stage.SETTLING
+            held.claim.ref for held in self._held.values() if held.asked_at < moment and held.stage is not SETTLING
         )

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from onward.engine.values import Claim, Token
 from onward.lifecycle import Failure, Outcome, Raised, Release, Result, decide
-from onward.worker.holdings import Held, Stage
+from onward.worker.holdings import LOST, RUNNING, Held
 
 log = logging.getLogger("onward.worker")
 
@@ -128,7 +128,7 @@ class Pool:
             now = turn = loop.time()
             while line:
                 held = line.popleft()
-                if held.stage is Stage.LOST:
+                if held.stage is LOST:
                     continue
                 claim = held.claim
                 if claim.start_within is not None and now - held.asked_at > claim.start_within:
@@ -138,7 +138,7 @@ class Pool:
                     self.wake()
                 if self._working_since is None:
                     self._working_since = now
-                held.stage = Stage.RUNNING
+                held.stage = RUNNING
                 self.busy += 1
                 result: Result | None
                 try:

@@ -17,7 +17,7 @@ from onward.engine.contract import Work
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
-from onward.worker.holdings import Held, Holdings, Stage
+from onward.worker.holdings import LOST, SETTLING, Held, Holdings
 
 log = logging.getLogger("onward.job")
 
@@ -46,14 +46,14 @@ class Settler:
             self._holdings.tally["complete"] += 1
             self.on_outcome()
             return
-        if held.stage is Stage.LOST:
+        if held.stage is LOST:
             if type(outcome) is not Release:  # a handler that was stopped had nothing to say
                 self._holdings.tally["stale_rejections"] += 1
             self.on_outcome()
             return
-        if held.stage is Stage.SETTLING:
+        if held.stage is SETTLING:
             return  # given up for dead before; a late word changes nothing
-        held.stage = Stage.SETTLING
+        held.stage = SETTLING
         self._outbox.append(Settlement(held.claim, outcome))
         self.on_outcome()
 

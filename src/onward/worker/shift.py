@@ -20,7 +20,7 @@ from onward.errors import StoreCorrupt, StoreUnavailable
 from onward.task import Task
 from onward.worker.claimer import Claimer
 from onward.worker.health import Vitals
-from onward.worker.holdings import Holdings, Stage
+from onward.worker.holdings import LOST, RUNNING, SETTLING, Holdings
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.leader import Leader
 from onward.worker.leases import LOOK, Leases
@@ -269,9 +269,9 @@ class Shift:
         for token in answer.lost:
             held = self.holdings.get(token)
             # An outcome on its way has the store's own answer coming: a beat that overtook it knows less.
-            if held is None or held.stage is Stage.SETTLING:
+            if held is None or held.stage is SETTLING:
                 continue
-            was_running, held.stage = held.stage is Stage.RUNNING, Stage.LOST
+            was_running, held.stage = held.stage is RUNNING, LOST
             self.holdings.drop(token)
             cancelled = token in answer.cancelled
             facts = {"job_id": held.claim.ref.id, "queue": held.claim.ref.queue, "task": held.claim.type}
