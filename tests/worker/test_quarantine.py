@@ -177,7 +177,7 @@ async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
-        quarantine.note(True)  # each claim of an ordinary job says so again
+        quarantine.note(("*",), suspects_wait=True)  # each claim of an ordinary job says so again
         await asyncio.sleep(0.05)
     running.cancel()
     return quarantine
@@ -208,5 +208,18 @@ def test_a_worker_does_not_come_to_rest_for_nothing_all_the_time():
         await _tend(store, crew, 600)
         assert store.asked < 40
         assert crew.working > 500
+
+    in_virtual_time(main)
+
+
+def test_other_queues_without_suspects_do_not_hide_those_of_one():
+    async def main() -> None:
+        store, crew = Asylum(1), Crew(takes=0)
+        quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
+        quarantine.claimers = [crew]  # type: ignore[list-item]
+        quarantine.note(("mail",), suspects_wait=True)
+        quarantine.note(("video",), suspects_wait=False)
+        await quarantine.step()
+        assert len(crew.adopted) == 1
 
     in_virtual_time(main)

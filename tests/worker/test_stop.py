@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -145,12 +146,37 @@ async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, stor
 
 
 async def test_stopping_is_heard_from_any_thread(app: App):
+    async with asyncio.timeout(20), app.worker() as worker:
+        threading.Thread(target=worker.stop).start()
+        await eventually(lambda: worker._beside is not None and worker._beside.done())
+
+
+async def test_a_worker_told_to_stop_before_it_ran_does_not_work(app: App):
+    @app.task
+    async def work() -> None: ...
+
+    await work.enqueue()
     worker = app.worker()
-    running = asyncio.create_task(worker.run())
-    await asyncio.wait_for(worker._started.wait(), 20)
-    threading.Thread(target=worker.stop).start()
+    worker.stop()
     async with asyncio.timeout(20):
-        await running
+        await worker.run()
+    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+
+
+def test_a_worker_may_run_again_on_another_loop(tmp_path: Path):
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    worker = app.worker()
+
+    async def once() -> str:
+        async with app, worker:
+            return await (await work.enqueue()).result(timeout=20)
+
+    assert [asyncio.run(once()), asyncio.run(once())] == ["done", "done"]
 
 
 async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app: App, store: Meddler):
@@ -184,5 +210,6 @@ async def test_a_worker_waits_for_a_store_that_is_not_there_yet(app: App, store:
 
     store.open = slow_to_come  # type: ignore[attr-defined]
     handle = await work.enqueue()
-    async with app.worker():
+    async with app.worker():  # does not wait for it
+        assert failures
         assert await handle.result(timeout=20) == "done"

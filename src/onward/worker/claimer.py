@@ -327,7 +327,8 @@ class Claimer:
             # Every change in the store is signalled, and most are none of our business.
             self._gap = min(max(self._gap * 2, _SHORTEST_GAP), _LONGEST_GAP)
         self._heed_from = now + self._gap
-        self._look_at = now + (self._poll if claimed.again_in is None else min(claimed.again_in, self._poll))
+        again_in = self._poll if claimed.again_in is None else max(claimed.again_in, _SHORTEST_GAP)
+        self._look_at = now + min(again_in, self._poll)
 
     def _measure(self, trip: float, now: float) -> None:
         """Learn how long a round trip takes, how long a run does, and how many end in a second of work."""

@@ -49,20 +49,22 @@ class Quarantine:
         self._disappointment = 0.0
         self.claimers: Sequence[Claimer] = ()
         """Those that must come to rest; the first of them runs the suspects."""
-        self.suspects_wait = False
-        """What the last claim said."""
+        self._seen_in: set[tuple[str, ...]] = set()
+        """The queues of which the last claim said that suspects wait there."""
 
-    def note(self, suspects_wait: bool) -> None:  # noqa: FBT001 - the store's answer, as it is
-        """Take note of what a claim said."""
-        self.suspects_wait = suspects_wait
+    def note(self, queues: tuple[str, ...], *, suspects_wait: bool) -> None:
+        """Take note of what a claim from these queues said."""
         if suspects_wait:
+            self._seen_in.add(queues)
             self._bell.ring()
+        else:
+            self._seen_in.discard(queues)
 
     async def step(self) -> float | None:
         """Wait for suspects, and see to them once; answer how long ordinary work has a right to go on."""
         await self._bell.wait()
         await asyncio.sleep(random.uniform(0, _SPREAD))  # noqa: S311 - not a secret
-        if not self.suspects_wait:
+        if not self._seen_in:
             return 0
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -89,7 +91,6 @@ class Quarantine:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         claimed = await self._engine.claim(self._request)
-        self.suspects_wait = claimed.suspects_wait
         for claim in claimed.claims:
             facts = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
             log.warning("suspect runs alone", extra=facts)

@@ -123,7 +123,7 @@ class Shift:
             queues=queues,
             lease=self._options.lease,
             poll=self._options.poll,
-            on_suspects=self._quarantine.note,
+            on_suspects=lambda wait: self._quarantine.note(queues, suspects_wait=wait),
             on_answer=self._on_answer,
         )
         self._pools.append(pool)
@@ -133,7 +133,7 @@ class Shift:
 
     async def live(self, started: asyncio.Event) -> None:
         """Open the store if it is not, work until stopping, then stop in good order."""
-        if not await self._opened():
+        if not await self._opened(started):
             return
         facts = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=facts)
@@ -157,7 +157,7 @@ class Shift:
             await self._let_go()
             await self._take_leave()
 
-    async def _opened(self) -> bool:
+    async def _opened(self, started: asyncio.Event) -> bool:
         """Open the store, however long that takes; False: told to stop before it could be."""
         failures = 0
         while not self._stopping.is_set():
@@ -168,6 +168,7 @@ class Shift:
             except StoreUnavailable as error:
                 failures += 1
                 tell_trouble("worker", error, failures)
+                started.set()  # as far as that goes: whoever starts us need not wait for the store as well
                 give_up = self._options.give_up_after
                 if give_up is not None and self._loop.time() - self._began > give_up.total_seconds():
                     raise
@@ -188,6 +189,9 @@ class Shift:
 
     async def _take_leave(self) -> None:
         """Give back whatever is still held, the term, and the place on the list of workers."""
+        self._pulse.stop()
+        # A beat that is under way would put us on the list again after we have left it.
+        await asyncio.to_thread(self._pulse.join, _LAST_WORDS)
         try:
             async with asyncio.timeout(_LAST_WORDS):
                 for claimer in self._claimers:
@@ -196,7 +200,6 @@ class Shift:
                 await self._engine.leave(self.worker_id)
         except (StoreUnavailable, TimeoutError):
             log.warning("could not take leave of the store, the leases will tell", extra={"worker_id": self.worker_id})
-        self._pulse.stop()
         self._threads.close()
         self._processes.close()
         self._vitals.remove()

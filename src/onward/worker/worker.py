@@ -46,8 +46,9 @@ class Worker:
         self._tasks = tasks
         self._middleware = tuple(middleware)
         self._duties = tuple(duties)
-        self._stopping = asyncio.Event()
-        self._started = asyncio.Event()
+        self._is_told_to_stop = False
+        self._stopping: asyncio.Event | None = None
+        self._started: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shift: Shift | None = None
         self._is_running = False
@@ -63,6 +64,10 @@ class Worker:
             raise RuntimeError("this worker is running already")
         self._is_running = True
         self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        started, self._started = self._started or asyncio.Event(), None
+        if self._is_told_to_stop:
+            self._stopping.set()
         self._shift = Shift(
             self._engine,
             self._tasks,
@@ -72,26 +77,25 @@ class Worker:
             stopping=self._stopping,
         )
         try:
-            await self._shift.live(self._started)
+            await self._shift.live(started)
         except BaseExceptionGroup as group:
             # One part failed and took the others down: what people want to see is why.
             raise group.exceptions[0] from None
         finally:
-            self._is_running = False
-            self._stopping.clear()
-            self._started.clear()
+            self._is_running = self._is_told_to_stop = False
+            self._loop = self._stopping = None
 
     def stop(self) -> None:
         """Stop in good order, within the grace. From any thread, and from signal handlers."""
-        if self._loop is not None and not self._loop.is_closed():
+        self._is_told_to_stop = True
+        if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        else:
-            self._stopping.set()
 
     async def __aenter__(self) -> Self:
         """Work beside what the block does."""
-        self._beside = asyncio.create_task(self.run(), name="onward-worker")
+        self._started = asyncio.Event()
         started = asyncio.create_task(self._started.wait())
+        self._beside = asyncio.create_task(self.run(), name="onward-worker")
         await asyncio.wait([self._beside, started], return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         if self._beside.done():
