@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import screen
+from onward.cli.bench import bench
 from onward.cli.dead import dead
 from onward.cli.demo.command import demo
 from onward.cli.doctor import doctor
@@ -47,6 +48,7 @@ onward.command(rich_help_panel=LOOK)(doctor)
 onward.command(rich_help_panel=LOOK)(health)
 onward.command(rich_help_panel=OPERATE)(migrate)
 onward.command(rich_help_panel=TRY)(demo)
+onward.add_typer(bench, name="bench", rich_help_panel=TRY)
 
 
 @onward.command(rich_help_panel=TRY)

@@ -1,0 +1,61 @@
+"""Asks the store whether every job has been completed, once, with its result, and compares that with the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from onward.app import App
+from onward.bench.handlers import QUEUE
+from onward.engine.values import JobFilter
+from onward.job import Job
+from onward.lifecycle import State
+
+_PAGE: Final = 2_000
+_PATIENCE: Final = 0.02
+"""Seconds between two looks at the store."""
+
+
+def is_accounted_for(url: str, ran: Sequence[int], *, waiting: int = 0) -> bool:
+    """Say whether the store has completed exactly the jobs that ran, each once and with its own result.
+
+    ``waiting`` more are to be there that have not run.
+    """
+    return asyncio.run(_account(url, ran, waiting))
+
+
+async def _account(url: str, ran: Sequence[int], waiting: int) -> bool:
+    seen: set[int] = set()
+    async with App(url) as app:
+        counts = await app.jobs.count(JobFilter(queues=(QUEUE,)))
+        async for job in finished_jobs(app):
+            if job.attempts != 1 or job.result != job.payload["n"] or job.result in seen:
+                return False
+            seen.add(job.result)
+    others = sum(number for state, number in counts.items() if state != State.COMPLETED)
+    return len(ran) == len(seen) and seen == set(ran) and others == waiting
+
+
+async def finished_jobs(app: App) -> AsyncIterator[Job]:
+    """Read all completed jobs of a benchmark."""
+    which, after = JobFilter(queues=(QUEUE,), states=frozenset({State.COMPLETED})), None
+    while True:
+        page = await app.jobs.find(which, limit=_PAGE, after=after, newest_first=False)
+        for job in page.items:
+            yield job
+        after = page.after
+        if after is None:
+            return
+
+
+async def all_finished(app: App, jobs: int, *, within: float) -> bool:
+    """Wait until so many jobs are completed; False: they were not, in so many seconds."""
+    which = JobFilter(queues=(QUEUE,))
+    try:
+        async with asyncio.timeout(within):
+            while (await app.jobs.count(which)).get(State.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
+                await asyncio.sleep(_PATIENCE)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,58 @@
+"""Whether quick jobs wait for a slow one that was taken before them."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from typing import Final
+
+from onward.bench.account import all_finished, finished_jobs, is_accounted_for
+from onward.bench.crew import Crew
+from onward.bench.ground import Ground
+from onward.bench.handlers import Handler, make_producer, task_of
+from onward.bench.pace import Tell
+from onward.bench.report import Report
+
+_WORKERS: Final = 2
+
+
+def mixed(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int, slow: float) -> Report:
+    """Enqueue a slow job and quick ones behind it, all at once, for two idle workers; time the quick ones."""
+    quick: list[float] = []
+    verified = True
+    for number in range(1, rounds + 1):
+        url = ground.fresh()
+        with Crew(url, workers=_WORKERS, concurrency=concurrency) as crew:
+            quick.append(asyncio.run(_quick_ones(url, jobs, slow)))
+        verified &= len(crew.ran) == jobs and is_accounted_for(url, crew.ran)
+        ground.remove(url)
+        tell(f"round {number} of {rounds}: the quick ones took {quick[-1]:.3f} s")
+    return Report(
+        engine=ground.engine,
+        scenario="mixed",
+        jobs=jobs,
+        onward=statistics.median(quick),
+        unit="s until the last quick job was completed",
+        verified=verified,
+        against="nothing: it is a promise, not a speed",
+        rounds=rounds,
+        more={"slow_s": slow, "workers": _WORKERS, "concurrency": concurrency},
+    )
+
+
+async def _quick_ones(url: str, jobs: int, slow: float) -> float:
+    """Enqueue, wait for all to end, and read from the store how long the quick ones took, from their creation."""
+    async with make_producer(url) as app:
+        quick = task_of(app, Handler.ASYNC)
+        made = [app.find_task("slow").job(n=0, seconds=slow)]
+        made += [quick.job(n=number) for number in range(1, jobs)]
+        await app.enqueue_many(made)
+        await all_finished(app, jobs, within=slow + 60)
+        return max(
+            [
+                (job.completed_at - job.created_at).total_seconds()
+                async for job in finished_jobs(app)
+                if job.type == quick.name and job.completed_at is not None
+            ],
+            default=0.0,
+        )

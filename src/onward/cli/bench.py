@@ -1,0 +1,208 @@
+"""``onward bench``: how fast Onward is here, beside the bare store on the same disk.
+
+Progress goes to the standard error. With ``--json`` the last line of the standard output is one object.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from onward.bench.ground import Ground
+from onward.bench.handlers import Handler
+from onward.bench.pace import Tell
+from onward.bench.report import Report
+from onward.cli import screen
+from onward.cli.command import DebugOption, JsonOption
+from onward.cli.trouble import told
+from onward.config import URL_VARIABLE
+
+bench = typer.Typer(help="Measure Onward beside the bare store.", no_args_is_help=True)
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Measure on stores like this one, in new files beside it; it is not touched. [env: ONWARD_URL]",
+        show_default="a temporary file",
+    ),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", "-n", min=2, help="Jobs in each round.")]
+RoundsOption = Annotated[int, typer.Option("--rounds", "-r", min=1, help="Rounds; the median counts.")]
+ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once in a worker.")]
+
+
+@bench.command()
+def drain(
+    jobs: JobsOption = 20_000,
+    rounds: RoundsOption = 5,
+    handler: Annotated[
+        Handler, typer.Option(help="What runs: it returns at once, or sleeps for 10 ms.")
+    ] = Handler.ASYNC,
+    concurrency: ConcurrencyOption = 100,
+    batch: Annotated[int, typer.Option(min=1, help="Jobs that the bare store takes at a time.")] = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run jobs that wait, with one worker in one process."""
+    from onward.bench.throughput import drain as scenario  # noqa: PLC0415 - only what is asked for is loaded
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(
+            ground, jobs=jobs, rounds=rounds, tell=tell, handler=handler, concurrency=concurrency, batch=batch
+        ),
+    )
+
+
+@bench.command()
+def enqueue(
+    jobs: JobsOption = 2_000,
+    rounds: RoundsOption = 5,
+    callers: Annotated[int, typer.Option(min=1, help="How many enqueue at once, in one process.")] = 1,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Enqueue one by one, each durable before the next."""
+    from onward.bench.throughput import enqueue as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, callers=callers),
+    )
+
+
+@bench.command()
+def bulk(
+    jobs: JobsOption = 100_000,
+    rounds: RoundsOption = 5,
+    batch: Annotated[int, typer.Option(min=1, help="Jobs in one call.")] = 1_000,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Enqueue in bulk, by enqueue_many."""
+    from onward.bench.throughput import bulk as scenario  # noqa: PLC0415 - as above
+
+    _run(url, json, debug, lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, batch=batch))
+
+
+@bench.command()
+def latency(
+    jobs: JobsOption = 200,
+    rounds: RoundsOption = 5,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Time how soon an idle worker in another process starts a job."""
+    from onward.bench.latency import latency as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+    )
+
+
+@bench.command()
+def idle(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=2, help="Jobs to run before.")] = 100,
+    rounds: RoundsOption = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to watch.")] = 5.0,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Watch a worker that has nothing to do."""
+    from onward.bench.idle import idle as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(
+            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, seconds=seconds
+        ),
+    )
+
+
+@bench.command()
+def mixed(
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-n", min=2, help="Jobs in each round, the slow one among them.")
+    ] = 100,
+    rounds: RoundsOption = 1,
+    slow: Annotated[float, typer.Option(min=0.1, help="Seconds that the slow job takes.")] = 10.0,
+    concurrency: ConcurrencyOption = 1,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Time quick jobs behind a slow one, on two workers."""
+    from onward.bench.mixed import mixed as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, slow=slow),
+    )
+
+
+@bench.command()
+def backlog(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=2, help="Jobs that wait.")] = 1_000_000,
+    rounds: RoundsOption = 5,
+    sample: Annotated[int, typer.Option(min=2, help="Jobs that are run in each round.")] = 20_000,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run jobs where a great many wait, ready or for next year."""
+    from onward.bench.backlog import backlog as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(
+            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, sample=sample
+        ),
+    )
+
+
+def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, Tell], Report]) -> None:
+    """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
+    with told(debug=debug):
+        with Ground(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as ground:
+            report = scenario(ground, screen.note)
+        if json:
+            sys.stdout.write(msgspec.json.encode(report.flat()).decode() + "\n")
+        else:
+            _show(report.flat())
+        if not report.verified:
+            screen.complain(
+                "store and ledger do not agree that each job was completed once", "the figures mean nothing"
+            )
+            raise typer.Exit(1)
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    screen.show_table(("", "found"), [(name, f"{value}") for name, value in found.items() if value is not None])

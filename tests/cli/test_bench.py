@@ -1,0 +1,109 @@
+"""Each scenario once, as small as can be: what is measured must have happened, and be told in the promised shape.
+
+How fast it is is not asked here: that is for ``make bench``, on a machine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onward.bench import product
+from onward.bench.account import is_accounted_for
+from onward.bench.handlers import Handler
+from onward.bench.pace import Pace, take_turns
+from tests.cli.conftest import Cli, Said
+
+KEYS = ["engine", "scenario", "jobs", "onward", "raw", "ratio", "unit", "verified"]
+
+RATES = [
+    (("drain", "--jobs", "60"), {"handler"}),
+    (("drain", "--jobs", "60", "--handler", "def"), {"handler", "async", "of_async"}),
+    (("drain", "--jobs", "60", "--handler", "sleep10", "--concurrency", "20"), {"handler", "ideal", "of_ideal"}),
+    (("enqueue", "--jobs", "20"), {"callers"}),
+    (("enqueue", "--jobs", "40", "--callers", "8"), {"callers", "single", "of_single"}),
+    (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "executemany", "json_each"}),
+    (("backlog", "--jobs", "200", "--sample", "50"), {"beside_future", "future_ratio", "memory_mb", "few_memory_mb"}),
+]
+
+
+def last_line(said: Said) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said.ok().out.splitlines()[-1])
+    assert list(found)[: len(KEYS)] == KEYS
+    assert found["engine"] == "SQLite"
+    assert found["verified"] is True
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "more"), RATES, ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
+)
+def test_a_rate_stands_beside_that_of_the_bare_store(cli: Cli, words, more):
+    found = last_line(cli("bench", *words, "--rounds", "1", "--json", "--url", "sqlite:///store.db"))
+    assert found["scenario"] == words[0]
+    assert found["jobs"] == int(words[2])
+    assert found["unit"] == "jobs/s"
+    assert found["ratio"] == pytest.approx(found["onward"] / found["raw"], rel=0.01)
+    assert more <= found.keys()
+
+
+def test_pickup_is_told_by_its_percentiles(cli: Cli):
+    found = last_line(cli("bench", "latency", "--jobs", "15", "--rounds", "1", "--json"))
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert found["unit"] == "ms"
+
+
+def test_idling_is_told_by_statements_and_processor_time(cli: Cli):
+    found = last_line(cli("bench", "idle", "--jobs", "5", "--seconds", "2", "--rounds", "1", "--json"))
+    assert found["queries_per_s"] > 0  # it polls, and it beats
+    assert found["cpu_percent"] > 0
+
+
+def test_quick_jobs_are_timed_by_the_store(cli: Cli):
+    found = last_line(cli("bench", "mixed", "--jobs", "10", "--slow", "0.2", "--rounds", "1", "--json"))
+    assert found["onward"] > 0
+    assert found["workers"] == 2
+
+
+def test_the_store_at_the_url_is_left_alone(cli: Cli, at_home: Path):
+    before = sorted(at_home.iterdir())
+    said = cli("bench", "enqueue", "--jobs", "5", "--rounds", "1", "--url", "sqlite:///jobs.db").ok()
+    assert "verified" in said.out  # for people, too
+    assert sorted(at_home.iterdir()) == before
+
+
+def test_what_cannot_be_measured_is_said(cli: Cli):
+    cli("bench", "drain", "--url", "sqlite:///nowhere/jobs.db").wrong("nowhere")
+    cli("bench", "drain", "--url", "postgresql://localhost/x").wrong("PostgreSQL")
+    cli("bench", "drain", "--handler", "none").wrong("handler")
+
+
+def test_an_account_holds_only_if_store_and_ledger_agree(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    product.fill(url, Handler.ASYNC, 5)
+    assert not is_accounted_for(url, range(5))  # the store has not completed them
+    ran = product.drain(url, 5, 10).ran
+    assert sorted(ran) == list(range(5))
+    assert is_accounted_for(url, ran)
+    assert not is_accounted_for(url, [*ran, 3])  # ran twice
+    assert not is_accounted_for(url, ran[:-1])  # the store has one more
+    product.fill(url, Handler.ASYNC, 1, first=5)
+    assert not is_accounted_for(url, ran)  # one is left
+    assert is_accounted_for(url, ran, waiting=1)
+
+
+def test_sides_take_turns_and_the_median_counts():
+    seconds = {"a": iter([1.0, 2.0, 9.0]), "b": iter([2.0, 8.0, 2.0])}
+    order: list[str] = []
+
+    def side(name: str) -> Pace:
+        order.append(name)
+        return Pace(10, next(seconds[name]))
+
+    paces = take_turns(3, {"a": lambda: side("a"), "b": lambda: side("b")}, lambda _: None)
+    assert order == ["a", "b"] * 3
+    assert paces.rate("a") == 5
+    assert paces.rate("b") == 5
