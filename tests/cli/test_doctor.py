@@ -87,7 +87,7 @@ def test_where_everything_is_well_nothing_is_found():
         (
             {"waiting_types": {"send_mial": 1}},
             Level.PROBLEM,
-            "no worker has a task 'send_mial', and 1 job of it wait",
+            "no worker has a task 'send_mial', and 1 job waits for it",
             "deploy",
         ),
         (
@@ -157,7 +157,7 @@ def test_work_that_nobody_does_is_a_problem(shop: Cli):
     shop("enqueue", "send_mail", "to=ann").ok()
     said = shop("doctor")
     assert said.code == 1
-    assert "no worker is there, and 1 job wait" in said.out
+    assert "no worker is there, and 1 job waits" in said.out
     assert "onward tick" in said.out
     told = shop("doctor", "--json")
     assert told.code == 1

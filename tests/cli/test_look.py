@@ -77,7 +77,7 @@ def test_one_frame_can_be_piped(shop: Cli, on_store):
     assert "mail" in said.out
     assert "vm-1-a" in said.out
     assert "\x1b" not in said.out
-    assert shop("top").ok().out.count("oldest ready") == 1  # nobody could see it move
+    assert shop("top").ok().out.count("per s –") == 1  # nobody could see it move
 
 
 def test_top_needs_a_store(cli: Cli):

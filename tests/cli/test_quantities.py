@@ -88,3 +88,4 @@ def test_durations_are_written_in_their_largest_unit(seconds, shown):
 
 def test_things_are_counted():
     assert [count(number, "job") for number in (0, 1, 2500)] == ["0 jobs", "1 job", "2 500 jobs"]
+    assert [count(number, "job", "wait") for number in (1, 2)] == ["1 job waits", "2 jobs wait"]

@@ -93,6 +93,27 @@ def test_a_store_that_cannot_be_opened_is_told_with_the_remedy(cli: Cli, url, co
     assert "secret" not in said.err
 
 
+def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, at_home: Path):  # X1
+    (at_home / "limited.py").write_text(
+        "from dataclasses import replace\n"
+        "from onward import App\n"
+        "from onward.engine.capabilities import Feature, absent\n"
+        "from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine\n"
+        "lacks = {feature: absent('its store has no such thing') for feature in (Feature.PAUSE, Feature.LOG_LINES)}\n"
+        "class Limited(SQLiteEngine):\n"
+        "    capabilities = replace(CAPABILITIES, features={**CAPABILITIES.features, **lacks})\n"
+        "app = App(engine=Limited('jobs.db'))\n"
+        "@app.task\n"
+        "def note() -> None: ...\n"
+    )
+    on = ("--app", "limited")
+    id = cli("enqueue", "note", *on).ok().out.strip()
+    cli("queues", "pause", "default", *on).failed("does not offer pause", "its store has no such thing")
+    assert cli("queues", "list", "--json", *on).ok().json["queues"][0]["settings"]["paused"] is False
+    assert "1 completed" in cli("tick", *on).ok().out
+    assert cli("jobs", "show", id, "--json", *on).ok().json["log"] == []
+
+
 def test_a_file_that_is_no_database_is_told(cli: Cli, at_home: Path):
     (at_home / "text.db").write_text("not a database, " * 100)
     cli("jobs", "list", "--url", "sqlite:///text.db").failed("not an SQLite database", "try:")

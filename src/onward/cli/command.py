@@ -27,11 +27,11 @@ from onward.lifecycle import State
 
 AppOption = Annotated[
     str | None,
-    typer.Option("--app", metavar="MODULE:APP", help="The app, as module:name. [env: ONWARD_APP]", show_default=False),
+    typer.Option("--app", metavar="MODULE:APP", help="The app, as module:name; else ONWARD_APP.", show_default=False),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="The store, instead of an app. [env: ONWARD_URL]", show_default=False),
+    typer.Option("--url", metavar="URL", help="The store, instead of an app; else ONWARD_URL.", show_default=False),
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=False)]

@@ -117,7 +117,7 @@ def _workers(picture: Picture, capabilities: Capabilities) -> Iterator[Finding]:
     if not live and waiting:
         yield Finding(
             Level.PROBLEM,
-            f"no worker is there, and {count(waiting, 'job')} wait",
+            f"no worker is there, and {count(waiting, 'job', 'wait')}",
             "onward work --app module:app (or onward tick from cron)",
         )
     if len({worker.version for worker in live}) > 1:
@@ -138,14 +138,14 @@ def _stuck(picture: Picture) -> Iterator[Finding]:
         if queue.settings.paused:
             yield Finding(
                 Level.WARNING,
-                f"queue {queue.name} is paused, and {count(ready, 'job')} wait in it",
+                f"queue {queue.name} is paused, and {count(ready, 'job', 'wait')} in it",
                 f"onward queues resume {queue.name}",
             )
         elif live and not any(matches(pattern, queue.name) for worker in live for pattern in worker.queues):
             served = sorted({pattern for worker in live for pattern in worker.queues})
             yield Finding(
                 Level.PROBLEM,
-                f"no worker serves queue {queue.name}, and {count(ready, 'job')} wait in it; "
+                f"no worker serves queue {queue.name}, and {count(ready, 'job', 'wait')} in it; "
                 f"the workers serve {', '.join(served)}",
                 f"onward work --app module:app --queues {queue.name}",
             )
@@ -154,7 +154,7 @@ def _stuck(picture: Picture) -> Iterator[Finding]:
         if type not in known:
             yield Finding(
                 Level.PROBLEM,
-                f"no worker has a task {type!r}, and {count(waiting, 'job')} of it wait: they will end as failed"
+                f"no worker has a task {type!r}, and {count(waiting, 'job', 'wait')} for it: they will end as failed"
                 f"{nearest(type, known)}",
                 "deploy the code that has the task, or pause the queue until then",
             )
@@ -194,7 +194,7 @@ def _file(picture: Picture) -> Iterator[Finding]:
 def _ends(picture: Picture) -> Iterator[Finding]:
     dead = picture.count(State.DEAD_LETTER)
     if dead:
-        yield Finding(Level.WARNING, f"{count(dead, 'dead letter')} wait for somebody to look", "onward dead list")
+        yield Finding(Level.WARNING, f"{count(dead, 'dead letter', 'wait')} for somebody to look", "onward dead list")
 
 
 def _facts(app: App, picture: Picture | None) -> dict[str, object]:

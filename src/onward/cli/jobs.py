@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +12,7 @@ from rich.text import Text
 from onward.app import App
 from onward.cli import bulk, screen
 from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
-from onward.cli.quantities import age
+from onward.cli.quantities import age, duration
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
@@ -42,7 +42,7 @@ def show_page(page: Page[Job], *, json: bool) -> None:
         screen.note("no jobs")
         return
     screen.show_table(
-        ("id", "task", "queue", "state", "attempts", "created", "what"),
+        ("id", "task", "queue", "state", "runs", "age", "what"),
         [
             (
                 job.id,
@@ -50,12 +50,12 @@ def show_page(page: Page[Job], *, json: bool) -> None:
                 job.queue,
                 screen.state(job.status),
                 f"{job.attempts}/{job.max_attempts}",
-                age(job.created_at),
+                duration(max(datetime.now(UTC) - job.created_at, timedelta(0))),
                 in_short(job),
             )
             for job in page.items
         ],
-        right=("attempts",),
+        right=("runs", "age"),
     )
     if page.after is not None:
         screen.note(f"there are more: --after {page.after}")

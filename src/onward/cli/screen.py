@@ -37,6 +37,10 @@ STYLES: Final[Mapping[str, str]] = {
 
 Cell = str | Text
 
+_SPARE: Final = frozenset({"what", "queues", "limits", "what it does"})
+"""Columns that may be cut when a line is too long."""
+_LEAST: Final = 6
+
 
 def output() -> Console:
     """Give the console of results. Made anew each time: a test, or a redirect, may have changed the streams."""
@@ -127,19 +131,24 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()) -> Table:
-    """Lay rows out for a terminal."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = (), width: int | None = None
+) -> Table:
+    """Lay rows out for a terminal of a certain width. Only the column that can spare it is cut: names must be whole."""
     numbers = frozenset(right)
-    laid = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for name in columns:
-        # A name that is cut cannot be copied into the next command.
-        whole = name in {"id", "name", "queue", "worker"}
+    cells = [[one if isinstance(one, Text) else Text(clean(one)) for one in row] for row in rows]
+    widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
+    laid = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    spare = next((at for at, name in enumerate(columns) if name in _SPARE), len(columns) - 1)
+    room = (output().width if width is None else width) - sum(widths) + widths[spare] - 2 * (len(columns) - 1)
+    for at, name in enumerate(columns):
         laid.add_column(
             name,
             justify="right" if name in numbers else "left",
-            overflow="fold" if whole else "ellipsis",
-            no_wrap=not whole,
+            overflow="ellipsis" if at == spare else "fold",
+            no_wrap=True,
+            max_width=max(room, _LEAST) if at == spare else None,
         )
-    for row in rows:
+    for row in cells:
         laid.add_row(*row)
     return laid

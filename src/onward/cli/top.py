@@ -130,7 +130,7 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
             cells = list(queues.row(queue, now.at))
             cells.insert(6, _rate(rates.get(queue.name)))
             rows.append(cells)
-        parts.append(screen.table(columns, [_cells(row) for row in rows], right=(*queues.NUMBERS, "per s")))
+        parts.append(screen.table(columns, rows, right=(*queues.NUMBERS, "per s")))
         if len(shown) < len(busiest):
             parts.append(Text(f"… and {len(busiest) - len(shown)} more queues", style="dim"))
     else:
@@ -139,16 +139,12 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
     if now.workers:
         most = now.workers if height is None else now.workers[:_WORKERS]
         rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in most]
-        parts.append(screen.table(workers.COLUMNS, [_cells(row) for row in rows], right=("at once",)))
+        parts.append(screen.table(workers.COLUMNS, rows, right=("at once", "tasks")))
         if len(most) < len(now.workers):
             parts.append(Text(f"… and {len(now.workers) - len(most)} more workers", style="dim"))
     else:
         parts.append(Text("no workers: start one with onward work --app module:app", style="yellow"))
     return Group(*parts)
-
-
-def _cells(row: list[str | Text]) -> list[Text]:
-    return [cell if isinstance(cell, Text) else Text(screen.clean(cell)) for cell in row]
 
 
 def _headline(now: Picture, rates: dict[str, float], trouble: str) -> RenderableType:
@@ -177,7 +173,7 @@ def _totals(now: Picture, rates: dict[str, float]) -> Text:
         (f"{now.count(*FINISHED):,}", screen.STYLES[State.COMPLETED]),
         ("   per s ", "dim"),
         f"{sum(rates.values()):,.1f}" if rates else "–",
-        ("   oldest ready ", "dim"),
+        ("   oldest ", "dim"),
         "none" if oldest is None else f"{duration(now.waited(oldest))} ({oldest.name})",
         ("   workers ", "dim"),
         str(len(now.live_workers)),

@@ -35,7 +35,7 @@ def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
     """Write workers with their last sign of life."""
     now = datetime.now(UTC)
-    screen.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once",))
+    screen.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once", "tasks"))
 
 
 COLUMNS = ("worker", "status", "queues", "at once", "tasks", "heartbeat", "started", "version")

@@ -184,10 +184,11 @@ class Story:
             self._say("the job that kills was found out, alone in a process: it is a dead letter now")
 
     async def _strike(self, app: App) -> None:
-        """Kill the worker that has most in its hands."""
-        hands = {worker.id: 0 for worker in self._scene.workers if worker.id not in self._scene.killed}
+        """Kill the worker that has most in its hands; not one that is about to be killed by a job."""
+        doomed = {job.worker_id for job in self._scene.held if job.type == CRASHER.name} | self._scene.killed
+        hands = {worker.id: 0 for worker in self._scene.workers if worker.id not in doomed}
         for job in self._scene.held:
-            if job.worker_id in hands and job.type != CRASHER.name:
+            if job.worker_id in hands:
                 hands[job.worker_id] += 1
         victim = max(hands, key=hands.__getitem__, default=None)
         if victim is None or not hands[victim] or not crew.kill(crew.pid_of(victim)):
