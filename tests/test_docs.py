@@ -1,0 +1,45 @@
+"""Every example in the README and the docs is run, as it stands, one page after the other in one namespace each."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if _BLOCK.search(page.read_text())], ids=lambda page: page.stem
+)
+async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "example"}
+    for block in _BLOCK.findall(page.read_text()):
+        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        running = eval(code, namespace)  # noqa: S307 - our own page
+        if inspect.isawaitable(running):
+            await running
+    apps = [value for value in namespace.values() if type(value).__name__ == "App"]
+    for app in apps:
+        await app.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in _LINK.findall(page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_first_screen_has_an_example_of_fifteen_lines_and_both_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    first_screen = "\n".join(text.splitlines()[:30])
+    assert "make demo" in first_screen
+    assert "make test" in first_screen
+    assert len(_BLOCK.findall(text)[0].splitlines()) <= 15
