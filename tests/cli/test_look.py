@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from onward import App, QueueInfo, State, WorkerInfo
+from onward.cli.orders import place_file
 from onward.cli.picture import Picture
 from onward.cli.top import frame, rates_of
 from onward.engine.values import EngineInfo
@@ -64,9 +65,19 @@ def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
     file = at_home / "health.json"
     cli("health", "--file", str(file)).failed("no worker writes it")
     Vitals("vm-1-a", polls_every=timedelta(seconds=1), file=file).beat()
-    assert "beats and polls" in cli("health", "--file", str(file)).ok().out
+    assert "1 worker beats and polls" in cli("health", "--file", str(file)).ok().out
     cli("health", "--file", str(file), "--within", "0s").failed("last successful")
     cli("health", "--file", str(file), "--worker").wrong("do not go together")
+
+
+def test_every_process_of_several_must_be_healthy(cli: Cli, at_home: Path):
+    file = at_home / "health"
+    for place in "01":
+        Vitals(f"vm-{place}-a", polls_every=timedelta(seconds=1), file=place_file(file, place)).beat()
+    (at_home / "health-0.4711").touch()  # a draft that a killed process left behind
+    assert "2 workers beat and poll" in cli("health", "--file", str(file)).ok().out
+    place_file(file, "1").write_text("{}")
+    cli("health", "--file", str(file)).failed("health-1")
 
 
 def test_one_frame_can_be_piped(shop: Cli, on_store):

@@ -14,7 +14,7 @@ from tests.cli.conftest import Cli
 
 COMMANDS = [
     "work", "tick", "enqueue", "jobs", "queues", "dead", "top", "workers", "doctor", "health", "migrate", "demo",
-    "version",
+    "bench", "version",
 ]  # fmt: skip
 
 

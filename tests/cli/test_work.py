@@ -4,12 +4,16 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from onward.cli.orders import Orders, Settings
 from onward.cli.reload import changes, snapshot
 from onward.cli.work import read_queues
 from tests.cli.conftest import SHOP, Cli
@@ -45,9 +49,9 @@ def test_a_tick_runs_at_most_so_many(shop: Cli):  # H7
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
-        (["*"], ("*",)),
-        (["mail/*,video"], ("mail/*", "video")),
-        (["mail/*", "video"], ("mail/*", "video")),
+        (["*"], ["*"]),
+        (["mail/*,video"], ["mail/*", "video"]),
+        (["mail/*", "video"], ["mail/*", "video"]),
         (["mail/*,video=2"], {"mail/*": 7, "video": 2}),
     ],
 )
@@ -76,6 +80,36 @@ def test_a_worker_told_nonsense_does_not_start(shop: Cli, words, told):
 def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(shop: Cli, at_home: Path):
     (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
     shop("work", "--app", "sick", "--processes", "2").failed("importing sick failed")
+
+
+def test_a_process_that_is_handed_its_orders_imports_no_command_line():
+    code = "import onward.cli.orders, sys; print(*{'typer', 'rich', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "\n"
+
+
+def test_orders_arrive_as_they_were_given():
+    settings = Settings(
+        queues={"mail/*": 3}, lease=timedelta(milliseconds=1500), health_file="health", max_memory=2**30
+    )
+    orders = Orders(app="shop:app", processes=3, log_format="json", settings=settings)
+    assert msgspec.json.decode(orders.command[-1], type=Orders) == orders
+    assert settings.given() == {
+        "queues": {"mail/*": 3},
+        "lease": timedelta(milliseconds=1500),
+        "health_file": Path("health"),
+        "max_memory": 2**30,
+    }
+
+
+def test_an_app_that_breaks_after_the_start_is_told_in_the_log(at_home: Path):
+    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
+    orders = Orders(app="sick:app", log_format="json")
+    done = subprocess.run(orders.command, cwd=at_home, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    told = json.loads(done.stderr)
+    assert told["level"] == "critical"
+    assert "importing sick failed" in told["message"]
 
 
 def test_a_worker_runs_jobs_and_stops_in_good_order(shop: Cli, spawn: Spawn):  # X3
@@ -110,7 +144,8 @@ def test_a_warning_is_given_for_a_task_that_no_worker_has(shop: Cli, spawn: Spaw
 
 
 def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
-    supervisor = spawn("work", "shop:app", "--processes", "2", "--queues", "mail,video/*=3", "--lease", "2s")
+    words = ("--processes", "2", "--queues", "mail,video/*=3", "--lease", "2s", "--health-file", "health")
+    supervisor = spawn("work", "shop:app", *words)
 
     def workers() -> list[dict[str, object]]:
         listed: list[dict[str, object]] = shop("workers", "--json").ok().json["workers"]
@@ -118,6 +153,8 @@ def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
 
     eventually(lambda: len(workers()) == 2, "two workers")
     assert {worker["pool_size"] for worker in workers()} == {103}
+    eventually(lambda: shop("health", "--file", "health").code == 0, "signs of life")
+    assert "2 workers beat and poll" in shop("health", "--file", "health").ok().out
     victim = int(str(workers()[0]["id"]).split("-")[-2])
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: len([one for one in workers() if f"-{victim}-" not in str(one["id"])]) == 2, "a new worker")

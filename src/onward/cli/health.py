@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -75,10 +76,13 @@ def health(
 def _ask_file(file: Path, within: timedelta) -> str:
     from onward.worker.health import unhealthy  # noqa: PLC0415 - a probe that asks the store needs no worker
 
-    wrong = unhealthy(file, within=within)
-    if wrong is not None:
-        raise Trouble(wrong, remedy="look at the worker's log")
-    return "the worker beats and polls"
+    # Where there are several processes, each has a file of its own: see onward.cli.orders.
+    files = [file] if file.exists() else sorted(file.parent.glob(f"{glob.escape(file.name)}-[0-9]*"))
+    files = [one for one in files if one.name.removeprefix(f"{file.name}-").isdecimal()] or [file]
+    for one in files:
+        if (wrong := unhealthy(one, within=within)) is not None:
+            raise Trouble(wrong, remedy="look at the worker's log")
+    return f"{count(len(files), 'worker', 'beat')} and {'polls' if len(files) == 1 else 'poll'}"
 
 
 async def _ask_store(app: App, within: timedelta | None, patience: timedelta) -> str:

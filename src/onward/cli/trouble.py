@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-import typer
-
-from onward.cli import screen
 from onward.errors import (
     EngineNotIncluded,
     InvalidJob,
@@ -55,6 +52,10 @@ def usage(cause: str, *, remedy: str = "") -> Trouble:
 @contextmanager
 def told(*, debug: bool = False, engine: Callable[[], str] = str) -> Iterator[None]:
     """Turn what goes wrong inside into a message and an exit code; ``engine`` names the store, once it is known."""
+    import typer  # noqa: PLC0415 - worker processes know of troubles too, and need neither of these
+
+    from onward.cli import screen  # noqa: PLC0415
+
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):

@@ -6,14 +6,11 @@ With ``--reload`` a watcher restarts all that whenever a source file changes.
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,11 +18,7 @@ from onward.app import App
 from onward.cli import completion, screen
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
 from onward.cli.quantities import count, read_duration
-from onward.cli.target import find_app
 from onward.cli.trouble import told, usage
-from onward.errors import StoreUnavailable
-
-log = logging.getLogger("onward.worker")
 
 
 class LogFormat(StrEnum):
@@ -121,47 +114,41 @@ def work(
     debug: DebugOption = False,
 ) -> None:
     """Run jobs until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."""
-    from onward.worker import logs  # noqa: PLC0415 - the other commands need no worker
-
-    settings: dict[str, Any] = {
-        "queues": read_queues(queues or ["*"], concurrency),
-        "concurrency": concurrency,
-        "lease": lease,
-        "grace": grace,
-        "poll": poll,
-        "leader_lease": leader_lease,
-        "max_crashes": max_crashes,
-        "max_jobs": max_jobs,
-        "max_memory": None if max_memory is None else max_memory * 1024 * 1024,
-        "health_file": health_file,
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
     with told(debug=debug):
         if named and app:
             raise usage("the app was given twice")
-        app = app or named
-        logs.configure(log_format.value, level=log_level.value.upper())
-        again = _again(app, url, settings, log_format, log_level, debug=debug)
+        from onward.cli.orders import Orders, Settings, obey  # noqa: PLC0415 - the other commands need no worker
+
+        orders = Orders(
+            app=app or named,
+            url=url,
+            processes=processes,
+            log_format=log_format.value,
+            log_level=log_level.value.upper(),
+            debug=debug,
+            settings=Settings(
+                queues=read_queues(queues or ["*"], concurrency),
+                concurrency=concurrency,
+                lease=lease,
+                grace=grace,
+                poll=poll,
+                leader_lease=leader_lease,
+                max_crashes=max_crashes,
+                max_jobs=max_jobs,
+                max_memory=None if max_memory is None else max_memory * 1024 * 1024,
+                health_file=None if health_file is None else str(health_file),
+            ),
+        )
         if reload:
             from onward.cli.reload import Reloader  # noqa: PLC0415 - for development only
+            from onward.worker import logs  # noqa: PLC0415
 
-            raise typer.Exit(Reloader([*again, "--processes", str(processes)], Path.cwd()).run())
-        found = find_app(app, url, needs_tasks=True)
-        # Made here even where children do the work: settings that cannot be kept are refused once, and at once.
-        worker = found.worker(**settings)
-        if not found.tasks:
-            screen.warn("this app has no tasks: import the modules that define them where the app is made")
-        if processes > 1:
-            from onward.worker.supervisor import Supervisor  # noqa: PLC0415 - as above
-
-            patience = worker.options.grace + timedelta(seconds=10)  # a child may need a while for its last words
-            raise typer.Exit(Supervisor(again, processes, grace=patience).run())
-        from onward.worker.serve import serve  # noqa: PLC0415 - as above
-
-        raise typer.Exit(serve(worker, opened=_stated(found)))
+            logs.configure(orders.log_format, level=orders.log_level)
+            raise typer.Exit(Reloader(orders.command, Path.cwd()).run())
+        raise typer.Exit(obey(orders))
 
 
-def read_queues(texts: Sequence[str], concurrency: int) -> tuple[str, ...] | Mapping[str, int]:
+def read_queues(texts: Sequence[str], concurrency: int) -> list[str] | dict[str, int]:
     """Read ``mail/*,video=2``: patterns, some with a number of their own."""
     shares: dict[str, int | None] = {}
     for part in ",".join(texts).split(","):
@@ -174,55 +161,7 @@ def read_queues(texts: Sequence[str], concurrency: int) -> tuple[str, ...] | Map
         raise typer.BadParameter("no queue was named")
     if any(shares.values()):
         return {pattern: number or concurrency for pattern, number in shares.items()}
-    return tuple(shares)
-
-
-def _again(
-    app: str | None,
-    url: str | None,
-    settings: Mapping[str, Any],
-    log_format: LogFormat,
-    log_level: LogLevel,
-    *,
-    debug: bool,
-) -> list[str]:
-    """Write the command of one worker process."""
-    command = [sys.executable, "-m", "onward.cli", "work", "--log", log_format, "--log-level", log_level]
-    command += ["--app", app] if app else []
-    command += ["--url", url] if url else []
-    command += ["--debug"] if debug else []
-    for name, value in settings.items():
-        command += [f"--{name.replace('_', '-')}", _written(name, value)]
-    return command
-
-
-def _written(name: str, value: Any) -> str:
-    match value:
-        case timedelta():
-            return f"{value.total_seconds()}s"
-        case Mapping():
-            return ",".join(f"{pattern}={number}" for pattern, number in value.items())
-        case tuple():
-            return ",".join(value)
-        case _ if name == "max_memory":
-            return str(value // (1024 * 1024))
-        case _:
-            return str(value)
-
-
-@asynccontextmanager
-async def _stated(app: App) -> AsyncIterator[None]:
-    """Say what the worker stands on, and close it in the end. A store that is away is left to the worker's patience."""
-    try:
-        with suppress(StoreUnavailable):
-            await app.open()
-            info = await app.engine.check()
-            log.info("store", extra={"server": info.server, "schema": info.schema, "durability": info.durability})
-            for warning in info.warnings:
-                log.warning("store: %s", warning)
-        yield
-    finally:
-        await app.close()
+    return list(shares)
 
 
 @on_app(needs_tasks=True, makes_store=True)
