@@ -95,10 +95,11 @@ class JobsRepository:
         await self._mark(id, Raised(Failure(kind, str(error))))
 
     async def _mark(self, id: str, result: Result) -> None:
-        claim = self._claims.pop(id, None)
+        claim = self._claims.get(id)
         if claim is None:
-            raise ClaimLost(
-                f"job {id} is not held by this repository: claim it here before you mark it, and mark it once"
-            )
-        if await self._app.engine.settle([Settlement(claim, decide(claim, result))]):
+            message = f"job {id} is not held by this repository: claim it here before you mark it, and mark it once"
+            raise ClaimLost(message)
+        lost = await self._app.engine.settle([Settlement(claim, decide(claim, result))])
+        del self._claims[id]  # not before the store has answered: whoever could not reach it may mark again
+        if lost:
             raise ClaimLost(f"job {id} was given to somebody else, or taken back, before it was marked")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
-from onward import App, BadPayload, ClaimLost, JobsRepository, State, harmonyk_status
+from onward import App, BadPayload, ClaimLost, JobsRepository, State, StoreUnavailable, harmonyk_status
 from onward.clock import ManualClock
+from onward.engine.values import Settlement, Token
 
 
 @pytest.fixture
@@ -78,6 +80,23 @@ async def test_who_was_too_slow_cannot_mark(app: App, repository: JobsRepository
     await app.tick()
     with pytest.raises(ClaimLost, match="given to somebody else"):
         await repository.mark_success(id)
+
+
+async def test_a_mark_that_the_store_did_not_take_can_be_made_again(
+    app: App, repository: JobsRepository, monkeypatch: pytest.MonkeyPatch
+):
+    async def away(settlements: Sequence[Settlement]) -> frozenset[Token]:
+        raise StoreUnavailable("away")
+
+    id = await repository.enqueue("send-mail")
+    await repository.claim()
+    with monkeypatch.context() as patched:
+        patched.setattr(app.engine, "settle", away)
+        with pytest.raises(StoreUnavailable):
+            await repository.mark_success(id)
+    await repository.mark_success(id)
+    assert (await app.jobs.get(id)).status is State.COMPLETED
+    assert not repository._claims, "what is marked is not kept"
 
 
 async def test_a_known_type_gets_its_task_s_options_and_is_held_to_its_arguments(app: App, repository: JobsRepository):

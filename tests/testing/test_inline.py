@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from onward import App, Backoff, JobContext, JobFailed, JobFilter, Snooze, State
+from onward import App, Backoff, JobContext, JobFailed, JobFilter, NewJob, Snooze, State
+from onward.engine.values import Claim, ClaimRequest, Settlement
+from onward.job import Enqueued
+from onward.lifecycle import Complete
 from onward.testing import inline
 
 
@@ -93,6 +97,31 @@ async def test_concurrent_enqueues_are_each_finished(app: App):
         states = {(await handle.job()).status for handle in handles}
     assert states == {State.COMPLETED}
     assert [await handle.result() for handle in handles] == [number * 2 for number in range(10)]
+
+
+async def test_a_job_that_somebody_else_has_taken_is_waited_for(app: App, monkeypatch: pytest.MonkeyPatch):
+    @app.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    taken: asyncio.Queue[Claim] = asyncio.Queue()
+    store = app.engine.enqueue
+
+    async def enqueue(jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        enqueued = await store(jobs, within=within)
+        taken.put_nowait((await app.engine.claim(ClaimRequest(worker_id="somebody"))).claims[0])
+        return enqueued
+
+    monkeypatch.setattr(app.engine, "enqueue", enqueue)
+    with inline(app):
+        call = asyncio.create_task(double.enqueue(2))
+        claim = await taken.get()
+        await asyncio.wait([call], timeout=0.05)
+        assert not call.done()
+        await app.engine.settle([Settlement(claim, Complete("4"))])
+        handle = await call
+    assert (await handle.job()).status is State.COMPLETED
+    assert await handle.result() == 4
 
 
 def test_plain_code_runs_its_jobs_too(tmp_path: Path):
