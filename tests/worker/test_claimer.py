@@ -204,6 +204,32 @@ def test_a_store_that_is_away_loses_nothing():  # X3
     assert len(post.engine.settled) == 20
 
 
+def test_claims_whose_start_the_store_did_not_answer_are_not_forgotten():
+    failed = 0
+
+    async def quick(_: Claim) -> Result:
+        await asyncio.sleep(0.01)
+        return Returned()
+
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            nonlocal failed
+            if exchange.starts and failed < 3:
+                failed += 1
+                raise StoreUnavailable("away")
+            return serve(exchange)
+
+        post.engine.answer = answer
+        await post.until(lambda: len(post.outcomes) == 500)
+        await post.until(lambda: not len(post.holdings))
+
+    post = at_post(test, 10, waiting=500, handler=quick)
+    assert failed == 3
+    assert {settlement.claim.ref.id for settlement in post.engine.settled} == {f"job-{n}" for n in range(500)}
+
+
 def test_a_store_that_is_away_is_left_in_peace():
     async def test(post: Post) -> None:
         post.away = 1_000_000
