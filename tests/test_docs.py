@@ -21,9 +21,28 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "example"}
-    for block in _BLOCK.findall(page.read_text()):
+    for block in blocks:
         code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        running = eval(code, namespace)  # noqa: S307 - our own page
+        running = eval(code, namespace)
+        if inspect.isawaitable(running):
+            await running
+    apps = [value for value in namespace.values() if type(value).__name__ == "App"]
+    for app in apps:
+        await app.close()  # type: ignore[attr-defined]
+
+
+EXAMPLES = {page: blocks for page in PAGES if (blocks := _BLOCK.findall(page.read_text()))}
+
+
+@pytest.mark.parametrize(("page", "blocks"), EXAMPLES.items(), ids=[page.stem for page in EXAMPLES])
+async def test_the_examples_of_a_page_run(
+    page: Path, blocks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "example"}
+    for block in blocks:
+        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        running = eval(code, namespace)
         if inspect.isawaitable(running):
             await running
     apps = [value for value in namespace.values() if type(value).__name__ == "App"]

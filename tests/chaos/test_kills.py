@@ -44,6 +44,7 @@ class Site:
     stopped: list[subprocess.Popen[bytes]] = field(default_factory=list)
     kills: int = 0
     stops: int = 0
+    crew: int = 4
 
     def hire(self) -> subprocess.Popen[bytes]:
         with (self.directory / "log").open("ab") as log:
@@ -54,12 +55,13 @@ class Site:
         return worker
 
     def kill(self) -> None:
-        """Kill a worker, whichever, and hire another."""
+        """Kill a worker, whichever, and hire another, unless one that slept has come back in its place."""
         victim = self.workers.pop(self.random.randrange(len(self.workers)))
         victim.kill()
         victim.wait()
         self.kills += 1
-        self.hire()
+        if len(self.workers) < self.crew:
+            self.hire()
 
     def stop(self, seconds: float) -> None:
         """Let a worker sleep past its lease; another is hired meanwhile."""
@@ -143,9 +145,9 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
                 worker.wait()
 
 
-async def rampage(site: Site, *, kills: int, jobs: int, workers: int = 4) -> None:
+async def rampage(site: Site, *, kills: int, jobs: int) -> None:
     """Kill and stop workers at random moments while jobs come in, then wait for all jobs to end."""
-    for _ in range(workers):
+    for _ in range(site.crew):
         site.hire()
     each, left = -(-jobs // kills), jobs
     while site.kills < kills:
