@@ -54,14 +54,17 @@ class Results:
         Raises:
             TimeoutError: it has not ended in so many seconds.
         """
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout):
+            async with limit:
                 job = await self.read(ref)
                 if job is None or job.status in FINISHED:
                     return job
                 return await self._watcher().wait(ref)
         except TimeoutError:
-            raise TimeoutError(f"job {ref} has not ended after {timeout:g} s; it goes on") from None
+            if limit.expired():
+                raise TimeoutError(f"job {ref} has not ended after {timeout:g} s; it goes on") from None
+            raise
 
     def _watcher(self) -> _Watcher:
         loop = asyncio.get_running_loop()
