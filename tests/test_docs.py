@@ -1,4 +1,4 @@
-"""Every example in the README and the docs is run, as it stands, one page after the other in one namespace each."""
+"""Every example in the README and the docs is run, as it stands: the blocks of a page one after the other."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from onward import App
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if _BLOCK.search(page.read_text())], ids=lambda page: page.stem
-)
-async def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "example"}
-    for block in blocks:
-        code = compile(block, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        running = eval(code, namespace)
-        if inspect.isawaitable(running):
-            await running
-    apps = [value for value in namespace.values() if type(value).__name__ == "App"]
-    for app in apps:
-        await app.close()  # type: ignore[attr-defined]
-
-
 EXAMPLES = {page: blocks for page in PAGES if (blocks := _BLOCK.findall(page.read_text()))}
 
 
@@ -45,9 +29,9 @@ async def test_the_examples_of_a_page_run(
         running = eval(code, namespace)
         if inspect.isawaitable(running):
             await running
-    apps = [value for value in namespace.values() if type(value).__name__ == "App"]
-    for app in apps:
-        await app.close()  # type: ignore[attr-defined]
+    for value in namespace.values():
+        if isinstance(value, App):
+            await value.close()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
