@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -95,8 +96,9 @@ def test_the_demo_refuses_sizes_that_make_no_sense(cli: Cli):
     cli("demo", "--workers", "1").wrong("--workers")
 
 
-def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The story is told by somebody else here, who lost a job."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the folder stays, for whoever wants to know why
 
     class Sad:
         def __init__(self, *_: object, **__: object) -> None: ...

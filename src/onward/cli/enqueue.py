@@ -20,6 +20,7 @@ from onward.engine.values import WorkerInfo
 from onward.errors import InvalidJob, JobFailed
 from onward.handle import JobHandle
 from onward.job import Arrival, NewJob
+from onward.lifecycle import State
 from onward.rules import encode_json, matches
 from onward.task import Task
 
@@ -197,5 +198,5 @@ async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, jso
         screen.show_json({**known, "result": job.result, "error": job.last_error})
     else:
         screen.show_json(job.result)
-    if job.status != "completed":
+    if job.status is not State.COMPLETED:
         raise typer.Exit(1)
