@@ -7,10 +7,10 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help test check mutants demo bench chaos clean
+.PHONY: help test check mutants demo bench bench-peers chaos clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 test: $(READY) ## Run the tests
 	$(PYTEST)
@@ -30,6 +30,9 @@ demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench
+
+bench-peers: $(READY) ## Measure against huey, in a virtualenv of its own
+	$(BIN)/python -m bench.peers
 
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
 	$(BIN)/python -m pytest tests/chaos -m slow --timeout 1800 --capture no

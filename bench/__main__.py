@@ -1,0 +1,99 @@
+"""All scenarios of ``onward bench``, one after the other, beside what is wanted of them.
+
+    python -m bench [--url URL] [--quick]
+
+Prints each scenario's JSON object, then a table. Exits with 1 if a scenario could not be verified; a figure that is not
+as wanted is said, and no failure: a machine that is busy with other things shows all sorts of figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Found = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """A figure of a scenario, and what it should be."""
+
+    what: str
+    figure: Callable[[Found], float]
+    is_enough: Callable[[float], bool]
+    wish: str
+
+
+def at_least(what: str, least: float, key: str = "ratio") -> Wanted:
+    """Want a figure to be at least so much."""
+    return Wanted(what, lambda found: found[key], lambda figure: figure >= least, f"≥ {least:g}")
+
+
+def at_most(what: str, most: float, key: str) -> Wanted:
+    """Want a figure to be at most so much."""
+    return Wanted(what, lambda found: found[key], lambda figure: figure <= most, f"≤ {most:g}")
+
+
+def grown(found: Found) -> float:
+    """Say how much larger a worker is beside a backlog."""
+    return float(found["memory_mb"] / found["few_memory_mb"])
+
+
+RUNS: list[tuple[str, str, list[Wanted]]] = [
+    ("drain", "--jobs 2000", [at_least("drain, async no-op, × bare store", 0.25)]),
+    ("drain --handler def", "--jobs 2000", [at_least("drain, plain functions, × async", 0.5, "of_async")]),
+    ("drain --handler sleep10", "--jobs 2000", [at_least("drain, 10 ms handlers, of the ideal", 0.9, "of_ideal")]),
+    ("enqueue", "--jobs 200", [at_least("enqueue, × bare insert", 0.7)]),
+    ("enqueue --callers 64 --jobs 10000", "--jobs 2000", [at_least("64 callers, × one", 10, "of_single")]),
+    ("bulk", "--jobs 10000", [at_least("bulk, × bare store", 0.2)]),
+    (
+        "latency",
+        "--jobs 50",
+        [at_most("pickup, p50, ms", 5, "p50_ms"), at_most("pickup, p99, ms", 25, "p99_ms")],
+    ),
+    ("idle", "--seconds 1", [at_most("idle, % of a processor", 1, "cpu_percent")]),
+    ("mixed", "--slow 1", [at_most("99 quick jobs beside a slow one, s", 1, "onward")]),
+    (
+        "backlog",
+        "--jobs 20000 --sample 5000",
+        [
+            at_least("a million wait, × 20 000", 0.8),
+            at_least("a million urgent ones next year, × none", 0.9, "future_ratio"),
+            Wanted("a million wait, memory, × 20 000", grown, lambda figure: figure <= 1.1, "≤ 1.1"),
+        ],
+    ),
+]
+
+
+def main() -> None:
+    """Run them all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="sqlite://", help="measure on stores like this one")
+    parser.add_argument("--quick", action="store_true", help="small and once: to see that it runs, not how fast")
+    given = parser.parse_args()
+    rows: list[tuple[str, str, str, str]] = []
+    verified = True
+    for scenario, quick, wants in RUNS:
+        words = scenario.split() + ([*quick.split(), "--rounds", "1"] if given.quick else [])
+        command = [sys.executable, "-m", "onward.cli", "bench", *words, "--url", given.url, "--json"]
+        said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if not said.stdout.strip():
+            sys.exit(f"onward bench {scenario} failed")
+        line = said.stdout.splitlines()[-1]
+        print(line, flush=True)
+        found = json.loads(line)
+        verified &= found["verified"]
+        for want in wants:
+            figure = want.figure(found)
+            rows.append((want.what, f"{figure:.3g}", want.wish, "yes" if want.is_enough(figure) else "no"))
+    print()
+    for row in (("", "found", "wanted", "enough"), *rows):
+        print("{:<42} {:>8} {:>8} {:>7}".format(*row))
+    sys.exit(0 if verified else 1)
+
+
+if __name__ == "__main__":
+    main()
