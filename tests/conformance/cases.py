@@ -22,7 +22,7 @@ from onward.clock import ManualClock
 from onward.engine.capabilities import Capabilities, Feature, absent
 from onward.engine.contract import Engine
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
+from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Bury, Complete, Fail, Failure, Outcome, Release, Retry, State
@@ -147,6 +147,7 @@ class Store(ABC):
         Every planted job has been held twice, so that a token which once was good, and for illegal moves even the
         newest one, can be tried on it.
         """
+        await engine.configure(queue, QueueChange())
         (added,) = await engine.enqueue([NewJob(type="planted", queue=queue, payload='{"n": 1}')])
         stale = await _take(engine, added.ref)
         await _end(engine, stale, Release())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import (
     Batch,
@@ -71,18 +72,27 @@ class Desk:
 
     async def enqueue(self, **fields: Any) -> Enqueued:
         """Enqueue one job, and hear what became of it."""
-        (answer,) = await self.engine.enqueue([new_job(**fields)])
+        (answer,) = await self.put([new_job(**fields)])
         return answer
 
     async def add_many(self, count: int, **fields: Any) -> list[JobRef]:
         """Enqueue jobs that are all alike, in one bulk."""
-        return [answer.ref for answer in await self.engine.enqueue([new_job(**fields)] * count)]
+        return [answer.ref for answer in await self.put([new_job(**fields)] * count)]
+
+    async def put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Enqueue jobs; where queues are not made by use, make them first."""
+        if not self.engine.capabilities.has(Feature.QUEUES_BY_USE):
+            for queue in {job.queue for job in jobs}:
+                await self.set(queue)
+        return await self.engine.enqueue(jobs)
 
     # Work
 
     async def claim(self, *queues: str, worker: str = "worker-1", slots: int = 1, **fields: Any) -> Claims:
         """Ask for jobs, and hear all of the answer."""
-        return await self.engine.claim(ClaimRequest(worker_id=worker, queues=queues or ("*",), slots=slots, **fields))
+        return await self.engine.claim(
+            ClaimRequest(worker_id=worker, queues=queues or ("default",), slots=slots, **fields)
+        )
 
     async def take(self, *queues: str, worker: str = "worker-1", slots: int = 1, **fields: Any) -> tuple[Claim, ...]:
         """Ask for jobs."""

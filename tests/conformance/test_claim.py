@@ -33,7 +33,7 @@ async def test_the_higher_priority_comes_first_then_the_longer_ready(desk: Desk)
 
 @needs(Feature.PRIORITY)
 async def test_priority_holds_one_by_one_as_in_a_batch(desk: Desk):  # O3
-    answers = await desk.engine.enqueue([new_job(priority=priority) for priority in (1, 3, 2, 3)])
+    answers = await desk.put([new_job(priority=priority) for priority in (1, 3, 2, 3)])
     expected = [answers[index].ref for index in (1, 3, 2, 0)]
     assert [(await desk.take_one()).ref for _ in range(4)] == expected
 

@@ -186,7 +186,7 @@ async def test_how_many_crashes_bury_is_the_callers_to_say(desk: Desk):  # Count
 async def test_the_neighbours_of_a_job_that_kills_its_worker_lose_nothing(desk: Desk):  # Counting
     killer = await desk.add(queue="deadly", max_attempts=1)
     neighbours = [await desk.add(max_attempts=1) for _ in range(3)]
-    await desk.take(slots=4)
+    assert len(await desk.take("deadly", "default", slots=4)) == 4
     await desk.advance(PAST_LEASE)
     await desk.rescue()
     for _ in neighbours:

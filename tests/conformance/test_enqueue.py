@@ -156,14 +156,14 @@ async def test_a_job_is_found_by_its_name_and_by_a_bare_id_where_ids_are_global(
 
 async def test_bulk_answers_for_each_job_in_the_order_asked(desk: Desk):
     jobs = [new_job(queue=f"q{n % 3}", payload=str(n)) for n in range(30)]
-    answers = await desk.engine.enqueue(jobs)
+    answers = await desk.put(jobs)
     assert [answer.arrival for answer in answers] == [Arrival.INSERTED] * 30
     assert [answer.ref.queue for answer in answers] == [job.queue for job in jobs]
     assert [(await desk.job(answer.ref)).payload for answer in answers] == list(range(30))
 
 
 async def test_an_empty_bulk_is_no_job(desk: Desk):
-    assert await desk.engine.enqueue([]) == []
+    assert await desk.put([]) == []
     assert await desk.jobs() == ()
 
 

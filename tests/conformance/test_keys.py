@@ -71,7 +71,7 @@ async def test_keys_hold_within_one_bulk_and_against_what_is_there(desk: Desk): 
     old = await desk.enqueue(idempotency_key="old")
     jobs = [new_job(idempotency_key=key, type=type) for type, key in [("greet", "a"), ("greet", "old"), ("greet", "a")]]
     jobs += [new_job(idempotency_key="a", type="part"), new_job(), new_job(idempotency_key="a")]
-    answers = await desk.engine.enqueue(jobs)
+    answers = await desk.put(jobs)
     assert [answer.arrival for answer in answers] == [
         Arrival.INSERTED,
         Arrival.SAME_KEY,
@@ -202,7 +202,7 @@ async def test_a_new_one_may_come_once_the_first_is_taken_back_or_deleted(desk: 
 @needs(Feature.DEDUPLICATION)
 async def test_dedupe_holds_within_one_bulk_and_against_what_is_there(desk: Desk):  # H5
     old = await desk.enqueue(dedupe_key="old")
-    answers = await desk.engine.enqueue([new_job(dedupe_key=key) for key in ("a", "b", "a", "old", "a")])
+    answers = await desk.put([new_job(dedupe_key=key) for key in ("a", "b", "a", "old", "a")])
     assert [answer.arrival for answer in answers] == [
         Arrival.INSERTED,
         Arrival.INSERTED,

@@ -207,7 +207,7 @@ async def test_jobs_of_a_limited_queue_say_within_which_time_they_must_start_and
     await desk.set("limited", rate=SIXTY_A_MINUTE)
     await desk.add(queue="limited")
     await desk.add(queue="free")
-    claims = {claim.ref.queue: claim for claim in await desk.take(slots=2)}
+    claims = {claim.ref.queue: claim for claim in await desk.take("limited", "free", slots=2)}
     assert claims["free"].start_within is None
     assert claims["limited"].start_within == (SIXTY_A_MINUTE.slack / 2).total_seconds()
 
@@ -218,7 +218,10 @@ async def test_each_queue_has_a_rate_of_its_own(desk: Desk):  # P6
         await desk.set(name, rate=ONE_A_MINUTE)
         await desk.add_many(2, queue=name)
     await desk.add_many(3, queue="free")
-    assert sorted(ref.queue for ref in await desk.taken(slots=9)) == ["campaign/1", "campaign/2"] + ["free"] * 3
+    assert (
+        sorted(ref.queue for ref in await desk.taken("campaign/1", "campaign/2", "free", slots=9))
+        == ["campaign/1", "campaign/2"] + ["free"] * 3
+    )
 
 
 @needs(Feature.RATE)
@@ -257,7 +260,7 @@ async def test_no_more_of_a_queue_are_held_at_once_than_it_allows_whoever_asks(d
     assert len(await desk.take("q", slots=2)) == 2
     assert len(await other.take("q", slots=5, worker="worker-2")) == 1
     assert await desk.take("q", slots=5) == ()
-    assert await other.take("*", slots=5) == ()
+    assert await other.take("q", slots=5) == ()
 
 
 @needs(Feature.CONCURRENCY)

@@ -89,7 +89,7 @@ async def test_a_paused_queue_gives_nothing_and_takes_everything(desk: Desk):  #
     assert (await desk.set("q", paused=True)).settings.paused
     after = await desk.add(queue="q")
     other = await desk.add(queue="other")
-    assert await desk.taken() == [other]
+    assert await desk.taken("q", "other") == [other]
     assert await desk.taken("q") == []
     assert [await desk.state(ref) for ref in (before, after)] == [State.PENDING] * 2
     await desk.set("q", paused=False)
@@ -129,7 +129,6 @@ async def test_a_slot_that_comes_due_does_not_open_a_paused_queue(desk: Desk):
     await desk.set("q", paused=True)
     await desk.advance(60)
     assert await desk.take("q") == ()
-    assert await desk.take("*") == ()
 
 
 # Defaults and leases --------------------------------------------------------------------------------------------------
@@ -142,7 +141,7 @@ async def test_a_queues_defaults_hold_for_jobs_that_do_not_say(desk: Desk):
     silent = await desk.add(queue="q")
     own = await desk.add(queue="q", max_attempts=7, backoff=Backoff.fixed(1))
     elsewhere = await desk.add(queue="other")
-    claims = {claim.ref: claim for claim in await desk.take(slots=3)}
+    claims = {claim.ref: claim for claim in await desk.take("q", "other", slots=3)}
     assert [(claims[ref].max_attempts, claims[ref].backoff) for ref in (silent, own, elsewhere)] == [
         (2, slow),
         (7, Backoff.fixed(1)),
@@ -250,11 +249,11 @@ async def test_a_heavy_queue_leaves_turns_to_many_light_ones(desk: Desk):
 async def test_a_claim_finds_what_there_is_past_queues_that_have_run_empty(desk: Desk, slots: int):
     for number in range(20):
         await desk.add(queue=f"a{number:02}")
-    assert len(await desk.take(slots=20)) == 20
+    assert len(await desk.take("*", slots=20)) == 20
     refs = await desk.add_many(6, queue="z")
     came: list[JobRef] = []
     while len(came) < len(refs):
-        taken = await desk.taken(slots=slots)
+        taken = await desk.taken("*", slots=slots)
         assert len(taken) == slots, "jobs wait, and fewer came than there was room for"
         came += taken
     assert came == refs
@@ -265,13 +264,13 @@ async def test_a_claim_finds_what_there_is_past_queues_whose_jobs_were_taken_bac
     for number in range(5):
         await desk.cancel(await desk.add(queue=f"a{number}"))
     ref = await desk.add(queue="z")
-    assert await desk.taken(slots=1) == [ref]
+    assert await desk.taken("*", slots=1) == [ref]
 
 
 @needs(Feature.PATTERNS, Feature.PAUSE)
 async def test_one_open_queue_is_found_among_9_999_that_are_paused(desk: Desk):
     names = [f"m/{number:04}" for number in range(10_000)]
-    await desk.engine.enqueue([new_job(queue=name) for name in names])
+    await desk.put([new_job(queue=name) for name in names])
     await asyncio.gather(*[desk.set(name, paused=True) for name in names if name != "m/7777"])
     assert [ref.queue for ref in await desk.taken("m/*", slots=10)] == ["m/7777"]
     assert await desk.take("m/*", slots=10) == ()
@@ -285,7 +284,7 @@ async def test_queues_whose_slot_has_not_come_do_not_stand_in_the_way(desk: Desk
     slow = Rate(1, timedelta(hours=1))
     for number in range(300):
         await desk.set(f"m/{number:03}", rate=slow)
-    await desk.engine.enqueue([new_job(queue=f"m/{number:03}") for number in range(300)] * 2)
+    await desk.put([new_job(queue=f"m/{number:03}") for number in range(300)] * 2)
     assert len(await desk.take("m/*", slots=1000)) == 300
     refs = await desk.add_many(3, queue="m/zz")
     assert [await desk.taken("m/*", slots=1) for _ in refs] == [[ref] for ref in refs]

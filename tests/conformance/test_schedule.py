@@ -58,7 +58,7 @@ async def test_promoting_stops_at_its_limit_says_so_and_goes_on_next_time(desk: 
     await desk.advance(MINUTE)
     batches = [await desk.promote(limit=2) for _ in range(3)]
     assert [(batch.changed, batch.more) for batch in batches] == [(2, True), (2, True), (1, False)]
-    assert len(await desk.take(slots=9)) == 5
+    assert len(await desk.take("a", slots=9)) == 5
 
 
 @needs(Feature.DELAY, Feature.LEADER)
@@ -145,7 +145,7 @@ async def test_a_delayed_job_expires_too(desk: Desk):  # O2
 
 @needs(Feature.START_BY)
 async def test_expired_jobs_are_counted_by_the_promotion_that_cancels_them(desk: Desk):  # O2
-    await desk.engine.enqueue([new_job(start_by=desk.now + MINUTE)] * 3 + [new_job()])
+    await desk.put([new_job(start_by=desk.now + MINUTE)] * 3 + [new_job()])
     assert (await desk.wait(2 * MINUTE)).changed == 3
     assert (await desk.promote()).changed == 0
 

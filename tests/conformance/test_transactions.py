@@ -54,7 +54,7 @@ async def test_a_job_vanishes_when_the_callers_transaction_is_rolled_back(desk: 
     caller.note("after")
     caller.rollback()
     assert await desk.jobs() == ()
-    assert await desk.take() == ()
+    assert await desk.take("fresh") == ()
     assert await desk.engine.queues() == []
     assert caller.notes() == []
     assert (await desk.enqueue()).is_new
