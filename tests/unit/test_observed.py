@@ -322,7 +322,7 @@ async def test_a_refusal_is_no_observation():
 
 def test_the_wrapper_speaks_every_verb_of_the_contract_and_is_tried_with_each():  # X1
     verbs = {name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if not name.startswith("_")}
-    assert verbs == {asking.verb for asking, _ in ASKED_OF_ALL} | {"signals", "describe"}
+    assert verbs == {asking.verb for asking, _ in ASKED_OF_ALL} | {"signals", "describe", "schema_script"}
     for verb in verbs:
         ours, theirs = inspect.signature(getattr(ObservedEngine, verb)), inspect.signature(getattr(Engine, verb))
         assert ours == theirs, verb
@@ -331,5 +331,6 @@ def test_the_wrapper_speaks_every_verb_of_the_contract_and_is_tried_with_each():
 def test_looking_at_the_engine_passes_through():
     observed = engine()
     assert cast("object", observed.describe()) == "answer to describe"
+    assert cast("object", observed.schema_script()) == "answer to schema_script"
     assert cast("object", observed.signals(["mail/*"])) == "answer to signals"
     assert observed.capabilities is observed.inner.capabilities

@@ -101,6 +101,9 @@ class StubEngine:
         answer = await self.exchange(Exchange(settlements=tuple(settlements)))
         return answer.lost
 
+    def schema_script(self) -> None:
+        return None
+
     def describe(self) -> dict[str, str]:
         return {"engine": "stand-in"}
 

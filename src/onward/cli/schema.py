@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
@@ -58,15 +57,12 @@ async def _schema(app: App) -> int | None:
 
 
 def _script(app: App) -> str:
-    # An engine that owns its schema has a module `migrating` beside it, which can write the whole of it.
-    package = type(app.engine.inner).__module__.rpartition(".")[0]
-    try:
-        written: str = importlib.import_module(f"{package}.migrating".lstrip(".")).script()
-    except ModuleNotFoundError:
+    written = app.engine.schema_script()
+    if written is None:
         raise Trouble(
             f"{app.capabilities.engine} has a schema of its own, which is not for Onward to write",
             effect="there is no SQL to show",
-        ) from None
+        )
     return written
 
 

@@ -205,6 +205,10 @@ class Engine(Enqueue, Work, Read, Operate, Steward, Protocol):
         """Say what it stands on; raises what ``open`` would."""
         ...
 
+    def schema_script(self) -> str | None:
+        """Write the whole schema as SQL to be applied by hand; None where the schema is not ours."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """Say which store this is, without secrets, for logs and errors."""
         ...

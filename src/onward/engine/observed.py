@@ -117,6 +117,10 @@ class ObservedEngine:
         with self._observed("check"):
             return await self.inner.check()
 
+    def schema_script(self) -> str | None:
+        """See the contract."""
+        return self.inner.schema_script()
+
     def describe(self) -> Mapping[str, Any]:
         """See the contract."""
         return self.inner.describe()

@@ -340,6 +340,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     schema: int | None = None
     """The newest migration applied; None where the schema is not ours."""
+    now: datetime | None = None
+    """What the store's clock says."""
     durability: str = ""
     """What survives a power cut, in plain words."""
     warnings: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from onward.clock import Clock, SystemClock
+from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
 from onward.engine.values import (
     Batch,
@@ -118,9 +118,14 @@ class SQLiteEngine:
             engine="SQLite",
             server=f"SQLite {sqlite3.sqlite_version}",
             schema=schema,
+            now=moment_of(self._clock.micros()),
             durability=durability,
             warnings=tuple(warnings),
         )
+
+    def schema_script(self) -> str:
+        """Write the whole schema as SQL."""
+        return migrating.script()
 
     def describe(self) -> Mapping[str, Any]:
         """Say which file this is."""
