@@ -51,6 +51,7 @@ def test_an_engine_with_a_schema_of_its_own_has_no_sql(cli: Cli, at_home: Path):
         "class Foreign:\n"
         "    capabilities = Capabilities(engine='Foreign', features=dict.fromkeys(Feature, NATIVE), folds={})\n"
         "    def describe(self): return {'engine': 'Foreign'}\n"
+        "    def schema_script(self): return None\n"
         "    async def close(self): pass\n"
         "app = App(engine=Foreign())\n"
     )
