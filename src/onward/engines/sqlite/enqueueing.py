@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any, Final
 
 from onward.clock import MICROSECOND, micros_of
@@ -47,6 +48,13 @@ def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
     _insert(transaction, shape, alike)
     use_queues(transaction, {job.queue for job in jobs})
     return answers
+
+
+def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -> list[list[Enqueued]]:
+    """Add the jobs of several callers as if they were one's."""
+    answers = enqueue(transaction, [job for batch in batches for job in batch])
+    ends = list(accumulate(len(batch) for batch in batches))
+    return [answers[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
 
 
 def use_queues(transaction: Transaction, names: set[str]) -> None:

@@ -25,6 +25,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
@@ -36,7 +38,7 @@ from onward.errors import StoreBusy, StoreUnavailable
 
 T = TypeVar("T")
 
-_MOST_TOGETHER: Final = 64
+_MOST_TOGETHER: Final = 128
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 _COMMITS_BETWEEN_LOOKS: Final = 16
 
@@ -60,7 +62,9 @@ class TryAlone(Exception):
 
 @dataclass(slots=True)
 class _Request(Generic[T]):
-    work: Callable[[Transaction], T]
+    work: Callable[[Transaction], T] | None = None
+    shared: Callable[[Transaction, list[Any]], list[T]] | None = None
+    item: Any = None
     loop: asyncio.AbstractEventLoop | None = None
     future: asyncio.Future[T] | None = None
     done: threading.Event | None = None
@@ -119,12 +123,25 @@ class Lane:
         self._submit(_Request(work, loop=loop, future=future), urgent=urgent)
         return await future
 
+    async def share(self, work: Callable[[Transaction, list[Any]], list[T]], item: Any) -> T:
+        """Have an item done together with those that others share for the same work at the moment, by one call."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(_Request(shared=work, item=item, loop=loop, future=future), urgent=False)
+        return await future
+
+    def share_sync(self, work: Callable[[Transaction, list[Any]], list[T]], item: Any) -> T:
+        """Do the same, and wait for it on this thread."""
+        return self._wait(_Request(shared=work, item=item, done=threading.Event()))
+
     def ask_sync(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Have work done on the lane's thread, and wait for it on this one."""
-        done = threading.Event()
-        request: _Request[T] = _Request(work, done=done)
+        return self._wait(_Request(work, done=threading.Event()), urgent=urgent)
+
+    def _wait(self, request: _Request[T], *, urgent: bool = False) -> T:
         self._submit(request, urgent=urgent)
-        done.wait()
+        if request.done is not None:
+            request.done.wait()
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[return-value]
@@ -243,7 +260,7 @@ class Lane:
         connection.execute("begin immediate" if self.writes else "begin")
         try:
             transaction = Transaction(connection, self.clock.micros(), alone=len(requests) == 1)
-            results = [request.work(transaction) for request in requests]
+            results = _results(transaction, requests)
             connection.execute("commit")
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
             if connection.in_transaction:
@@ -322,6 +339,17 @@ class Lane:
             # anew and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast
             # as a file that grows.
             connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+
+def _results(transaction: Transaction, requests: Sequence[_Request[Any]]) -> list[Any]:
+    """Do requests in order; neighbours that share their work by one call."""
+    results: list[Any] = []
+    for shared, neighbours in groupby(requests, key=attrgetter("shared")):
+        if shared is not None:
+            results += shared(transaction, [request.item for request in neighbours])
+        else:
+            results += [request.work(transaction) for request in neighbours if request.work is not None]
+    return results
 
 
 def _finish_all(requests: Sequence[_Request[Any]]) -> None:
