@@ -1,0 +1,665 @@
+"""The planted bugs: one for each promise that a hurried change could break."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutants.harness import Edit, Mutant
+
+CONFORMANCE: Final = "tests/conformance"
+SQLITE: Final = "tests/engines/sqlite"
+UNIT: Final = "tests/unit"
+OLDER_CLAIM: Final = f"{CONFORMANCE}/test_grid.py::test_a_move_with_an_older_claim_of_the_same_job_is_always_refused"
+_SQL: Final = "engines/sqlite/sql"
+_PY: Final = "engines/sqlite"
+_SCHEMA: Final = "engines/sqlite/migrations/0001_initial.sql"
+
+_FENCE = "where seq = :seq and claim_no = :claim_no and "
+_MANY_FENCE = "where seq = of_seq and claim_no = of_claim and "
+_TERM = (
+    "\n   and exists (select 1 from onward_leader where number = :number and leader_id = :leader_id and until > :now)"
+)
+
+
+def _unfenced(statement: str) -> Mutant:
+    """A settlement that looks at the job and not at the claim: a zombie ends somebody else's run."""
+    return Mutant(
+        f"{statement}: the fence is dropped",
+        (Edit(f"{_SQL}/{statement}.sql", _FENCE, "where seq = :seq and "),),
+        (OLDER_CLAIM,),
+    )
+
+
+def _unfenced_many(statement: str, *tests: str, in_ci: bool = False) -> Mutant:
+    return Mutant(
+        f"{statement}: the fence is dropped",
+        (Edit(f"{_SQL}/{statement}.sql", _MANY_FENCE, "where seq = of_seq and "),),
+        tests,
+        in_ci=in_ci,
+    )
+
+
+def _without_term(statement: str) -> Mutant:
+    """A leader's write that any deposed leader can make."""
+    return Mutant(
+        f"{statement}: without the leader's term",
+        (Edit(f"{_SQL}/{statement}.sql", _TERM, ""),),
+        (f"{CONFORMANCE}/test_leader.py",),
+    )
+
+
+WORDS: Final = (
+    Mutant(
+        "lifecycle: one attempt too many",
+        (Edit("lifecycle.py", "and attempts < max_attempts", "and attempts <= max_attempts"),),
+        (f"{UNIT}/test_lifecycle.py",),
+    ),
+    Mutant(
+        "lifecycle: a completed job can be replayed",
+        (Edit("lifecycle.py", "(FINISHED - {S.COMPLETED}, S.PENDING)", "(FINISHED, S.PENDING)"),),
+        (f"{UNIT}/test_lifecycle.py",),
+    ),
+    Mutant(
+        "lifecycle: do-not-retry is tried again",
+        (
+            Edit(
+                "lifecycle.py", "case Raised(failure, retryable=False):\n            return Fail(failure)\n        ", ""
+            ),
+        ),
+        (f"{UNIT}/test_lifecycle.py",),
+    ),
+    Mutant(
+        "lifecycle: the handler's own delay is ignored",
+        (Edit("lifecycle.py", "if delay is None:", "if delay is None or delay:"),),
+        (f"{UNIT}/test_lifecycle.py",),
+    ),
+    Mutant(
+        "backoff: the first wait is already doubled",
+        (Edit("backoff.py", "max(attempts - 1, 0)", "max(attempts, 0)"),),
+        (f"{UNIT}/test_backoff.py",),
+    ),
+    Mutant(
+        "backoff: the cap is forgotten",
+        (Edit("backoff.py", "seconds = min(seconds, self.cap)", "seconds = max(seconds, self.base)"),),
+        (f"{UNIT}/test_backoff.py",),
+    ),
+    Mutant(
+        "backoff: jitter may shorten",
+        (Edit("backoff.py", "(1 + self.jitter * random())", "(1 + self.jitter * (random() - 0.5))"),),
+        (f"{UNIT}/test_backoff.py",),
+    ),
+    Mutant(
+        "keys: sorted as Python sorts, not as JavaScript does",
+        (Edit("keys.py", "key=_by_utf16", "key=lambda member: member[0]"),),
+        (f"{UNIT}/test_keys.py",),
+    ),
+    Mutant(
+        "keys: parts of a digest run into each other",
+        (Edit("keys.py", '        hasher.update(len(encoded).to_bytes(8, "big"))\n', ""),),
+        (f"{UNIT}/test_keys.py",),
+    ),
+    Mutant(
+        "rules: a negative priority is taken",
+        (Edit("rules.py", "not 0 <= priority <= MAX_PRIORITY", "not priority <= MAX_PRIORITY"),),
+        (f"{UNIT}/test_rules.py",),
+    ),
+    Mutant(
+        "rules: characters are counted instead of bytes",
+        (Edit("rules.py", "size = len(job.payload.encode())", "size = len(job.payload)"),),
+        (f"{UNIT}/test_rules.py",),
+    ),
+    Mutant(
+        "rules: a pattern takes what merely begins alike",
+        (Edit("rules.py", "name.startswith(pattern[:-1])", "name.startswith(pattern[:-2])"),),
+        (f"{UNIT}/test_rules.py",),
+    ),
+    Mutant(
+        "observed: only the first job of a bulk is checked",
+        (
+            Edit(
+                "engine/observed.py",
+                "        for job in jobs:\n            rules.check_job",
+                "        for job in jobs[:1]:\n            rules.check_job",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_enqueue.py",),
+    ),
+    Mutant(
+        "observed: absent keys are not refused",
+        (Edit("engine/observed.py", "                require(Feature.IDEMPOTENCY)", "                pass"),),
+        (f"{UNIT}/test_observed.py",),
+    ),
+    Mutant(
+        "migrations: a newer store is not refused",
+        (Edit("engine/migrations.py", "if newest > len(shipped):", "if newest < 0:"),),
+        (f"{UNIT}/test_migrations.py",),
+    ),
+    Mutant(
+        "migrations: an edited step is not noticed",
+        (Edit("engine/migrations.py", "checksum is not None and checksum != migration.checksum", "checksum == ''"),),
+        (f"{UNIT}/test_migrations.py",),
+    ),
+)
+
+FENCES: Final = (
+    _unfenced_many("complete_many", OLDER_CLAIM, in_ci=True),
+    _unfenced_many("start_many", OLDER_CLAIM),
+    _unfenced_many("heartbeat_jobs", f"{CONFORMANCE}/test_leases.py"),
+    *map(_unfenced, ("retry", "fail", "bury", "snooze", "release")),
+    Mutant(
+        "cancel_held: the fence is dropped",
+        (Edit(f"{_SQL}/cancel_held.sql", _FENCE, "where seq = :seq and "),),
+        (f"{CONFORMANCE}/test_grid.py::test_a_handler_can_take_back_only_the_job_it_holds",),
+    ),
+    Mutant(
+        "report_progress: the fence is dropped",
+        (Edit(f"{_SQL}/report_progress.sql", _FENCE, "where seq = :seq and "),),
+        (f"{CONFORMANCE}/test_read.py",),
+    ),
+    Mutant(
+        "complete_many: a job that has not started can complete",
+        (Edit(f"{_SQL}/complete_many.sql", "state = 'running'", "state in ('claimed', 'running')"),),
+        (f"{CONFORMANCE}/test_grid.py",),
+    ),
+    Mutant(
+        "claim: a claim has the token of the one before",
+        (
+            Edit(f"{_SQL}/claim.sql", "claim_no = claim_no + 1", "claim_no = claim_no"),
+            Edit(f"{_PY}/claiming.py", "job.claim_no + 1", "job.claim_no"),
+        ),
+        (f"{CONFORMANCE}/test_claim.py",),
+    ),
+)
+
+COUNTING: Final = (
+    Mutant(
+        "release: the attempt is not given back",
+        (Edit(f"{_SQL}/release.sql", "attempts = attempts - (state = 'running'), ", ""),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "snooze: the attempt is not given back",
+        (Edit(f"{_SQL}/snooze.sql", "attempts = attempts - 1, ", ""),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "rescue: the attempt is not given back",
+        (Edit(f"{_SQL}/rescue.sql", "attempts = attempts - (state = 'running'), ", ""),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "rescue: a crash is counted though others ran beside it",
+        (Edit(f"{_SQL}/rescue.sql", "(state = 'running' and alone)", "(state = 'running')"),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "rescue: what was running is no suspect",
+        (Edit(f"{_SQL}/rescue.sql", "suspect = iif(state = 'running', 1, suspect)", "suspect = suspect"),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "rescue: a job that kills its worker is never buried",
+        (Edit(f"{_PY}/stewarding.py", "+ 1 >= max_crashes", "+ 1 > max_crashes + 99"),),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "start_many: the run is not counted",
+        (Edit(f"{_SQL}/start_many.sql", "attempts = attempts + 1, ", ""),),
+        (f"{CONFORMANCE}/test_claim.py",),
+    ),
+    Mutant(
+        "claim: a suspect comes among the others",
+        (
+            Edit(_SCHEMA, "where state = 'pending' and suspect = 0;", "where state = 'pending';"),
+            Edit(f"{_SQL}/claim_pick.sql", "and suspect = 0 and", "and"),
+        ),
+        (f"{CONFORMANCE}/test_counting.py",),
+    ),
+    Mutant(
+        "enqueue: the queue's own attempts are ignored",
+        (
+            Edit(
+                f"{_SQL}/enqueue.sql",
+                "coalesce(:max_attempts, (select max_attempts from onward_queue where name = :queue), ",
+                "coalesce(:max_attempts, ",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_queues.py",),
+    ),
+)
+
+LEASES: Final = (
+    Mutant(
+        "heartbeat: the lease is not renewed",
+        (Edit(f"{_SQL}/heartbeat_jobs.sql", "set lease_until = :now + lease_us", "set lease_until = lease_until"),),
+        (f"{CONFORMANCE}/test_leases.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "rescue: the lease is not looked at",
+        (
+            Edit(f"{_SQL}/rescue_pick.sql", " and lease_until <= :now limit", " limit"),
+            Edit(f"{_SQL}/rescue.sql", " and lease_until <= :now and", " and"),
+        ),
+        (f"{CONFORMANCE}/test_leases.py",),
+    ),
+    Mutant(
+        "claim: the queue's own lease is ignored",
+        (
+            Edit(
+                f"{_PY}/claiming.py",
+                "lease_us = queue.lease_us or self._request.lease // MICROSECOND",
+                "lease_us = self._request.lease // MICROSECOND",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_leases.py", f"{CONFORMANCE}/test_queues.py"),
+    ),
+    _without_term("promote"),
+    _without_term("expire"),
+    _without_term("rescue"),
+    _without_term("prune"),
+    Mutant(
+        "elect_again: a leader whose term is over stays",
+        (
+            Edit(
+                f"{_SQL}/elect_again.sql",
+                "number = :number and leader_id = :candidate and until > :now",
+                "leader_id = :candidate",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_leader.py",),
+    ),
+    Mutant(
+        "elect: a leader is deposed before its time",
+        (Edit(f"{_SQL}/elect.sql", "\n where onward_leader.until <= :now", ""),),
+        (f"{CONFORMANCE}/test_leader.py",),
+    ),
+    Mutant(
+        "resign: anybody's term is ended",
+        (Edit(f"{_SQL}/resign.sql", "number = :number and leader_id = :leader_id and ", ""),),
+        (f"{CONFORMANCE}/test_leader.py",),
+    ),
+)
+
+ORDER: Final = (
+    Mutant(
+        "claim_pick: the less urgent first",
+        (Edit(f"{_SQL}/claim_pick.sql", "order by priority desc, ready_at", "order by priority, ready_at"),),
+        (f"{CONFORMANCE}/test_claim.py",),
+    ),
+    Mutant(
+        "claim_pick: by when they were made, not by when they were ready",
+        (Edit(f"{_SQL}/claim_pick.sql", "desc, ready_at, seq", "desc, created_at, seq"),),
+        (f"{CONFORMANCE}/test_claim.py",),
+    ),
+    Mutant(
+        "promote: a delayed job has waited since it was made",
+        (Edit(f"{_SQL}/promote.sql", "ready_at = next_run_at", "ready_at = created_at"),),
+        (f"{CONFORMANCE}/test_claim.py",),
+    ),
+    Mutant(
+        "promote: before its time",
+        (Edit(f"{_SQL}/promote_pick.sql", "and next_run_at <= :now ", ""),),
+        (f"{CONFORMANCE}/test_schedule.py",),
+    ),
+    Mutant(
+        "claim_pick: start_by is ignored",
+        (Edit(f"{_SQL}/claim_pick.sql", " and (start_by is null or start_by > :now)", ""),),
+        (f"{CONFORMANCE}/test_schedule.py",),
+    ),
+    Mutant(
+        "start_many: start_by is ignored",
+        (Edit(f"{_SQL}/start_many.sql", " and (start_by is null or start_by > :now)", ""),),
+        (f"{CONFORMANCE}/test_schedule.py",),
+    ),
+    Mutant(
+        "claiming: every claim begins with the first queue",
+        (
+            Edit(
+                f"{_PY}/claiming.py",
+                "first = self._round.next_name\n        yield from self._onward",
+                'first = ""\n        yield from self._onward',
+            ),
+        ),
+        (f"{CONFORMANCE}/test_queues.py",),
+    ),
+    Mutant(
+        "claiming: weights count for nothing",
+        (Edit(f"{_PY}/claiming.py", "turn_of(queue.name, queue.weight * turns)", "turn_of(queue.name, turns)"),),
+        (f"{CONFORMANCE}/test_queues.py",),
+    ),
+)
+
+LIMITS: Final = (
+    Mutant(
+        "claiming: the rate's slot is not advanced",
+        (
+            Edit(
+                f"{_PY}/claiming.py",
+                '{"name": queue.name, "next_slot_at": slot}',
+                '{"name": queue.name, "next_slot_at": now}',
+            ),
+        ),
+        (f"{CONFORMANCE}/test_limits.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "claiming: twice the credit for a late taker",
+        (Edit(f"{_PY}/claiming.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "claiming: a handler may start at any time after its slot",
+        (
+            Edit(
+                f"{_PY}/claiming.py",
+                "start_within = None if rate is None else (rate.slack / 2).total_seconds()",
+                "start_within = None",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "values: slots are no further apart than the period over the count",
+        (
+            Edit(
+                "engine/values.py",
+                "return (self.period + self.slack) / (self.count - self.burst + 1)",
+                "return self.period / self.count",
+            ),
+        ),
+        (f"{UNIT}/test_job.py",),
+    ),
+    Mutant(
+        "claiming: concurrency does not count what others hold",
+        (Edit(f"{_PY}/claiming.py", "queue.concurrency - held - already", "queue.concurrency - already"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "claiming: limited queues are claimed ahead",
+        (
+            Edit(
+                f"{_PY}/claiming.py",
+                "self.room.left if rate is None and queue.concurrency is None else self.room.slots",
+                "self.room.left",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "settling: a place that became free is not seen",
+        (Edit(f"{_SQL}/queue_open_freed.sql", "where open = 0", "where open = 2"),),
+        (f"{CONFORMANCE}/test_limits.py",),
+    ),
+    Mutant(
+        "queues: pause is ignored",
+        (
+            Edit(f"{_SQL}/queue_use.sql", "where open = 0 and paused = 0", "where open = 0"),
+            Edit(_SCHEMA, "  check (paused = 0 or open = 0),\n", ""),
+        ),
+        (f"{CONFORMANCE}/test_queues.py",),
+    ),
+    Mutant(
+        "claim_pick_suspect: a suspect of a paused queue is let go",
+        (Edit(f"{_SQL}/claim_pick_suspect.sql", " and q.paused = 0", ""),),
+        (f"{CONFORMANCE}/test_queues.py", f"{CONFORMANCE}/test_counting.py"),
+    ),
+    Mutant(
+        "claim_next_slot: every limited queue is read through",
+        (
+            Edit(f"{_SQL}/claim_next_slot.sql", "order by reopens_at limit 32) q", "order by reopens_at) q"),
+            Edit(f"{_SQL}/claim_next_slot.sql", "place = 32 or ", ""),
+        ),
+        (f"{SQLITE}/test_plans.py::test_ten_thousand_limited_queues_of_others_cost_a_claim_little",),
+    ),
+)
+
+KEYS: Final = (
+    Mutant(
+        "enqueueing: a key is looked up outside the transaction",
+        (
+            Edit(_SCHEMA, "create unique index onward_job_key", "create index onward_job_key"),
+            Edit(
+                f"{_SQL}/find_by_key.sql",
+                "update onward_job set updated_at = max(:now, updated_at + 1) where key_digest = :digest "
+                "returning queue, id",
+                "select queue, id from onward_job where key_digest = :digest and :now",
+            ),
+            Edit(
+                f"{_PY}/enqueueing.py",
+                "            existing = _standing_for(transaction, job)\n",
+                "            import sqlite3\n"
+                "            file = transaction.connection.execute('pragma database_list').fetchone()[2]\n"
+                "            outside = sqlite3.connect(file)\n"
+                "            existing = _standing_for(Transaction(outside, transaction.now), job)\n"
+                "            outside.close()\n",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_races.py", f"{CONFORMANCE}/test_keys.py"),
+    ),
+    Mutant(
+        "find_by_key: a finished job's key is free again",
+        (
+            Edit(
+                _SCHEMA,
+                "on onward_job (key_digest) where key_digest is not null",
+                "on onward_job (key_digest) where key_digest is not null and completed_at is null",
+            ),
+            Edit(f"{_SQL}/find_by_key.sql", "key_digest = :digest", "key_digest = :digest and completed_at is null"),
+        ),
+        (f"{CONFORMANCE}/test_keys.py",),
+    ),
+    Mutant(
+        "find_by_dedupe: a running job does not stand for its key",
+        (
+            Edit(_SCHEMA, "create unique index onward_job_dedupe", "create index onward_job_dedupe"),
+            Edit(
+                f"{_SQL}/find_by_dedupe.sql",
+                "and completed_at is null",
+                "and completed_at is null and state <> 'running'",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_keys.py",),
+    ),
+    Mutant(
+        "enqueueing: the same key of another type is the same job",
+        (
+            Edit(
+                f"{_PY}/enqueueing.py",
+                '"digest": digest(job.type, job.idempotency_key)',
+                '"digest": digest(job.idempotency_key)',
+            ),
+            Edit(f"{_PY}/enqueueing.py", "else digest(type_, idempotency_key)", "else digest(idempotency_key)"),
+        ),
+        (f"{CONFORMANCE}/test_keys.py",),
+    ),
+    Mutant(
+        "replay: two jobs may have one dedupe key",
+        (
+            Edit(_SCHEMA, "create unique index onward_job_dedupe", "create index onward_job_dedupe"),
+            Edit(f"{_SQL}/replay.sql", "other.completed_at is null)", "false)"),
+        ),
+        (f"{CONFORMANCE}/test_keys.py", f"{CONFORMANCE}/test_operate.py"),
+    ),
+)
+
+BUTTONS: Final = (
+    Mutant(
+        "cancel: a finished job can be cancelled",
+        (
+            Edit(f"{_PY}/operating.py", "MOVES[Move.CANCEL][0]", "frozenset(State)"),
+            Edit(
+                f"{_SQL}/cancel.sql",
+                "where state in ('scheduled', 'blocked', 'pending', 'claimed', 'running') and",
+                "where",
+            ),
+        ),
+        (f"{CONFORMANCE}/test_grid.py",),
+    ),
+    Mutant(
+        "replay: a completed job can be replayed",
+        (
+            Edit(f"{_PY}/operating.py", "MOVES[Move.REPLAY][0]", "FINISHED"),
+            Edit(f"{_SQL}/replay.sql", "and state in ('failed', 'dead_letter', 'cancelled')", ""),
+            Edit(f"{_SQL}/replay.sql", "crashes = 0,", "crashes = 0, result = null,"),
+        ),
+        (f"{CONFORMANCE}/test_grid.py",),
+    ),
+    Mutant(
+        "replay: with the attempts it had used up",
+        (Edit(f"{_SQL}/replay.sql", "attempts = 0, ", ""),),
+        (f"{CONFORMANCE}/test_operate.py",),
+    ),
+    Mutant(
+        "delete: a held job can be deleted",
+        (
+            Edit(f"{_PY}/operating.py", "WAITING | FINISHED", "frozenset(State)"),
+            Edit(f"{_SQL}/delete.sql", "where state not in ('claimed', 'running') and", "where"),
+        ),
+        (f"{CONFORMANCE}/test_operate.py",),
+    ),
+    Mutant(
+        "prune: what is younger goes too",
+        (Edit(f"{_SQL}/prune_by_age.sql", "j.completed_at <= :now - q.keep_completed_us", "j.completed_at <= :now"),),
+        (f"{CONFORMANCE}/test_retention.py",),
+    ),
+    Mutant(
+        "prune: one more is kept than was asked for",
+        (Edit(f"{_SQL}/prune_by_count.sql", "offset :kept", "offset :kept + 1"),),
+        (f"{CONFORMANCE}/test_retention.py",),
+    ),
+    Mutant(
+        "complete_many: the result is lost",
+        (Edit(f"{_SQL}/complete_many.sql", "result = of_result", "result = null"),),
+        (f"{CONFORMANCE}/test_enqueue.py", f"{CONFORMANCE}/test_grid.py", f"{CONFORMANCE}/test_races.py"),
+    ),
+    Mutant(
+        "schema: updated_at is not kept for changes by hand",
+        (Edit(_SCHEMA, "on onward_job when new.updated_at <= old.updated_at", "on onward_job when false"),),
+        (f"{CONFORMANCE}/test_enqueue.py",),
+    ),
+)
+
+LANES: Final = (
+    Mutant(
+        "lane: an error in a group is swallowed",
+        (
+            Edit(
+                f"{_PY}/lane.py",
+                "            if len(requests) > 1:\n                return False\n",
+                "            if len(requests) > 1:\n"
+                "                for request in requests:\n"
+                "                    request.is_done = True\n"
+                "                return True\n",
+            ),
+        ),
+        (f"{SQLITE}/test_group_commit.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "lane: a caller is answered before the commit",
+        (
+            Edit(
+                f"{_PY}/lane.py",
+                '            connection.execute("commit")\n',
+                "            for request, result in zip(requests, results, strict=True):\n"
+                "                request.result, request.is_done = result, True\n"
+                "            self._answer(requests)\n"
+                "            time.sleep(0.05)\n"
+                '            connection.execute("commit")\n',
+            ),
+        ),
+        (f"{SQLITE}/test_group_commit.py",),
+    ),
+    Mutant(
+        "lane: everybody for himself",
+        (Edit(f"{_PY}/lane.py", "_MOST_TOGETHER: Final = 64", "_MOST_TOGETHER: Final = 1"),),
+        (f"{SQLITE}/test_group_commit.py",),
+    ),
+    Mutant(
+        "lane: heartbeats wait in the line",
+        (
+            Edit(
+                f"{_PY}/lane.py",
+                "(self._urgent if urgent else self._requests).append(request)",
+                "self._requests.append(request)",
+            ),
+        ),
+        (f"{SQLITE}/test_group_commit.py",),
+    ),
+    Mutant(
+        "lane: the log is never cut back",
+        (Edit(f"{_PY}/lane.py", "if size > LOG_SIZE_LIMIT:", "if size > 1000 * LOG_SIZE_LIMIT:"),),
+        (f"{SQLITE}/test_checkpoints.py",),
+    ),
+    Mutant(
+        "lane: a commit tells nobody",
+        (Edit(f"{_PY}/lane.py", "            if transaction.woke:\n                self.on_wake()\n", ""),),
+        (f"{SQLITE}/test_watching.py",),
+    ),
+    Mutant(
+        "database: SQLite checkpoints when it likes",
+        (Edit(f"{_PY}/database.py", "pragma wal_autocheckpoint = 0", "pragma wal_autocheckpoint = 1000"),),
+        (f"{SQLITE}/test_checkpoints.py",),
+    ),
+    Mutant(
+        "database: commits are not flushed",
+        (Edit(f"{_PY}/database.py", 'f"pragma synchronous = {self.synchronous}"', '"pragma synchronous = normal"'),),
+        (f"{SQLITE}/test_durability.py",),
+    ),
+    Mutant(
+        "database: a network file system is taken",
+        (Edit(f"{_PY}/database.py", "if kind in _NETWORK_FILE_SYSTEMS:", 'if kind == "none":'),),
+        (f"{SQLITE}/test_bad_input.py", "-k", "network"),
+    ),
+    Mutant(
+        "watching: the watcher is silent",
+        (Edit(f"{_PY}/watching.py", "                    self.tell()\n", ""),),
+        (f"{SQLITE}/test_watching.py::test_every_change_at_a_console_is_told",),
+    ),
+    Mutant(
+        "watching: no second look after a notice",
+        (Edit(f"{_PY}/watching.py", "for number in range(10)", "for number in range(0)"),),
+        (f"{SQLITE}/test_watching.py::test_every_change_of_another_process_is_told",),
+    ),
+    Mutant(
+        "turnstile: anybody passes at any time",
+        (
+            Edit(
+                f"{_PY}/turnstile.py",
+                "        if self._gates is None:\n            yield",
+                "        if True:\n            yield",
+            ),
+        ),
+        (f"{SQLITE}/test_turnstile.py", f"{SQLITE}/test_checkpoints.py"),
+    ),
+    Mutant(
+        "forking: connections are carried across a fork",
+        (
+            Edit(
+                f"{_PY}/forking.py",
+                "before=_before, after_in_parent=_after_in_parent, after_in_child",
+                "after_in_child",
+            ),
+        ),
+        (f"{SQLITE}/test_forking.py",),
+    ),
+    Mutant(
+        "migrating: a step is applied but not recorded",
+        (Edit(f"{_PY}/migrating.py", '"insert into onward_migration values (?, ?, ?, ?)"', '"select ?, ?, ?, ?"'),),
+        (f"{SQLITE}/test_migrations.py",),
+    ),
+    Mutant(
+        "engine: what fails within the caller's transaction is left there",
+        (Edit(f"{_PY}/engine.py", '                connection.execute("rollback to onward")\n', ""),),
+        (f"{CONFORMANCE}/test_transactions.py", f"{SQLITE}/test_bad_input.py"),
+    ),
+    Mutant(
+        "engine: another file's connection is taken",
+        (Edit(f"{_PY}/engine.py", " or not self.database.path.samefile(theirs)", ""),),
+        (f"{SQLITE}/test_bad_input.py", "-k", "connection"),
+        in_ci=True,
+    ),
+)
+
+MUTANTS: Final = (*WORDS, *FENCES, *COUNTING, *LEASES, *ORDER, *LIMITS, *KEYS, *BUTTONS, *LANES)
