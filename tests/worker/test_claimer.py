@@ -16,7 +16,7 @@ from onward.worker.claimer import Claimer
 from onward.worker.holdings import Holdings, Stage
 from onward.worker.pool import Pool
 from onward.worker.settler import Settler
-from tests.worker.stage import StubEngine, StubRunner, claim, gives, in_virtual_time, passing
+from tests.worker.stage import StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
 
@@ -124,22 +124,17 @@ def test_an_outcome_does_not_wait_for_its_neighbours():
 
 
 def test_what_is_claimed_ahead_is_started_before_its_handler_begins():  # O11
-    starts: set[str] = set()
-
-    async def quick(one: Claim) -> Result:
-        assert one.started
-        assert one.attempts == 1
+    async def quick(_: Claim) -> Result:
         await asyncio.sleep(0.01)
         return Returned()
 
     async def test(post: Post) -> None:
         await post.until(lambda: len(post.outcomes) == 500)
-        for exchange in post.engine.sent:
-            starts.update(one.ref.id for one in exchange.starts)
 
     post = at_post(test, 10, waiting=500, handler=quick)
     assert post.runner.most == 10
-    assert starts, "with quick jobs and a slow store the claimer asks ahead"
+    assert all(one.started and one.attempts == 1 for one in post.runner.begun)
+    assert any(exchange.starts for exchange in post.engine.sent), "quick jobs are asked for ahead"
 
 
 def test_asking_ahead_keeps_the_hands_busy_during_a_round_trip():
@@ -190,6 +185,21 @@ def test_claims_ahead_of_hands_that_do_not_turn_up_are_given_back():
     post = at_post(test, 10, waiting=1000, handler=turning_slow)
     released = [job for job, outcome in post.outcomes.items() if outcome == Release()]
     assert released
+
+
+def test_runs_that_take_turns_at_the_processor_are_not_asked_for_ahead():
+    async def heavy(_: Claim) -> Result:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.now += 0.005  # of computing, during which nothing else can happen
+        return Returned()
+
+    async def test(post: Post) -> None:
+        await post.until(lambda: len(post.outcomes) == 1000)
+
+    post = at_post(test, 20, waiting=1000, handler=heavy)
+    assert set(post.outcomes.values()) == {Complete()}
+    assert len(post.engine.settled) == 1000, "none was claimed, given back and claimed again"
 
 
 def test_a_store_that_is_away_loses_nothing():  # X3
@@ -367,7 +377,9 @@ def test_the_next_look_is_when_the_store_says_that_a_slot_will_be_free():
 def test_a_closing_claimer_gives_back_what_has_not_begun():  # P10 of the reliability contract
     async def test(post: Post) -> None:
         await post.until(lambda: post.pool.busy == 1)
-        post.pool.put(post.holdings.take(claim(77), 0.0))
+        post.pool.put(post.holdings.take(claim(77), asyncio.get_running_loop().time()))
+        post.claimer.close()
+        assert len(post.settler) == 1, "at once"
 
     post = at_post(test, 1, waiting=1, handler=_slow)
     assert post.outcomes == {"job-0": Complete(), "job-77": Release()}
