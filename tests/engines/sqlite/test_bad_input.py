@@ -464,7 +464,7 @@ async def test_a_connection_by_another_way_to_the_same_file_is_taken(engine, pat
     assert await states(engine) == {"pending": 1}
 
 
-@pytest.mark.parametrize("stranger", ["jobs.db", 7, object()], ids=repr)
+@pytest.mark.parametrize("stranger", ["jobs.db", 7, object()])
 async def test_what_is_no_sqlite_connection_is_refused(engine, stranger):  # X4
     with pytest.raises(InvalidJob, match=r"must be a sqlite3\.Connection to the same database file"):
         await engine.enqueue([new_job()], within=stranger)
