@@ -31,6 +31,13 @@ def attempt(context: JobContext) -> int:
     return context.attempt
 
 
+@app.task(executor="process")
+def talk(context: JobContext) -> None:
+    context.log("first")
+    context.progress(50, "half-way")
+    context.log("second")
+
+
 @app.task(executor="process", max_attempts=1)
 def die(how: str) -> None:
     if how == "killed":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.context import RunState
 from onward.control import Cancel, DoNotRetry, Snooze
 from onward.worker.processes import ProcessDied, Processes
 from tests.worker import processtasks
@@ -33,47 +34,54 @@ def alive(pid: int) -> bool:
 
 
 async def test_a_result_comes_back_from_a_process_that_is_kept(processes: Processes):
-    first = await processes.call(HERE, "add", claim(1, payload='{"one":1,"two":2}'))
-    second = await processes.call(HERE, "add", claim(2, payload='{"one":3,"two":4}'))
+    first = await processes.call(HERE, "add", RunState(claim(1, payload='{"one":1,"two":2}')))
+    second = await processes.call(HERE, "add", RunState(claim(2, payload='{"one":3,"two":4}')))
     assert (first["sum"], second["sum"]) == (3, 7)
     assert first["pid"] == second["pid"] != os.getpid()
 
 
 async def test_the_context_tells_the_attempt(processes: Processes):
-    assert await processes.call(HERE, "attempt", claim(1, attempts=4)) == 4
+    assert await processes.call(HERE, "attempt", RunState(claim(1, attempts=4))) == 4
+
+
+async def test_what_the_function_says_of_its_job_is_passed_on(processes: Processes):
+    heard: list[tuple[object, ...]] = []
+    run = RunState(claim(1), on_note=lambda run: heard.append(run.take_notes()))
+    await processes.call(HERE, "talk", run)
+    assert heard == [(None, None, ["first"]), (50, "half-way", []), (None, None, ["second"])]
 
 
 @pytest.mark.parametrize(("how", "says"), [("killed", "SIGKILL"), ("exit", "exit code 3"), ("abort", "SIGABRT")])
 async def test_a_process_that_dies_fails_its_run_and_nothing_else(processes: Processes, how: str, says: str):
-    beside = asyncio.create_task(processes.call(HERE, "add", claim(1, payload='{"one":1,"two":2}')))
+    beside = asyncio.create_task(processes.call(HERE, "add", RunState(claim(1, payload='{"one":1,"two":2}'))))
     with pytest.raises(ProcessDied, match=says):
-        await processes.call(HERE, "die", claim(2, payload=f'{{"how":"{how}"}}'))
+        await processes.call(HERE, "die", RunState(claim(2, payload=f'{{"how":"{how}"}}')))
     assert (await beside)["sum"] == 3
-    assert (await processes.call(HERE, "add", claim(3, payload='{"one":2,"two":2}')))["sum"] == 4
+    assert (await processes.call(HERE, "add", RunState(claim(3, payload='{"one":2,"two":2}'))))["sum"] == 4
 
 
 async def test_exceptions_come_back_as_what_they_were(processes: Processes):
     with pytest.raises(processtasks.Odd, match="1 and 2") as odd:
-        await processes.call(HERE, "fail", claim(1, payload='{"how":"odd"}'))
+        await processes.call(HERE, "fail", RunState(claim(1, payload='{"how":"odd"}')))
     assert "processtasks.py" in "".join(odd.value.__notes__)
     with pytest.raises(Cancel, match="not needed"):
-        await processes.call(HERE, "fail", claim(2, payload='{"how":"cancel"}'))
+        await processes.call(HERE, "fail", RunState(claim(2, payload='{"how":"cancel"}')))
     with pytest.raises(DoNotRetry, match="hopeless"):
-        await processes.call(HERE, "fail", claim(3, payload='{"how":"never"}'))
+        await processes.call(HERE, "fail", RunState(claim(3, payload='{"how":"never"}')))
     with pytest.raises(Snooze) as snooze:
-        await processes.call(HERE, "fail", claim(4, payload='{"how":"snooze"}'))
+        await processes.call(HERE, "fail", RunState(claim(4, payload='{"how":"snooze"}')))
     assert snooze.value.delay is not None
     assert snooze.value.delay.total_seconds() == 3600
 
 
 async def test_a_task_that_the_child_cannot_find_is_said_to_be_so(processes: Processes):
     with pytest.raises(TypeError, match="top level of an importable module"):
-        await processes.call(HERE, "test_of.<locals>.inner", claim(1))
+        await processes.call(HERE, "test_of.<locals>.inner", RunState(claim(1)))
 
 
 async def test_a_call_that_is_given_up_is_really_stopped(processes: Processes, tmp_path: Path):
     pids = tmp_path / "pids"
-    call = asyncio.create_task(processes.call(HERE, "long", claim(1, payload=f'{{"path":"{pids}"}}')))
+    call = asyncio.create_task(processes.call(HERE, "long", RunState(claim(1, payload=f'{{"path":"{pids}"}}'))))
     await eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
     pid = int(pids.read_text())
     call.cancel()
@@ -83,7 +91,7 @@ async def test_a_call_that_is_given_up_is_really_stopped(processes: Processes, t
 
 async def test_the_processes_end_when_they_are_let_go(tmp_path: Path):
     processes = Processes(1)
-    pid = (await processes.call(HERE, "add", claim(1, payload='{"one":1,"two":2}')))["pid"]
+    pid = (await processes.call(HERE, "add", RunState(claim(1, payload='{"one":1,"two":2}'))))["pid"]
     assert alive(pid)
     processes.close()
     await eventually(lambda: not alive(pid))

@@ -22,7 +22,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -48,7 +48,15 @@ class Asked(msgspec.Struct, frozen=True):
     claim: Claim
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True):
+class Said(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the function says of its job while it runs."""
+
+    progress: int | None = None
+    message: str | None = None
+    lines: list[str] = []
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What came of it."""
 
     result: str | None = None
@@ -67,6 +75,9 @@ class RemoteError(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, of a Snooze."""
 
 
+_words: Final = msgspec.json.Decoder(Said | Answered)
+
+
 class Processes:
     """Runs plain functions in child processes, at most ``size`` at a time."""
 
@@ -76,25 +87,33 @@ class Processes:
         self._children: set[_Child] = set()
         self._lock = threading.Lock()
 
-    async def call(self, module: str, name: str, claim: Claim) -> Any:
-        """Run the task that ``name`` is in ``module``, for a claim, in a child.
+    async def call(self, module: str, name: str, run: RunState) -> Any:
+        """Run the task that ``name`` is in ``module``, in a child; what it says of its job goes to ``run``.
 
         Raises:
             ProcessDied: the child died under it.
         """
         child: _Child | None = None
-        asked = msgspec.json.encode(Asked(module, name, claim))
+        given_up = False
+        asked = msgspec.json.encode(Asked(module, name, run.claim))
 
-        def converse() -> bytes:
+        def converse() -> Answered:
             nonlocal child
             child = self._hire()
-            answer = child.ask(asked)
+            if given_up:  # while the child was being started
+                child.kill()
+            try:
+                answer = child.ask(asked, run)
+            except ProcessDied:
+                self._bury(child)
+                raise
             self._rest(child)
             return answer
 
         try:
-            answer = msgspec.json.decode(await self._threads.call(converse), type=Answered)
+            answer = await self._threads.call(converse)
         except asyncio.CancelledError:
+            given_up = True
             if child is not None:
                 child.kill()
             raise
@@ -123,6 +142,10 @@ class Processes:
         child.start()
         return child
 
+    def _bury(self, child: _Child) -> None:
+        with self._lock:
+            self._children.discard(child)
+
     def _rest(self, child: _Child) -> None:
         with self._lock:
             self._idle.append(child)
@@ -144,10 +167,14 @@ class _Child:
         self._process.start()
         self._theirs.close()
 
-    def ask(self, asked: bytes) -> bytes:
+    def ask(self, asked: bytes, run: RunState) -> Answered:
         try:
             self._pipe.send_bytes(asked)
-            return self._pipe.recv_bytes()
+            while True:
+                heard: Said | Answered = _words.decode(self._pipe.recv_bytes())
+                if isinstance(heard, Answered):
+                    return heard
+                _take_down(heard, run)
         except (EOFError, OSError):
             self._process.join()
             raise ProcessDied(f"the process that ran the job died: {_how(self._process.exitcode)}") from None
@@ -155,6 +182,14 @@ class _Child:
     def kill(self) -> None:
         with contextlib.suppress(ValueError, AttributeError):
             self._process.kill()
+
+
+def _take_down(said: Said, run: RunState) -> None:
+    """Pass on what a child says, as if it had been said here."""
+    if said.progress is not None:
+        run.note(progress=(said.progress, said.message))
+    for line in said.lines:
+        run.note(line=line)
 
 
 def _how(code: int | None) -> str:
@@ -196,8 +231,14 @@ def _live(pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, asked.put), daemon=True).start()
+    speaking = threading.Lock()
+
+    def say(word: Said | Answered) -> None:
+        with speaking:  # a function may report from threads of its own
+            pipe.send_bytes(msgspec.json.encode(word))
+
     while True:
-        pipe.send_bytes(msgspec.json.encode(_answer(msgspec.json.decode(asked.get(), type=Asked))))
+        say(_answer(msgspec.json.decode(asked.get(), type=Asked), say))
 
 
 def _listen(pipe: Connection, put: Callable[[bytes], None]) -> None:
@@ -209,7 +250,11 @@ def _listen(pipe: Connection, put: Callable[[bytes], None]) -> None:
         os._exit(0)
 
 
-def _answer(asked: Asked) -> Answered:
+def _answer(asked: Asked, say: Callable[[Said], None]) -> Answered:
+    def pass_on(run: RunState) -> None:
+        progress, message, lines = run.take_notes()
+        say(Said(progress=progress, message=message, lines=lines))
+
     try:
         task = _found(importlib.import_module(asked.module), asked.name)
         if not callable(getattr(task, "bind", None)):
@@ -217,7 +262,7 @@ def _answer(asked: Asked) -> Answered:
                 f"{asked.module}.{asked.name} is not a task there: define it at the top level of an importable module"
             )
             raise TypeError(message)
-        result = task.bind(asked.claim.payload)(JobContext(RunState(asked.claim)))
+        result = task.bind(asked.claim.payload)(JobContext(RunState(asked.claim, on_note=pass_on)))
         return Answered(result=rules.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
         kind = type(error)

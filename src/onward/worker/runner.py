@@ -49,6 +49,8 @@ class Invocation(msgspec.Struct, frozen=True):
     claim: Claim
     call: Callable[[], Any]
     """Calls the function with its arguments; for a thread of this process."""
+    run: RunState
+    """Where what the function says of its job is gathered, when it is called by another process."""
 
 
 Invoke = Callable[[Invocation], Awaitable[Any]]
@@ -200,7 +202,7 @@ class Runner:
         if task.is_async:
             handler = partial(call, context)
         else:
-            invocation = Invocation(task, run.claim, partial(_call_plain, call, context))
+            invocation = Invocation(task, run.claim, partial(_call_plain, call, context), run)
             handler = partial(self._invoke[task.options.executor], invocation)
         for middleware in reversed(self._middleware):
             handler = partial(middleware, context, handler)

@@ -292,4 +292,4 @@ class Shift:
 
     async def _in_a_process(self, invocation: Invocation) -> Any:
         function = invocation.task.function
-        return await self._processes.call(function.__module__, function.__qualname__, invocation.claim)
+        return await self._processes.call(function.__module__, function.__qualname__, invocation.run)
