@@ -82,7 +82,9 @@ class Database:
             )
             raise StoreUnavailable(message)
         folder = self.path.parent
-        if not folder.is_dir():
+        with translated(self):
+            is_there = folder.is_dir()
+        if not is_there:
             message = f"{self}: the folder {folder} does not exist; make it first"
             raise StoreUnavailable(message)
         kind = file_system_of(folder, mounts=mounts)
@@ -199,7 +201,7 @@ def translated(database: Database) -> Iterator[None]:
     """Let the store's errors out as ours."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         ours = translate(error, database)
         if ours is None:
             raise
