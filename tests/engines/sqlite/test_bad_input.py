@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,19 +179,13 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that any user of the machine can get to."""
-    folder = tmp_path_factory.mktemp("public")
-    closed = [
-        above for above in folder.parents if not above.stat().st_mode & 0o001 and above.stat().st_uid == os.getuid()
-    ]
-    for above in closed:
-        above.chmod(above.stat().st_mode | 0o011)
-    folder.chmod(0o777)
-    yield folder
-    for above in closed:
-        above.chmod(above.stat().st_mode & ~0o011)
-    folder.chmod(0o700)
+def public() -> Iterator[Path]:
+    """A folder that any user of the machine can get to, unlike those that pytest makes."""
+    with tempfile.TemporaryDirectory(prefix="onward-public-") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+        folder.chmod(0o700)
 
 
 def said_to_nobody(path: Path) -> str:
@@ -257,8 +252,15 @@ async def test_a_folder_that_may_not_be_written_is_read_only_with_a_remedy(publi
     assert only_job(path) == 1
 
 
+async def test_a_folder_that_may_not_even_be_entered_is_read_only_with_a_remedy(public):
+    (public / "closed").mkdir(mode=0o700)
+    said = said_to_nobody(public / "closed" / "below" / "jobs.db")
+    assert said.startswith("StoreReadOnly"), said
+    assert "check the permissions of the file and its folder" in said
+
+
 async def test_a_file_that_may_be_written_is(public):
-    """The two tests above would prove nothing if nobody could not write at all."""
+    """The tests above would prove nothing if nobody could not write at all."""
     path = public / "jobs.db"
     await made(path)
     for file in public.iterdir():
