@@ -163,7 +163,7 @@ class Store(ABC):
                 await _end(engine, claim, Release())
                 await self.force(added.ref, State.BLOCKED)
             case State.COMPLETED:
-                await _end(engine, claim, Complete('"done"'))
+                await _end(engine, claim, Complete())
             case State.FAILED:
                 await _end(engine, claim, Fail(BOOM))
             case State.DEAD_LETTER:
@@ -320,4 +320,5 @@ def each_state(states: Iterable[State] = State) -> pytest.MarkDecorator:
     """Run a test once for every case and each of these states that it can tell apart."""
     wanted = frozenset(states)
     cells = [(case, state) for case in CASES for state in case.states if state in wanted]
-    return pytest.mark.parametrize(("case", "state"), cells, ids=[f"{case.name}-{state}" for case, state in cells])
+    ids = [f"{case.name}-{state}" for case, state in cells]
+    return pytest.mark.parametrize(("case", "state"), cells, ids=ids, indirect=["case"])

@@ -186,5 +186,5 @@ async def test_a_queue_made_after_the_pattern_was_first_asked_for_is_found(desk:
 
 async def test_asking_for_nothing_gives_nothing(desk: Desk):
     ref = await desk.add()
-    assert (await desk.engine.claim(ClaimRequest(worker_id="w", slots=0))).claims == ()
+    assert (await desk.engine.claim(ClaimRequest(worker_id="w", queues=("default",), slots=0))).claims == ()
     assert await desk.state(ref) is State.PENDING

@@ -85,6 +85,7 @@ async def test_the_errors_of_earlier_attempts_are_kept_beside_the_last(desk: Des
     assert [error.at for error in job.errors] == [*moments, desk.now]
 
 
+@needs(Feature.CANCELLED_STATE)
 async def test_the_end_says_why_whichever_end_it_is(desk: Desk):  # O8
     ends: list[tuple[Outcome, State, str]] = [
         (Fail(Failure("NoHandler", "no handler for greet")), State.FAILED, "NoHandler: no handler for greet"),

@@ -33,7 +33,7 @@ from tests.conformance.cases import BOOM, CASES, EngineCase, Planted
 from tests.conformance.desk import Desk
 
 OUTCOMES: dict[Move, Outcome] = {
-    Move.COMPLETE: Complete('{"sent": true}'),
+    Move.COMPLETE: Complete(),
     Move.RETRY: Retry(timedelta(seconds=5), BOOM),
     Move.FAIL: Fail(BOOM),
     Move.BURY: Bury(BOOM),
@@ -75,7 +75,7 @@ async def ask(desk: Desk, move: Move, planted: Planted, claim: Claim) -> bool:
             return await desk.end(claim, OUTCOMES[move])
 
 
-@pytest.mark.parametrize(("case", "state", "move"), cells(frozenset(Move) - WITHOUT_A_VERB))
+@pytest.mark.parametrize(("case", "state", "move"), cells(frozenset(Move) - WITHOUT_A_VERB), indirect=["case"])
 async def test_a_move_is_made_from_its_source_states_and_refused_from_all_others(
     desk: Desk, case: EngineCase, state: State, move: Move
 ):  # O1
@@ -99,7 +99,7 @@ async def test_a_move_is_made_from_its_source_states_and_refused_from_all_others
         assert after.status is case.capabilities.shown(target)
 
 
-@pytest.mark.parametrize(("case", "state", "move"), cells(FENCED))
+@pytest.mark.parametrize(("case", "state", "move"), cells(FENCED), indirect=["case"])
 async def test_a_move_with_an_older_claim_of_the_same_job_is_always_refused(
     desk: Desk, case: EngineCase, state: State, move: Move
 ):  # X3
@@ -112,7 +112,7 @@ async def test_a_move_with_an_older_claim_of_the_same_job_is_always_refused(
 
 
 @pytest.mark.parametrize("stale", [False, True], ids=["newest", "older"])
-@pytest.mark.parametrize(("case", "state", "move"), cells(frozenset({Move.CANCEL})))
+@pytest.mark.parametrize(("case", "state", "move"), cells(frozenset({Move.CANCEL})), indirect=["case"])
 async def test_a_handler_can_take_back_only_the_job_it_holds(
     desk: Desk, case: EngineCase, state: State, move: Move, stale: bool
 ):  # O1, X3

@@ -9,8 +9,8 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import Batch, Term
-from onward.lifecycle import MAX_CRASHES, Complete
-from tests.conformance.cases import needs
+from onward.lifecycle import MAX_CRASHES, Complete, Retry
+from tests.conformance.cases import BOOM, needs
 from tests.conformance.desk import LEASE, PAST_LEASE, Desk
 
 pytestmark = needs(Feature.LEADER)
@@ -38,7 +38,8 @@ async def something_to_do(desk: Desk) -> None:
     await desk.add(queue="old")
     await desk.end(await desk.take_one("old"), Complete())
     await desk.advance(timedelta(days=8))
-    await desk.add(queue="due", delay=timedelta(seconds=1))
+    await desk.add(queue="due")
+    await desk.end(await desk.take_one("due"), Retry(timedelta(seconds=1), BOOM))
     await desk.add(queue="lost")
     await desk.take_one("lost", worker="silent")
     await desk.beat(worker="silent")

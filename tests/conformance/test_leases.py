@@ -14,7 +14,7 @@ from tests.conformance.cases import BOOM, needs
 from tests.conformance.desk import LEASE, PAST_LEASE, Desk, worker_info
 
 OUTCOMES: list[Outcome] = [
-    Complete('"late"'),
+    Complete(),
     Retry(timedelta(0), BOOM),
     Fail(BOOM),
     Bury(BOOM),
@@ -152,7 +152,7 @@ async def test_a_claim_that_only_ran_out_can_still_end_its_job(desk: Desk):  # X
     ref = await desk.add()
     claim = await desk.take_one()
     await desk.advance(timedelta(hours=1))
-    assert await desk.end(claim, Complete('"slow"'))
+    assert await desk.end(claim, Complete())
     assert await desk.state(ref) is State.COMPLETED
     assert (await desk.rescue()).changed == 0
 
@@ -160,7 +160,7 @@ async def test_a_claim_that_only_ran_out_can_still_end_its_job(desk: Desk):  # X
 async def test_an_outcome_is_recorded_once(desk: Desk):  # X3
     ref = await desk.add()
     claim = await desk.take_one()
-    assert await desk.end(claim, Complete('"first"'))
+    assert await desk.end(claim, Complete())
     done = await desk.job(ref)
     for outcome in OUTCOMES:
         assert not await desk.end(claim, outcome)
@@ -179,7 +179,7 @@ async def test_a_batch_of_outcomes_loses_only_what_is_lost(desk: Desk):  # X3
 async def test_code_without_an_event_loop_can_settle(desk: Desk):
     ref = await desk.add()
     claim = await desk.take_one()
-    settlement = Settlement(claim, Complete("7"))
+    settlement = Settlement(claim, Complete())
     assert await asyncio.to_thread(desk.engine.settle_sync, [settlement]) == frozenset()
     assert (await desk.job(ref)).status is State.COMPLETED
     assert await asyncio.to_thread(desk.engine.settle_sync, [settlement]) == {claim.token}

@@ -166,7 +166,7 @@ async def test_a_higher_rate_acts_on_the_next_slot(desk: Desk):  # P6
         assert len(await desk.take("q", slots=1)) == 1
 
 
-@needs(Feature.RATE)
+@needs(Feature.RATE, Feature.PAUSE, Feature.WEIGHT)
 async def test_setting_the_same_rate_again_gives_no_extra_slot(desk: Desk):  # P6
     await desk.set("q", rate=ONE_A_MINUTE)
     await desk.add_many(3, queue="q")
@@ -189,7 +189,7 @@ async def test_a_rate_taken_off_limits_nothing(desk: Desk):  # P6
     assert {claim.start_within for claim in claims} == {None}
 
 
-@needs(Feature.RATE, Feature.CLAIMED_STATE)
+@needs(Feature.RATE, Feature.BURST, Feature.CLAIMED_STATE)
 async def test_a_limited_queue_is_never_claimed_ahead(desk: Desk):  # P6
     await desk.set("limited", rate=Rate(60, MINUTE, burst=10))
     await desk.add_many(9, queue="limited")

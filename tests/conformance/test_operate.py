@@ -39,9 +39,8 @@ async def test_a_running_job_is_taken_from_its_worker_which_learns_of_it(desk: D
     before = await desk.engine.get(ref)
     pulse = await desk.beat(claim, kept)
     assert (pulse.lost, pulse.cancelled) == ({claim.token}, {claim.token})
-    assert not await desk.end(claim, Complete('"too late"'))
+    assert not await desk.end(claim, Complete())
     assert not await desk.end(claim, Retry(timedelta(0), BOOM))
-    assert not await desk.engine.report(claim, progress=50)
     assert await desk.engine.get(ref) == before
     assert await desk.end(kept, Complete())
     assert await desk.state(other) is State.COMPLETED
@@ -176,7 +175,7 @@ async def test_many_ended_jobs_are_replayed_by_filter_and_completed_ones_never(d
     assert await desk.state(done) is State.COMPLETED
 
 
-@needs(Feature.REPLAY)
+@needs(Feature.REPLAY, Feature.CANCELLED_STATE)
 async def test_dead_letters_are_found_by_what_went_wrong(desk: Desk):  # O8
     ref = await buried(desk)
     other = await desk.add()
@@ -193,7 +192,7 @@ async def test_replaying_stops_at_its_limit(desk: Desk):
     assert [len(await desk.engine.replay(JobFilter(), limit=2)) for _ in range(3)] == [2, 1, 0]
 
 
-@needs(Feature.REPLAY)
+@needs(Feature.REPLAY, Feature.CANCELLED_STATE)
 async def test_the_claim_of_a_former_life_is_refused(desk: Desk):  # X3
     ref = await desk.add()
     old = await desk.take_one()

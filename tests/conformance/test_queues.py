@@ -106,7 +106,7 @@ async def test_pausing_leaves_alone_what_is_held(desk: Desk):
     assert await desk.state(ref) is State.COMPLETED
 
 
-@needs(Feature.PAUSE, Feature.DELAY)
+@needs(Feature.PAUSE, Feature.DELAY, Feature.SUSPECTS)
 async def test_a_job_that_becomes_ready_in_a_paused_queue_waits_there(desk: Desk):
     ref = await desk.add(queue="q", delay=timedelta(seconds=5))
     lost = await desk.add(queue="q")

@@ -111,7 +111,7 @@ async def test_an_organisation_sees_and_counts_only_its_own(desk: Desk):  # H9
     assert await desk.found(JobFilter(org_id="acme", refs=tuple(theirs))) == set()
 
 
-@needs(Feature.ORGANISATIONS)
+@needs(Feature.ORGANISATIONS, Feature.REPLAY, Feature.CANCELLED_STATE)
 async def test_an_organisation_cancels_replays_and_deletes_only_its_own(desk: Desk):  # H9
     mine = await desk.add_many(2, org_id="acme")
     theirs = await desk.add_many(2, org_id="umbrella")
@@ -179,7 +179,7 @@ async def test_progress_outside_0_to_100_is_refused(desk: Desk, progress: int): 
     assert (await desk.job(ref)).progress is None
 
 
-@needs(Feature.LOG_LINES)
+@needs(Feature.LOG_LINES, Feature.PROGRESS)
 async def test_log_lines_are_kept_in_order_with_their_time(desk: Desk):
     ref = await desk.add()
     other = await desk.add()

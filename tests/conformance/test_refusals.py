@@ -145,7 +145,7 @@ def asked() -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(("case", "feature"), asked())
+@pytest.mark.parametrize(("case", "feature"), asked(), indirect=["case"])
 async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
     desk: Desk, case: EngineCase, feature: Feature
 ):  # X1
@@ -168,7 +168,6 @@ async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
     assert await desk.engine.elect("nobody-led", lease=timedelta(seconds=1)) is not None
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_an_unknown_queue_is_refused_where_queues_are_not_made_by_use(desk: Desk, case: EngineCase):  # X1, X5
     if case.capabilities.has(Feature.QUEUES_BY_USE):
         assert (await desk.enqueue(queue="never-made")).is_new
@@ -185,7 +184,6 @@ def test_every_feature_has_a_recipe_or_a_reason_for_none():  # X1
     assert not RECIPES.keys() & {*NOT_ASKED_FOR, *REFUSED_BY_THE_STORE}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_feature_is_spoken_of_and_what_is_not_native_has_a_note(case: EngineCase):  # X1
     assert set(case.capabilities.features) == set(Feature)
     for feature, support in case.capabilities.features.items():

@@ -125,6 +125,7 @@ async def test_the_last_are_those_that_ended_last(desk: Desk):  # P9
     assert await desk.engine.get(second) is None
 
 
+@needs(Feature.DELAY)
 async def test_what_lives_is_never_pruned(desk: Desk):  # P9, X3
     nothing = Retention(
         completed=timedelta(0), completed_count=0, failed=timedelta(0), failed_count=0, cancelled=timedelta(0)

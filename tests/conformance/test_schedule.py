@@ -113,7 +113,7 @@ async def test_the_waits_of_a_failing_job_are_those_of_its_backoff(desk: Desk): 
 # Not started in time --------------------------------------------------------------------------------------------------
 
 
-@needs(Feature.START_BY)
+@needs(Feature.CANCELLED_STATE, Feature.START_BY)
 async def test_a_job_not_started_in_time_is_never_started_and_is_cancelled_as_expired(desk: Desk):  # O2
     ref = await desk.add(start_by=desk.now + MINUTE)
     on_time = await desk.add()
@@ -127,7 +127,7 @@ async def test_a_job_not_started_in_time_is_never_started_and_is_cancelled_as_ex
     assert job.attempts == 0
 
 
-@needs(Feature.START_BY)
+@needs(Feature.CANCELLED_STATE, Feature.START_BY)
 async def test_a_job_that_started_in_time_may_end_when_it_likes(desk: Desk):  # O2
     ref = await desk.add(start_by=desk.now + timedelta(seconds=10))
     await desk.advance(9)
@@ -136,21 +136,21 @@ async def test_a_job_that_started_in_time_may_end_when_it_likes(desk: Desk):  # 
     assert await desk.state(ref) is State.RUNNING
 
 
-@needs(Feature.START_BY, Feature.DELAY)
+@needs(Feature.CANCELLED_STATE, Feature.START_BY, Feature.DELAY)
 async def test_a_delayed_job_expires_too(desk: Desk):  # O2
     ref = await desk.add(delay=timedelta(hours=1), start_by=desk.now + MINUTE)
     await desk.wait(2 * MINUTE)
     assert await desk.state(ref) is State.CANCELLED
 
 
-@needs(Feature.START_BY)
+@needs(Feature.CANCELLED_STATE, Feature.START_BY)
 async def test_expired_jobs_are_counted_by_the_promotion_that_cancels_them(desk: Desk):  # O2
     await desk.put([new_job(start_by=desk.now + MINUTE)] * 3 + [new_job()])
     assert (await desk.wait(2 * MINUTE)).changed == 3
     assert (await desk.promote()).changed == 0
 
 
-@needs(Feature.START_BY, Feature.CLAIMED_STATE)
+@needs(Feature.CANCELLED_STATE, Feature.START_BY, Feature.CLAIMED_STATE)
 async def test_a_job_claimed_in_time_but_not_started_in_time_is_not_started(desk: Desk):  # O2
     ref = await desk.add(start_by=desk.now + timedelta(seconds=5))
     (claim,) = await desk.take_ahead()

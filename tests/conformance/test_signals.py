@@ -60,7 +60,15 @@ async def test_new_work_is_told_to_a_listener_of_another_handle(desk: Desk):
         assert claims[0].ref == ref
 
 
-@pytest.mark.parametrize("how", ["release", "promote", "replay", "resume"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "release",
+        pytest.param("promote", marks=needs(Feature.DELAY)),
+        pytest.param("replay", marks=needs(Feature.REPLAY, Feature.CANCELLED_STATE)),
+        pytest.param("resume", marks=needs(Feature.PAUSE)),
+    ],
+)
 async def test_everything_that_makes_a_job_ready_is_told(desk: Desk, how: str):
     other = Desk(desk.store, await desk.store.connect())
     ref = await desk.add(queue="q")
