@@ -83,7 +83,7 @@ class Site:
         task = self.app.tasks[self.random.choice(("labour", "toil"))]
         while True:
             with suppress(StoreBusy):
-                await task.enqueue(seconds=self.random.uniform(0, 1.5))
+                await task.enqueue(seconds=self.random.uniform(0, 0.6))
                 return
 
     def dismiss(self) -> None:

@@ -43,7 +43,7 @@ class Post:
             queues=("*",),
             lease=timedelta(seconds=30),
             poll=timedelta(seconds=1),
-            on_suspects=self.suspects.append,
+            on_claimed=lambda claimed: self.suspects.append(claimed.suspects_wait),
         )
 
     def serve(self, exchange: Exchange) -> Exchanged:

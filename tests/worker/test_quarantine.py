@@ -131,6 +131,7 @@ class Crew:
         self._since = asyncio.get_running_loop().time()
         self.adopted: list[object] = []
         self.runs = 0.5
+        self.is_quiet = False
 
     def rest(self) -> None:
         if self.rests_at is None:
@@ -177,7 +178,9 @@ async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
-        quarantine.note(("*",), suspects_wait=True)  # each claim of an ordinary job says so again
+        quarantine.note(
+            ("*",), suspects_wait=True, found=not crew.is_quiet
+        )  # each claim of an ordinary job says so again
         await asyncio.sleep(0.05)
     running.cancel()
     return quarantine
@@ -202,6 +205,16 @@ def test_ordinary_work_has_at_least_as_much_time_as_suspects():
     in_virtual_time(main)
 
 
+def test_a_worker_with_nothing_else_to_do_does_not_keep_suspects_waiting():
+    async def main() -> None:
+        store, crew = Asylum(10_000), Crew(takes=0)
+        crew.is_quiet = True
+        await _tend(store, crew, 600)
+        assert len(crew.adopted) > 900
+
+    in_virtual_time(main)
+
+
 def test_a_worker_does_not_come_to_rest_for_nothing_all_the_time():
     async def main() -> None:
         store, crew = Asylum(0), Crew(takes=1)
@@ -217,8 +230,8 @@ def test_other_queues_without_suspects_do_not_hide_those_of_one():
         store, crew = Asylum(1), Crew(takes=0)
         quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
         quarantine.claimers = [crew]  # type: ignore[list-item]
-        quarantine.note(("mail",), suspects_wait=True)
-        quarantine.note(("video",), suspects_wait=False)
+        quarantine.note(("mail",), suspects_wait=True, found=False)
+        quarantine.note(("video",), suspects_wait=False, found=False)
         await quarantine.step()
         assert len(crew.adopted) == 1
 

@@ -69,7 +69,7 @@ class Claimer:
         queues: tuple[str, ...],
         lease: timedelta,
         poll: timedelta,
-        on_suspects: Callable[[bool], None] = lambda _: None,
+        on_claimed: Callable[[Claims], None] = lambda _: None,
         on_answer: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
@@ -83,7 +83,7 @@ class Claimer:
         self._queues = queues
         self._lease = lease
         self._poll = poll.total_seconds()
-        self._on_suspects = on_suspects
+        self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
         self._ahead: deque[Held] = deque()
@@ -318,7 +318,7 @@ class Claimer:
                 self._pool.put(held)
             else:
                 self._ahead.append(held)
-        self._on_suspects(claimed.suspects_wait)
+        self._on_claimed(claimed)
         if len(claimed.claims) >= request.slots + request.ahead:
             self._hungry = True
         if claimed.claims:

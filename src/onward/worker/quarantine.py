@@ -45,6 +45,8 @@ class Quarantine:
         self._engine = engine
         self._request = ClaimRequest(worker_id=worker_id, queues=queues, slots=1, lease=lease, alone=True)
         self._bell = Bell()
+        self._idle = Bell()
+        """Rings when suspects wait and there is nothing else to do."""
         self._patience = _PATIENCE
         self._disappointment = 0.0
         self.claimers: Sequence[Claimer] = ()
@@ -52,20 +54,28 @@ class Quarantine:
         self._seen_in: set[tuple[str, ...]] = set()
         """The queues of which the last claim said that suspects wait there."""
 
-    def note(self, queues: tuple[str, ...], *, suspects_wait: bool) -> None:
-        """Take note of what a claim from these queues said."""
-        if suspects_wait:
-            self._seen_in.add(queues)
-            self._bell.ring()
-        else:
+    def note(self, queues: tuple[str, ...], *, suspects_wait: bool, found: bool) -> None:
+        """Take note of what a claim from these queues said, and whether it found anything else."""
+        if not suspects_wait:
             self._seen_in.discard(queues)
+            return
+        self._seen_in.add(queues)
+        self._bell.ring()
+        if not found and all(claimer.is_quiet for claimer in self.claimers):
+            self._idle.ring()
 
-    async def step(self) -> float | None:
-        """Wait for suspects, and see to them once; answer how long ordinary work has a right to go on."""
+    async def step(self) -> float:
+        """Wait for suspects, see to them once, and let ordinary work go on for as long as it has a right to."""
         await self._bell.wait()
         await asyncio.sleep(random.uniform(0, _SPREAD))  # noqa: S311 - not a secret
-        if not self._seen_in:
-            return 0
+        if self._seen_in:
+            rest = await self._see_to_them()
+            self._idle.clear()
+            await self._idle.wait(rest)
+        return 0
+
+    async def _see_to_them(self) -> float:
+        """Run suspects, if the worker comes to rest; answer for how many seconds it should not be asked to again."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -74,17 +84,16 @@ class Quarantine:
                 return rest
             self._patience = _PATIENCE
             if not await self.run_one():
-                # Others were quicker, or their queue is paused or at its limit: do not come to rest for nothing again
-                # soon.
+                # Others were quicker, or their queue is paused or at its limit.
                 self._disappointment = min(max(self._disappointment * 2, _SHIFT), _MOST_DISAPPOINTMENT)
                 return self._disappointment
             self._disappointment = 0.0
             while loop.time() - began < _SHIFT and await self.run_one():
                 pass
+            return loop.time() - began
         finally:
             for claimer in self.claimers:
                 claimer.go_on()
-        return loop.time() - began
 
     async def run_one(self) -> bool:
         """Run one suspect to its end, with nothing else running; False: there was none."""

@@ -39,6 +39,10 @@ class Bell:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
+    def clear(self) -> None:
+        """Forget a ring that nobody slept through."""
+        self._rung = False
+
     async def wait(self, timeout: float | None = None) -> bool:
         """Sleep until a ring or for ``timeout`` seconds, and say whether it rang."""
         if not self._rung and (timeout is None or timeout > 0):

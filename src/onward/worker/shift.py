@@ -123,7 +123,9 @@ class Shift:
             queues=queues,
             lease=self._options.lease,
             poll=self._options.poll,
-            on_suspects=lambda wait: self._quarantine.note(queues, suspects_wait=wait),
+            on_claimed=lambda claimed: self._quarantine.note(
+                queues, suspects_wait=claimed.suspects_wait, found=bool(claimed.claims)
+            ),
             on_answer=self._on_answer,
         )
         self._pools.append(pool)
