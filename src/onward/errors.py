@@ -122,7 +122,7 @@ def _shown(value: object) -> str:
         text = repr(value)
     except Exception:  # noqa: BLE001 - nested too deep, too many digits, a faulty __repr__: the rule is what matters
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def _rebuilt(kind: type[OnwardError], args: tuple[object, ...], state: dict[str, object]) -> OnwardError:

@@ -86,7 +86,7 @@ def test_the_demo_loses_nothing_though_workers_are_killed(cli: Cli):  # X3
     kinds = {kind["kind"]: kind for kind in said.json["kinds"]}
     assert kinds["poison"]["states"] == {"dead_letter": 1}
     assert kinds["crasher"]["states"] == {"dead_letter": 1}
-    assert kinds["crasher"]["runs"] == 2  # once in company, once alone
+    assert kinds["crasher"]["runs"] == 3  # once in company, twice alone
     assert "a job has killed its process" in said.err
     assert "found out" in said.err
 

@@ -62,6 +62,8 @@ async def test_polls_that_do_not_succeed_show(app: App, store: Meddler, tmp_path
         await eventually(file.exists)
         store.bugs = 1_000_000  # beats succeed, exchanges do not
         await eventually(lambda: len(store.exchanges) > 3)
+        beats = len(store.beats)
+        await eventually(lambda: len(store.beats) > beats + 2)  # what had succeeded before has been written by now
         before, beats = polled_at(), len(store.beats)
         await eventually(lambda: len(store.beats) > beats + 3)
         assert polled_at() == before

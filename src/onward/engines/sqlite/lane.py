@@ -38,7 +38,7 @@ from onward.errors import StoreBusy, StoreUnavailable
 
 T = TypeVar("T")
 
-_MOST_TOGETHER: Final = 128
+_MOST_TOGETHER: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 _COMMITS_BETWEEN_LOOKS: Final = 16
 
