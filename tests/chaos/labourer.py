@@ -1,4 +1,4 @@
-"""A worker that is meant to be killed: ``python -m tests.chaos.labourer DIRECTORY``.
+"""A worker that is meant to be killed: ``python -m tests.chaos.labourer DIRECTORY MAX_CRASHES``.
 
 Its handlers keep a ledger, one line for each effect, written in one step to a file that no worker of Onward knows of:
 by it a test can tell what really happened from what the store says happened.
@@ -60,7 +60,12 @@ def main() -> int:
     configure("json", level=logging.WARNING)
     logging.getLogger("onward.worker").setLevel(logging.INFO)
     app = make_app(Path(sys.argv[1]))
-    options: dict[str, Any] = {"lease": LEASE, "leader_lease": LEASE, "concurrency": 10}
+    options: dict[str, Any] = {
+        "lease": LEASE,
+        "leader_lease": LEASE,
+        "concurrency": 10,
+        "max_crashes": int(sys.argv[2]),
+    }
     return serve(app.worker(**options), opened=app)
 
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement
 from onward.errors import StoreUnavailable
@@ -92,6 +93,13 @@ async def _slow(_: Claim) -> Result:
     return Returned()
 
 
+async def _instant(_: Claim) -> Result:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.now += 0.000_01
+    return Returned()
+
+
 def test_outcomes_leave_together_with_the_next_claim():
     post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50)
     assert all(outcome == Complete() for outcome in post.outcomes.values())
@@ -135,6 +143,27 @@ def test_what_is_claimed_ahead_is_started_before_its_handler_begins():  # O11
     assert post.runner.most == 10
     assert all(one.started and one.attempts == 1 for one in post.runner.begun)
     assert any(exchange.starts for exchange in post.engine.sent), "quick jobs are asked for ahead"
+
+
+def test_runs_that_take_no_time_need_not_be_claimed_first_and_started_later():
+    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 2000), 10, waiting=2000, handler=_instant)
+    assert not any(exchange.starts for exchange in post.engine.sent)
+    assert len(post.engine.sent) < 60, "more at once than there are hands"
+
+
+def test_where_a_queue_has_a_rate_no_more_come_started_than_hands_are_free():  # P6
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            given = serve(exchange).claimed
+            return gives(*(replace(one, start_within=1.0) if one.started else one for one in given.claims))
+
+        post.engine.answer = answer
+        await post.until(lambda: len(post.outcomes) == 2000)
+
+    post = at_post(test, 10, waiting=2000, handler=_instant)
+    assert all(exchange.request.slots <= 10 for exchange in post.engine.sent if exchange.request is not None)
 
 
 def test_asking_ahead_keeps_the_hands_busy_during_a_round_trip():

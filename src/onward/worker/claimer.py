@@ -49,6 +49,11 @@ _SHORTEST_GAP: Final = 0.001
 _LONGEST_GAP: Final = 0.01
 """Seconds between two looks that signals brought about and that found nothing: new work is seen within that at worst,
 and a worker beside a busy one stays cheap."""
+_BLINK: Final = 0.001
+"""Seconds. Of runs as quick as this a hand begins hundreds within moments, so they need not be claimed first and then
+started, which costs the store a write each. Not where a queue has a rate: its jobs are for hands that are free."""
+_LIMITED_FOR: Final = 10.0
+"""Seconds for which a rate is remembered after the last sign of it."""
 _SHORTEST_RUN: Final = 1e-5
 """Seconds. No run is quicker, whatever a clock says."""
 _MEMORY: Final = 0.3
@@ -99,6 +104,8 @@ class Claimer:
         self._linger_until = 0.0
         """While the hands have enough to do, outcomes gather until then."""
         self._failures = 0
+        self._limited_until = 0.0
+        """Until then queues with a rate are thought to be among ours."""
         self._resting = False
         self._closed = False
         self._abandoned = False
@@ -296,8 +303,11 @@ class Claimer:
     def _next_request(self, starting: int) -> ClaimRequest | None:
         if not self._may_claim:
             return None
-        slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
-        ahead = max(self._expected() - len(self._ahead), 0) if self._may_ask_ahead else 0
+        if self._duration < _BLINK and asyncio.get_running_loop().time() >= self._limited_until:
+            slots, ahead = max(self._room() - starting, 0), 0
+        else:
+            slots, ahead = max(self._pool.free - starting, 0), max(self._expected() - len(self._ahead), 0)
+        slots = min(slots, _MOST_AT_ONCE)
         if not slots and not ahead:
             return None
         return ClaimRequest(worker_id=self._worker_id, queues=self._queues, slots=slots, ahead=ahead, lease=self._lease)
@@ -312,12 +322,17 @@ class Claimer:
                 self._pool.put(held)
 
     def _take(self, claimed: Claims, request: ClaimRequest, asked_at: float, now: float) -> None:
+        limited = claimed.again_in is not None
         for claim in claimed.claims:
             held = self._holdings.take(claim, asked_at)
+            if claim.start_within is not None:
+                limited = True
             if claim.started:
                 self._pool.put(held)
             else:
                 self._ahead.append(held)
+        if limited:
+            self._limited_until = now + _LIMITED_FOR
         self._on_claimed(claimed)
         if len(claimed.claims) >= request.slots + request.ahead:
             self._hungry = True
