@@ -165,6 +165,22 @@ async def test_a_queues_lease_goes_before_the_workers(desk: Desk):
     assert await desk.state(slow) is State.PENDING
 
 
+@needs(Feature.SUSPECTS)
+async def test_a_suspect_is_held_for_its_queues_lease_too(desk: Desk):  # Counting, O7
+    await desk.set("slow", lease=timedelta(minutes=5))
+    ref = await desk.add(queue="slow")
+    await desk.take_one("slow")
+    await desk.advance(timedelta(minutes=6))
+    await desk.rescue()
+    await desk.take_one("slow", alone=True)
+    await desk.advance(timedelta(minutes=4))
+    await desk.rescue()
+    assert await desk.state(ref) is State.RUNNING
+    await desk.advance(timedelta(minutes=2))
+    await desk.rescue()
+    assert await desk.state(ref) is State.PENDING
+
+
 # Fairness -------------------------------------------------------------------------------------------------------------
 
 
