@@ -573,7 +573,7 @@ LANES: Final = (
     ),
     Mutant(
         "lane: everybody for himself",
-        (Edit(f"{_PY}/lane.py", "_MOST_TOGETHER: Final = 64", "_MOST_TOGETHER: Final = 1"),),
+        (Edit(f"{_PY}/lane.py", "while len(requests) < _MOST_TOGETHER:", "while len(requests) < 1:"),),
         (f"{SQLITE}/test_group_commit.py",),
     ),
     Mutant(
