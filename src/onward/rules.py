@@ -35,6 +35,7 @@ _WIDEST: Final = 6
 _OPTIONS_ROOM: Final = 1024
 
 _QUEUE_NAME = re.compile(r"[a-z0-9_.-]+(?:/[a-z0-9_.-]+)*")
+_json_reader = msgspec.json.Decoder(msgspec.Raw)
 _PLAIN = frozenset({bool, type(None)})
 
 
@@ -62,8 +63,6 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
         check_moment("start_by", job.start_by)
     if not isinstance(job.payload, str):
         raise InvalidJob("payload", job.payload, "must be JSON text, as encode_json writes it")
-    if not job.payload.isascii() or "\0" in job.payload:
-        check_text("payload", job.payload)
     characters = len(job.payload) + len(job.type)
     for field in ("org_id", "idempotency_key", "dedupe_key"):
         text = getattr(job, field)
@@ -76,6 +75,7 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
         size = len(job.payload.encode()) + len(msgspec.json.encode(_options_of(job)))
         if size > max_payload:
             raise PayloadTooLarge(size, max_payload)
+    check_json_text("payload", job.payload)
     return job
 
 
@@ -191,6 +191,17 @@ def encode_json(value: Any, *, field: str = "payload", max_size: int = MAX_PAYLO
     if len(text) > max_size:
         raise PayloadTooLarge(len(text), max_size)
     return text.decode()
+
+
+def check_json_text(field: str, text: str) -> str:
+    """Refuse text that is not JSON: who reads the job would stumble over it."""
+    if not text.isascii() or "\0" in text:
+        check_text(field, text)
+    try:
+        _json_reader.decode(text)
+    except msgspec.DecodeError as error:
+        raise InvalidJob(field, text, f"must be JSON text, as encode_json writes it: {error}") from None
+    return text
 
 
 def _check_portable(value: Any, path: str, depth: int) -> None:

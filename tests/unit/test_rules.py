@@ -386,3 +386,9 @@ class Address:
 def test_typed_values_are_written_as_plain_json():
     address = Address("Main", uuid.UUID(int=7))
     assert msgspec.json.decode(rules.encode_json(address), type=Address) == address
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":}', "1 2", "nul", '{"a":1,}', "{'a': 1}"])
+def test_a_payload_that_is_no_json_is_refused(text: str):  # B4
+    with pytest.raises(InvalidJob, match=r"^payload = .*: must be JSON text"):
+        rules.check_job(NewJob(type="t", payload=text))

@@ -336,8 +336,10 @@ class ObservedEngine:
         if change.run_at is not UNSET:
             rules.check_moment("run_at", change.run_at)
             self.capabilities.require(Feature.DELAY)
-        if change.payload is not UNSET and (size := len(change.payload.encode())) > self._max_payload:
-            raise PayloadTooLarge(size, self._max_payload)
+        if change.payload is not UNSET:
+            if (size := len(change.payload.encode())) > self._max_payload:
+                raise PayloadTooLarge(size, self._max_payload)
+            rules.check_json_text("payload", change.payload)
         if change.max_attempts is not UNSET:
             rules.check_at_least("max_attempts", change.max_attempts, 1)
         with self._observed("edit"):

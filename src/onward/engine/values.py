@@ -66,8 +66,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where the queue does not say otherwise."""
     alone: bool = False
     """Nothing else runs in this process: one suspect may come, and nothing but it."""
-    types: frozenset[str] | None = None
-    """Only jobs of these types, where the engine can; None: all."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,8 +72,8 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
         use_queues(transaction, queues)
-    execute(SQL.queue_adopt, {"now": transaction.now, **default_retention()})
-    if execute(SQL.reopen_lost).rowcount:
+    execute(SQL.queue_adopt, named | default_retention())
+    if execute(SQL.reopen_lost, named).rowcount:
         transaction.woke = True
     return Batch(changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried)
 
