@@ -312,7 +312,10 @@ SQLITE = EngineCase(
     has_native_ids=True,
 )
 
-CASES = (SQLITE,)
+# Last, because a case of another module is made of what stands above.
+from tests.conformance.postgres_case import POSTGRES  # noqa: E402
+
+CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES)
 CASE_OF = {case.name: case for case in CASES}
 
 

@@ -5,7 +5,7 @@ URL                            engine
 =============================  ==========  =============================================================
 ``sqlite:///jobs.db``          SQLite      a file, here relative; ``sqlite:////var/jobs.db`` is absolute
 ``sqlite://``                  SQLite      a private temporary file, gone when it is closed
-``postgresql://…``             PostgreSQL  not in this version yet
+``postgresql://host/db``       PostgreSQL  as libpq reads it; ``?schema=onward`` is the schema of the jobs
 ``redis://…``                  BullMQ      not in this version yet
 ``pgboss+postgresql://…``      pg-boss     not in this version yet
 ``pgmq+postgresql://…``        PGMQ        not in this version yet
@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import difflib
 from typing import Final, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from onward.clock import Clock
 from onward.engine.contract import Engine
 from onward.errors import EngineNotIncluded, InvalidJob
 
 _TO_COME: Final = {
-    "postgres": "PostgreSQL",
-    "postgresql": "PostgreSQL",
     "redis": "BullMQ on Redis",
     "rediss": "BullMQ on Redis",
     "pgboss+postgresql": "pg-boss",
@@ -50,11 +48,13 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         raise InvalidJob("url", url, "must be a URL such as sqlite:///jobs.db")
     if scheme == "sqlite":
         return _open_sqlite(url, clock)
+    if scheme in {"postgresql", "postgres"}:
+        return _open_postgres(url, clock)
     if scheme in _TO_COME:
         raise EngineNotIncluded(
             f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
         )
-    close = difflib.get_close_matches(scheme, ["sqlite", *_TO_COME], n=1)
+    close = difflib.get_close_matches(scheme, ["sqlite", "postgresql", *_TO_COME], n=1)
     hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
@@ -74,3 +74,19 @@ def _open_sqlite(url: str, clock: Clock | None) -> Engine:
     for name in settings:
         raise InvalidJob("url", name, "is no setting of SQLite: there is synchronous=full|normal")
     return SQLiteEngine(path, clock=clock, synchronous=cast("Synchronous", synchronous))
+
+
+def _open_postgres(url: str, clock: Clock | None) -> Engine:
+    try:
+        from onward.engines.postgres.engine import PostgresEngine  # noqa: PLC0415 - see the module's first sentence
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("psycopg"):
+            raise
+        raise EngineNotIncluded("PostgreSQL needs its driver: pip install 'onward[postgres]'") from error
+
+    address, _, query = url.partition("?")
+    asked = parse_qsl(query, keep_blank_values=True)
+    # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
+    settings = {name: value for name, value in asked if name == "schema"}
+    rest = urlencode([(name, value) for name, value in asked if name not in settings], quote_via=quote)
+    return PostgresEngine(f"{address}?{rest}", clock=clock, **settings)

@@ -1,0 +1,181 @@
+"""Connections, kept and handed out: some for each event loop, some for threads, one for the pulse.
+
+An engine belongs to no event loop: an App may be opened on one and used on another. So asynchronous connections are
+kept by loop, and opened when they are first needed. A connection that has broken is let go, and the next one is made
+when it is wanted: whoever asks again finds a server that has come back.
+
+A forked child begins anew: the parent's connections are left alone, for they are the parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from onward.engines.postgres.database import Database
+from onward.errors import StoreUnavailable
+
+MOST: Final = 4
+"""Connections for one event loop, and for all threads together. A verb takes one for a moment."""
+
+_every: WeakSet[Connections] = WeakSet()
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+
+class Connections:
+    """The connections of one engine."""
+
+    def __init__(self, database: Database, *, most: int = MOST) -> None:
+        self._database = database
+        self._most = most
+        self._is_open = False
+        self._begin()
+        _every.add(self)
+
+    def _begin(self) -> None:
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._room = threading.BoundedSemaphore(self._most)
+        self._pulse: psycopg.Connection[Any] | None = None
+        self._beating = threading.Lock()
+        self._guard = threading.Lock()
+
+    def begin_anew(self) -> None:
+        """Forget what is the parent's, in a forked child."""
+        self._begin()
+
+    def open(self) -> None:
+        """Hand connections out from now on."""
+        self._is_open = True
+
+    def check_open(self) -> None:
+        """Refuse to go on where :meth:`open` was not called."""
+        if not self._is_open:
+            message = f"{self._database} is not open: enter the app with `async with app`, or call open()"
+            raise StoreUnavailable(message)
+
+    async def close(self) -> None:
+        """Let go of all of them."""
+        self._is_open = False
+        with self._guard:
+            idle, self._idle = self._idle, []
+            pulse, self._pulse = self._pulse, None
+            loops, self._by_loop = list(self._by_loop.values()), WeakKeyDictionary()
+        for connection in idle:
+            connection.close()
+        if pulse is not None:
+            pulse.close()
+        for of_loop in loops:
+            for waiting in of_loop.idle:
+                await waiting.close()
+            of_loop.idle.clear()
+            of_loop.is_closed = True
+
+    @asynccontextmanager
+    async def borrowed(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+        """Have a connection for a moment, on this event loop."""
+        loop = asyncio.get_running_loop()
+        with self._guard:
+            of_loop = self._by_loop.get(loop)
+            if of_loop is None:
+                of_loop = self._by_loop[loop] = _OfLoop(self._most)
+        async with of_loop.room:
+            connection = of_loop.idle.pop() if of_loop.idle else None
+            while connection is not None and not _is_sound(connection):
+                await connection.close()
+                connection = of_loop.idle.pop() if of_loop.idle else None
+            if connection is None:
+                connection = await self._database.aconnect()
+            try:
+                yield connection
+            finally:
+                if _is_idle(connection) and not of_loop.is_closed:
+                    of_loop.idle.append(connection)
+                else:
+                    await connection.close()
+
+    @contextmanager
+    def borrowed_sync(self) -> Iterator[psycopg.Connection[Any]]:
+        """Have a connection for a moment, on this thread."""
+        with self._room:
+            connection = self._pop()
+            while connection is not None and not _is_sound(connection):
+                connection.close()
+                connection = self._pop()
+            if connection is None:
+                connection = self._database.connect()
+            try:
+                yield connection
+            finally:
+                if _is_idle(connection) and self._is_open:
+                    with self._guard:
+                        self._idle.append(connection)
+                else:
+                    connection.close()
+
+    def _pop(self) -> psycopg.Connection[Any] | None:
+        with self._guard:
+            return self._idle.pop() if self._idle else None
+
+    @contextmanager
+    def for_the_pulse(self) -> Iterator[psycopg.Connection[Any]]:
+        """Have the one connection that is for nothing else: a sign of life must not wait behind other work."""
+        with self._beating:
+            connection, self._pulse = self._pulse, None
+            if connection is not None and not _is_sound(connection):
+                connection.close()
+                connection = None
+            if connection is None:
+                connection = self._database.connect()
+            try:
+                yield connection
+            finally:
+                if _is_idle(connection) and self._is_open:
+                    self._pulse = connection
+                else:
+                    connection.close()
+
+
+class _OfLoop:
+    def __init__(self, most: int) -> None:
+        self.room = asyncio.Semaphore(most)
+        self.idle: list[psycopg.AsyncConnection[Any]] = []
+        self.is_closed = False
+
+
+def _is_idle(connection: AnyConnection) -> bool:
+    """Say whether a connection that was given back can be used again."""
+    return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _is_sound(connection: AnyConnection) -> bool:
+    """Say whether a connection that has been idle is still one, without asking the server.
+
+    A server that has gone has closed its end, and that can be read. So a restart is found out before a statement is
+    sent, and nobody has to wonder whether it was done.
+    """
+    if connection.closed:
+        return False
+    poll = select.poll()
+    with suppress(ValueError, OSError, psycopg.OperationalError):
+        poll.register(connection.pgconn.socket, select.POLLIN)
+        return not poll.poll(0)
+    return False
+
+
+def _after_fork() -> None:
+    for connections in list(_every):
+        connections.begin_anew()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,149 @@
+"""The database: how to reach it, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from onward.errors import (
+    InvalidJob,
+    OnwardError,
+    SchemaTooOld,
+    StoreBusy,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+_WAIT: Final = 10
+"""Seconds until a server that does not answer is given up."""
+_OURS: Final = {
+    "connect_timeout": str(_WAIT),
+    "application_name": "onward",
+    # A connection whose other end has gone without a word is found out within half a minute.
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+
+
+class Database:
+    """One PostgreSQL database, by its address."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            given: dict[str, Any] = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            # libpq's message may quote a part of the URL; the password is not among what it quotes.
+            raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
+        self._given = given
+        self.conninfo = make_conninfo(**(_OURS | given))
+
+    def __str__(self) -> str:
+        """Name it as errors do: without a password."""
+        shown = " ".join(
+            f"{name}={self._given[name]}" for name in ("host", "port", "dbname", "user") if name in self._given
+        )
+        return f"PostgreSQL ({shown or 'at its default address'})"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """Where it is, without secrets."""
+        return {name: self._given.get(name) for name in ("host", "port", "dbname", "user")}
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open a connection for plain code."""
+        with self.translated():
+            return psycopg.Connection.connect(self.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
+
+    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+        """Open a connection for an event loop."""
+        with self.translated():
+            return await psycopg.AsyncConnection.connect(
+                self.conninfo, autocommit=True, cursor_factory=psycopg.AsyncRawCursor
+            )
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Let the store's errors out as ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            ours = translate(error, str(self))
+            if ours is None:
+                raise
+            raise ours from error
+
+
+_REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError], str], ...]] = (
+    (
+        (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedColumn, pg.UndefinedObject),
+        SchemaTooOld,
+        "its schema is missing or too old; open the app once, or run: onward migrate",
+    ),
+    (
+        (pg.ReadOnlySqlTransaction,),
+        StoreReadOnly,
+        "a standby, or default_transaction_read_only is on; connect to the primary: target_session_attrs=read-write",
+    ),
+    ((pg.DiskFull, pg.OutOfMemory), StoreFull, "it has no space left; free some, nothing was written"),
+    (
+        (pg.TooManyConnections,),
+        StoreBusy,
+        "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it",
+    ),
+    ((pg.LockNotAvailable, pg.QueryCanceled), StoreBusy, "it took too long; see who holds it up with: onward doctor"),
+    ((pg.DeadlockDetected, pg.SerializationFailure), StoreBusy, "others were writing the same jobs; try again"),
+    (
+        (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),
+        StoreUnavailable,
+        "it refused the user or the password; check both in the URL, and pg_hba.conf",
+    ),
+    ((pg.InvalidCatalogName,), StoreUnavailable, "there is no such database; make it first: createdb NAME"),
+    (
+        (pg.InsufficientPrivilege,),
+        StoreUnavailable,
+        "the user may not do this; let its owner run onward migrate, and grant the role what it needs",
+    ),
+    (
+        (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow),
+        StoreUnavailable,
+        "it is being stopped or started; try again when it is up",
+    ),
+)
+
+_BY_WORDS: Final = (
+    # Errors of a connection that never came about have no code; libpq has only its words for them.
+    ("password authentication failed", "it refused the user or the password; check both in the URL, and pg_hba.conf"),
+    ("no password supplied", "it wants a password; put one into the URL, PGPASSWORD or ~/.pgpass"),
+    ("no pg_hba.conf entry", "it does not let this user in from here; add a line to pg_hba.conf"),
+    ("role", "it does not know this user; make it first: createuser NAME"),
+    ("database", "there is no such database, or it is not to be had; make it first: createdb NAME"),
+    ("too many clients", "it has no connection left; close some, raise max_connections, or put PgBouncer in front"),
+    ("remaining connection slots", "it has no connection left; close some, or raise max_connections"),
+    ("starting up", "it is being started; try again when it is up"),
+    ("could not translate host name", "there is no such host; check the URL"),
+)
+
+
+def translate(error: psycopg.Error, store: str) -> OnwardError | None:
+    """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    for kinds, ours, remedy in _REMEDIES:
+        if isinstance(error, kinds):
+            return ours(f"{store}: {first}: {remedy}")
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        if error.sqlstate is None:
+            for words, remedy in _BY_WORDS:
+                if words in first:
+                    return StoreUnavailable(f"{store}: {first}: {remedy}")
+            return StoreUnavailable(f"{store}: {first}: is it running, and is the address right?")
+        return StoreUnavailable(f"{store}: {first}")
+    return None

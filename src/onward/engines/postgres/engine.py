@@ -1,0 +1,338 @@
+"""The engine: each verb a plan, driven on a connection of ours, or on the caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+
+from onward.clock import Clock, moment_of
+from onward.engine.capabilities import NATIVE, Capabilities, Feature
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.engines.postgres import (
+    claiming,
+    enqueueing,
+    holding,
+    migrating,
+    operating,
+    reading,
+    settling,
+    stewarding,
+    within,
+)
+from onward.engines.postgres.connections import MOST, Connections
+from onward.engines.postgres.database import Database
+from onward.engines.postgres.listening import EVERYTHING, Listener
+from onward.engines.postgres.plans import Plan, Row, Statement, arun, run
+from onward.engines.postgres.schema import DEFAULT, Schema
+from onward.errors import InvalidJob, SchemaTooOld
+from onward.job import Enqueued, Job, JobRef, NewJob
+
+T = TypeVar("T")
+
+CAPABILITIES: Final = Capabilities(engine="PostgreSQL", features=dict.fromkeys(Feature, NATIVE), folds={})
+
+_TRIES: Final = 5
+"""How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
+_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
+
+
+class PostgresEngine:
+    """Jobs in one schema of a PostgreSQL database, shared by all who can reach it."""
+
+    def __init__(self, url: str, *, schema: str = DEFAULT, clock: Clock | None = None, connections: int = MOST) -> None:
+        self.database = Database(url)
+        self.schema = Schema(schema, clock=clock)
+        self._connections = Connections(self.database, most=connections)
+        self._listener = Listener(self.database, self.schema.channel)
+        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._identity: tuple[str, str] | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What PostgreSQL can do."""
+        return CAPABILITIES
+
+    # Session
+
+    async def open(self) -> None:
+        """Connect, and bring the schema up to date."""
+        await asyncio.to_thread(self._migrate)
+        self._connections.open()
+
+    def _migrate(self) -> None:
+        with self.database.connect() as connection, self.database.translated():
+            migrating.migrate(connection, self.schema, self.database)
+            (self._identity,) = connection.execute(self.schema.identity).fetchall()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await asyncio.to_thread(self._listener.close)
+        await self._connections.close()
+
+    async def check(self) -> EngineInfo:
+        """Say what the engine stands on; without opening it, and so without changing the schema."""
+        return await asyncio.to_thread(self._check)
+
+    def _check(self) -> EngineInfo:
+        with self.database.connect() as connection, self.database.translated():
+            schema = migrating.check(connection, self.schema, self.database)
+            ((version, synchronous, fsync, now),) = connection.execute(self.schema.facts).fetchall()
+        if fsync == "off":
+            durability = "a crash of the server's machine may lose or corrupt everything (fsync=off)"
+        elif synchronous == "off":
+            durability = (
+                "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
+            )
+        else:
+            durability = f"every acknowledged job survives a crash of the server (synchronous_commit={synchronous})"
+        return EngineInfo(
+            engine="PostgreSQL",
+            server=f"PostgreSQL {version}",
+            schema=schema,
+            now=moment_of(self.schema.now or now),
+            durability=durability,
+        )
+
+    def schema_script(self) -> str:
+        """Write the whole schema as SQL."""
+        return migrating.script(self.schema)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which database this is, without secrets."""
+        return {"engine": "PostgreSQL", **self.database.address, "schema": self.schema.name}
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
+        return await self._ask(
+            lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
+        )
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
+        return self._ask_sync(
+            lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
+        )
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        round_ = self._round(request)
+        return await self._ask(lambda: claiming.claim(self.schema, request, round_))
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        return await self._ask(lambda: settling.start(self.schema, claims))
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return self._within(within, settling.settle(self.schema, settlements))
+        return await self._ask(lambda: settling.settle(self.schema, settlements))
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return self._within(within, settling.settle(self.schema, settlements))
+        return self._ask_sync(lambda: settling.settle(self.schema, settlements))
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        round_ = self._round(exchange.request)
+        return await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return await self._ask(lambda: holding.heartbeat(self.schema, worker, claims))
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        self._connections.check_open()
+        with self._connections.for_the_pulse() as connection, self.database.translated():
+            return run(holding.heartbeat(self.schema, worker, claims), within.executor(connection))
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        await self._ask(lambda: holding.leave(self.schema, worker_id))
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """See the contract."""
+        return await self._ask(lambda: holding.report(self.schema, claim, progress, message, lines))
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        return self._listener.signals(queues)
+
+    def _round(self, request: ClaimRequest | None) -> claiming.Round:
+        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        return await self._ask(lambda: reading.get(self.schema, ref))
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        return await self._ask(lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first))
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self._ask(lambda: reading.count(self.schema, which, by))
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        return await self._ask(lambda: reading.queues(self.schema, pattern))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        return await self._ask(lambda: reading.workers(self.schema))
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """See the contract."""
+        return await self._ask(lambda: reading.log_lines(self.schema, ref))
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._ask(lambda: operating.cancel(self.schema, which, reason, limit))
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._ask(lambda: operating.replay(self.schema, which, limit))
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._ask(lambda: operating.delete(self.schema, which, limit))
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        return await self._ask(lambda: operating.edit(self.schema, ref, change))
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        return await self._ask(lambda: operating.configure(self.schema, queue, change))
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.elect(self.schema, candidate, lease, holding))
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        await self._ask(lambda: stewarding.resign(self.schema, term))
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.promote(self.schema, term, limit))
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit))
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.prune(self.schema, term, limit))
+
+    # Driving plans
+
+    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
+        self._connections.check_open()
+        for left in reversed(range(_TRIES)):
+            try:
+                with self.database.translated():
+                    async with self._connections.borrowed() as connection:
+
+                        async def execute(
+                            statement: Statement, connection: psycopg.AsyncConnection[Any] = connection
+                        ) -> Sequence[Row]:
+                            cursor = await connection.execute(statement.text, statement.values or None)
+                            return await cursor.fetchall() if cursor.description is not None else []
+
+                        if not atomic:
+                            return await arun(plan(), execute)
+                        async with connection.transaction():
+                            return await arun(plan(), execute)
+            except _GAVE_WAY:
+                if not left:
+                    raise
+        raise AssertionError
+
+    def _ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Do the same from plain code."""
+        self._connections.check_open()
+        for left in reversed(range(_TRIES)):
+            try:
+                with self.database.translated(), self._connections.borrowed_sync() as connection:
+                    if not atomic:
+                        return run(plan(), within.executor(connection))
+                    with connection.transaction():
+                        return run(plan(), within.executor(connection))
+            except _GAVE_WAY:
+                if not left:
+                    raise
+        raise AssertionError
+
+    def _within(self, connection: object, plan: Plan[T]) -> T:
+        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
+        if not isinstance(connection, psycopg.Connection):
+            raise InvalidJob("within", connection, "must be a psycopg connection to the same database")
+        with self.database.translated():
+            execute = within.executor(connection)
+            self._check_same_store(
+                execute(Statement("select to_regclass($1) is not null", [f'"{self.schema.name}".identity'])), execute
+            )
+            return run(plan, execute)
+
+    def _check_same_store(self, found: Sequence[Row], execute: Callable[[Statement], Sequence[Row]]) -> None:
+        if not found[0][0]:
+            raise SchemaTooOld(
+                f"there is no schema {self.schema.name} behind this connection: {self.database} is elsewhere"
+            )
+        (theirs,) = execute(Statement(self.schema.identity))
+        if self._identity is not None and tuple(theirs) != self._identity:
+            raise InvalidJob("within", theirs[0], f"must be a connection to {self.database}, where the jobs are kept")

@@ -1,0 +1,170 @@
+"""Hears of changes: one thread with a connection of its own, which only listens.
+
+PostgreSQL tells who listens when a transaction that made work ready has committed. What it tells is a hint: while the
+connection is down, or behind a pooler that does not let anybody listen, workers find jobs by asking now and then.
+Whenever the thread begins to listen, it tells everyone to look: something may have come before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import select
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from onward.engine.values import Signal, SignalKind
+from onward.engines.postgres.database import Database
+from onward.errors import StoreUnavailable
+from onward.rules import matches
+
+log = logging.getLogger("onward.engines.postgres")
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds between attempts to listen again: doubling, and never in step with others."""
+
+EVERYTHING: Final = "*"
+"""Told where work is ready in queues that nobody lists."""
+CANCELLED: Final = "!"
+"""Told where held jobs may have been taken back."""
+_ANYTHING: Final = "?"
+"""What the thread itself says when it may have missed something."""
+_KINDS: Final = {CANCELLED: SignalKind.CANCELLED, _ANYTHING: SignalKind.CHANGED}
+
+
+class Listener:
+    """Tells those who wait on any event loop that something may have changed."""
+
+    def __init__(self, database: Database, channel: str) -> None:
+        self._database = database
+        self._channel = channel
+        self._waiting: dict[_Ear, asyncio.AbstractEventLoop] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop_writer = -1
+
+    async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """Yield a hint for each burst of changes, until closed."""
+        ear = _Ear(queues)
+        with self._lock:
+            self._waiting[ear] = asyncio.get_running_loop()
+            self._begin()
+        try:
+            while True:
+                await ear.told.wait()
+                for kind in ear.take():
+                    yield Signal(kind)
+        finally:
+            with self._lock:
+                self._waiting.pop(ear, None)
+
+    def tell(self, notice: str) -> None:
+        """Wake whom it may concern. From any thread."""
+        with self._lock:
+            waiting = list(self._waiting.items())
+        for ear, loop in waiting:
+            if not ear.wants(notice):
+                continue
+            try:
+                loop.call_soon_threadsafe(ear.hear, notice)
+            except RuntimeError:  # that loop has closed
+                with self._lock:
+                    self._waiting.pop(ear, None)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            os.write(self._stop_writer, b"!")
+            os.close(self._stop_writer)
+            thread.join()
+
+    def begin_anew(self) -> None:
+        """Forget what is the parent's, in a forked child."""
+        self._lock = threading.Lock()
+        self._waiting = {}
+        self._thread = None
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            stop, self._stop_writer = os.pipe()
+            self._thread = threading.Thread(
+                target=self._run, args=(stop,), name="onward-postgres-listener", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, stop: int) -> None:
+        pause = _FIRST_PAUSE
+        try:
+            while True:
+                try:
+                    with self._database.connect() as connection:
+                        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+                        self.tell(_ANYTHING)
+                        pause = _FIRST_PAUSE
+                        if self._listen(connection, stop):
+                            return
+                except (psycopg.Error, StoreUnavailable, OSError) as error:
+                    log.warning("cannot listen to %s, workers poll meanwhile: %s", self._database, error)
+                self.tell(_ANYTHING)
+                if _is_readable(stop, pause * (0.5 + random.random())):  # noqa: S311 - jitter
+                    return
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        finally:
+            os.close(stop)
+
+    def _listen(self, connection: psycopg.Connection[Any], stop: int) -> bool:
+        """Pass on what is told; True: it is time to stop."""
+        poll = select.poll()
+        poll.register(stop, select.POLLIN)
+        poll.register(connection.fileno(), select.POLLIN)
+        pgconn = connection.pgconn
+        while True:
+            if any(descriptor == stop for descriptor, _ in poll.poll()):
+                return True
+            pgconn.consume_input()
+            heard: dict[str, None] = {}
+            while (notice := pgconn.notifies()) is not None:
+                heard[notice.extra.decode()] = None
+            for told in heard:
+                self.tell(told)
+
+
+class _Ear:
+    """One who listens."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.told = asyncio.Event()
+        self._queues = tuple(queues)
+        self._kinds: dict[SignalKind, None] = {}
+
+    def wants(self, notice: str) -> bool:
+        """Say whether a notice may concern these queues."""
+        if notice in _KINDS or notice == EVERYTHING or EVERYTHING in self._queues:
+            return True
+        return any(matches(pattern, name) for name in notice.split(",") for pattern in self._queues)
+
+    def hear(self, notice: str) -> None:
+        """Take a notice in, on the loop of who listens."""
+        self._kinds[_KINDS.get(notice, SignalKind.WORK)] = None
+        self.told.set()
+
+    def take(self) -> tuple[SignalKind, ...]:
+        """Say of what kinds the burst was."""
+        self.told.clear()
+        kinds, self._kinds = tuple(self._kinds), {}
+        return kinds
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

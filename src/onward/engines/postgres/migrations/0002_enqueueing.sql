@@ -1,0 +1,162 @@
+-- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
+-- server: nothing needs to be prepared, which poolers would not allow.
+
+-- See to it that claims look at these lanes, from as far back as each of these moments.
+create function onward.open_lanes(queues text[], priorities integer[], since timestamptz[]) returns void
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+  insert into onward.lane (queue, priority)
+  select distinct w.queue, w.priority from unnest(open_lanes.queues, open_lanes.priorities) w (queue, priority)
+   where not exists (select from onward.lane l
+                      where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
+  -- In the order of the rows' names, so that two who lower the same floors do not wait for each other in a circle.
+  with low as (
+    select l.ctid as place, w.since
+      from (select w.queue, w.priority, min(w.since) as since
+              from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
+             group by w.queue, w.priority) w
+      join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority and l.floor > w.since
+     order by l.queue, l.priority
+       for update of l)
+  update onward.lane l set floor = low.since from low where l.ctid = low.place and l.floor > low.since;
+end $$;
+
+-- Add jobs without keys. What they have in common comes once (arrays of one), else an entry a job.
+create function onward.enqueue_plain(
+  now bigint, ids text[], payloads text[],
+  queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
+  max_attempts bigint[], backoffs text[], channel text, notice text
+) returns void
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(enqueue_plain.now), clock_timestamp());
+  due    timestamptz;
+  told   record;
+begin
+  if cardinality(queues) = 1 then
+    due := coalesce(moment + onward.span(delays[1]), onward.moment(run_ats[1]));
+    if due <= moment then due := null; end if;
+    select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_plain.queues[1];
+    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                            start_by, created_at, updated_at)
+    select j.id::uuid, j.payload::json, enqueue_plain.queues[1], enqueue_plain.types[1],
+           case when due is null then 'pending' else 'scheduled' end, enqueue_plain.priorities[1], enqueue_plain.org_ids[1],
+           coalesce(enqueue_plain.max_attempts[1], told.max_attempts, 5),
+           coalesce(enqueue_plain.backoffs[1]::json, told.backoff),
+           case when due is null then moment end, due, onward.moment(enqueue_plain.start_bys[1]), moment, moment
+      from unnest(enqueue_plain.ids, enqueue_plain.payloads) j (id, payload);
+    if not exists (select from onward.lane l where l.queue = enqueue_plain.queues[1] collate "C"
+                      and l.priority = enqueue_plain.priorities[1] and l.closing is null) then
+      insert into onward.lane (queue, priority) values (enqueue_plain.queues[1], enqueue_plain.priorities[1]);
+    end if;
+  else
+    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                            start_by, created_at, updated_at)
+    select j.id::uuid, j.payload::json, j.queue, j.type, case when j.due > moment then 'scheduled' else 'pending' end,
+           j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
+           case when j.due > moment then null else moment end, case when j.due > moment then j.due end,
+           onward.moment(j.start_by), moment, moment
+      from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
+              from unnest(enqueue_plain.ids, enqueue_plain.payloads, enqueue_plain.queues, enqueue_plain.types,
+                          enqueue_plain.priorities, enqueue_plain.org_ids, enqueue_plain.delays, enqueue_plain.run_ats,
+                          enqueue_plain.start_bys, enqueue_plain.max_attempts, enqueue_plain.backoffs)
+                   with ordinality j (id, payload, queue, type, priority, org_id, delay, run_at, start_by, max_attempts,
+                                      backoff, no)) j
+      left join onward.queue q on q.name = j.queue collate "C"
+     order by j.no;
+    insert into onward.lane (queue, priority)
+    select distinct w.queue, w.priority from unnest(enqueue_plain.queues, enqueue_plain.priorities) w (queue, priority)
+     where not exists (select from onward.lane l
+                        where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
+  end if;
+  if notice is not null then perform pg_notify(channel, notice); end if;
+end $$;
+
+-- Add jobs that have an idempotency key, a dedupe key, or both; no two of them the same. Answers for each in its place what
+-- became of it, and which job stands for it.
+--
+-- All idempotency keys are taken first, then all dedupe keys, each in the order of the digests: so callers with
+-- overlapping keys wait for each other in one order, and never in a circle.
+create function onward.enqueue_keyed(
+  now bigint, ids text[], payloads text[],
+  queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
+  max_attempts bigint[], backoffs text[], channel text, notice text,
+  seqs bigint[], idempotency_keys text[], key_digests bytea[], dedupe_keys text[], dedupe_digests bytea[]
+) returns table (arrival text, queue text, id text)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment   timestamptz := coalesce(onward.moment(enqueue_keyed.now), clock_timestamp());
+  count    integer := cardinality(ids);
+  arrivals text[] := array_fill(null::text, array[count]);
+  due      timestamptz;
+  standing record;
+  told     record;
+  no       integer;
+begin
+  if seqs is null then
+    select array_agg(nextval('onward.job_seq')) into seqs from generate_series(1, count);
+  end if;
+
+  for no in select o from generate_subscripts(ids, 1) o where key_digests[o] is not null order by key_digests[o] loop
+    loop
+      insert into onward.key (digest, id, queue) values (key_digests[no], ids[no]::uuid, queues[no]) on conflict do nothing;
+      exit when found;
+      select k.id, k.queue into standing from onward.key k where k.digest = key_digests[no];
+      if found then
+        arrivals[no] := 'same_key'; ids[no] := standing.id; queues[no] := standing.queue;
+        update onward.job j set updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+         where j.id = standing.id;
+        if not found then
+          update onward.history h set updated_at = greatest(moment, h.updated_at + interval '1 microsecond')
+           where h.id = standing.id;
+        end if;
+        exit;
+      end if;
+    end loop;
+  end loop;
+
+  for no in select o from generate_subscripts(ids, 1) o where arrivals[o] is null
+             order by dedupe_digests[o] nulls last, o loop
+    due := coalesce(moment + onward.span(delays[no]), onward.moment(run_ats[no]));
+    if due <= moment then due := null; end if;
+    select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_keyed.queues[no];
+    loop
+      insert into onward.job (seq, id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at,
+                              next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
+                              dedupe_digest)
+      values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no],
+              case when due is null then 'pending' else 'scheduled' end, priorities[no], org_ids[no],
+              coalesce(enqueue_keyed.max_attempts[no], told.max_attempts, 5), coalesce(backoffs[no]::json, told.backoff),
+              case when due is null then moment end, due, onward.moment(start_bys[no]), moment, moment,
+              idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no])
+      on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
+      if found then
+        arrivals[no] := 'inserted';
+        exit;
+      end if;
+      select j.id, j.queue into standing from onward.job j where j.dedupe_digest = dedupe_digests[no];
+      if found then
+        delete from onward.key k where k.digest = key_digests[no];
+        arrivals[no] := 'deduped'; ids[no] := standing.id; queues[no] := standing.queue;
+        exit;
+      end if;
+    end loop;
+  end loop;
+
+  insert into onward.lane (queue, priority)
+  select distinct w.queue, w.priority
+    from unnest(enqueue_keyed.queues, enqueue_keyed.priorities, arrivals) w (queue, priority, arrival)
+   where w.arrival = 'inserted'
+     and not exists (select from onward.lane l
+                      where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
+  if notice is not null then perform pg_notify(channel, notice); end if;
+  return query select * from unnest(arrivals, enqueue_keyed.queues, enqueue_keyed.ids);
+end $$;

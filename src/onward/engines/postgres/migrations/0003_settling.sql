@@ -1,0 +1,184 @@
+-- Saying how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost.
+
+-- Add a failed attempt to a job's errors; the newest 20 are kept.
+create function onward.with_error(errors jsonb, failure text, moment timestamptz, attempt integer, worker_id text) returns jsonb
+  language sql stable parallel safe
+  return case when failure is null then errors
+              else case when jsonb_array_length(errors) >= 20 then errors - 0 else coalesce(errors, '[]') end
+                   || jsonb_build_array(failure::jsonb || jsonb_build_object(
+                        'attempt', attempt, 'worker_id', worker_id,
+                        'at', to_char(moment at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))) end;
+
+-- Record how runs ended; answer the claims that were lost.
+--
+-- ended_*   jobs that end, and how: state completed, failed, dead_letter or cancelled; result as JSON; the reason shown as
+--           last_error; the failure as JSON, for the list of errors.
+-- back_*    jobs that go on: retry, snooze or release; after how long, and why.
+create function onward.settle(
+  now bigint, channel text,
+  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_results text[], ended_reasons text[],
+  ended_failures text[],
+  back_seqs bigint[], back_claims bigint[], back_moves text[], back_delays bigint[], back_reasons text[],
+  back_failures text[]
+) returns table (seq bigint, claim_no bigint)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(settle.now), clock_timestamp());
+  done   bigint[];
+  freed  boolean;
+  given  record;
+begin
+  if cardinality(ended_seqs) > 0 then
+    with ended as (
+      delete from onward.job j
+       using unnest(ended_seqs, ended_claims, ended_states, ended_results, ended_reasons, ended_failures)
+             s (seq, claim_no, state, result, reason, failure)
+       where j.seq = s.seq and j.claim_no = s.claim_no
+         and (j.state = 'running' or j.state = 'claimed' and s.state in ('failed', 'cancelled'))
+      returning j.*, s.state as end_state, s.result, s.reason, s.failure),
+    kept as (
+      insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                                  started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                                  payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+                                  last_error, errors, progress_message, result)
+      select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
+             claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, end_state, type,
+             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+             coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message,
+             result::json
+        from ended)
+    select array_agg(seq), bool_or(counted) into done, freed from ended;
+    if cardinality(done) is distinct from cardinality(ended_seqs) then
+      return query select s.seq, s.claim_no from unnest(ended_seqs, ended_claims) s (seq, claim_no)
+                    where s.seq <> all (coalesce(done, '{}'));
+    end if;
+  end if;
+
+  if cardinality(back_seqs) > 0 then
+    with given as (
+      update onward.job j
+         set state = case when s.move = 'release' then 'pending' else 'scheduled' end,
+             ready_at = case when s.move = 'release' then j.ready_at end,
+             next_run_at = case when s.move = 'release' then null else moment + onward.span(s.delay) end,
+             attempts = j.attempts - case when s.move <> 'retry' and j.state = 'running' then 1 else 0 end,
+             suspect = j.suspect and s.move = 'release',
+             worker_id = case when s.move = 'release' then null else j.worker_id end,
+             lease_until = null, counted = false,
+             last_error = coalesce(s.reason, j.last_error),
+             errors = onward.with_error(j.errors, s.failure, moment, j.attempts, j.worker_id),
+             updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+        from unnest(back_seqs, back_claims, back_moves, back_delays, back_reasons, back_failures)
+             s (seq, claim_no, move, delay, reason, failure)
+       where j.seq = s.seq and j.claim_no = s.claim_no
+         and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
+      returning j.seq, j.queue, j.priority, j.ready_at)
+    select array_agg(seq) as seqs,
+           array_agg(queue) filter (where ready_at is not null) as queues,
+           array_agg(priority) filter (where ready_at is not null) as priorities,
+           array_agg(ready_at) filter (where ready_at is not null) as since
+      into given from given;
+    if given.queues is not null then
+      perform onward.open_lanes(given.queues, given.priorities, given.since);
+    end if;
+    freed := true;  -- a job is ready, or somebody waits for the place of one that was
+    if cardinality(given.seqs) is distinct from cardinality(back_seqs) then
+      return query select s.seq, s.claim_no from unnest(back_seqs, back_claims) s (seq, claim_no)
+                    where s.seq <> all (coalesce(given.seqs, '{}'));
+    end if;
+  end if;
+  if freed then perform pg_notify(channel, '*'); end if;
+end $$;
+
+-- Record that the handlers of claimed jobs start now; answer the claims that were lost. A job that has expired is not
+-- started, and ends here.
+create function onward.start(now bigint, seqs bigint[], claims bigint[]) returns table (seq bigint, claim_no bigint)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment  timestamptz := coalesce(onward.moment(start.now), clock_timestamp());
+  started bigint[];
+  late    bigint[];
+begin
+  with started as (
+    update onward.job j
+       set state = 'running', attempts = j.attempts + 1, started_at = moment,
+           updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+      from unnest(seqs, claims) s (seq, claim_no)
+     where j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and (j.start_by is null or j.start_by > moment)
+    returning j.seq)
+  select array_agg(seq) into started from started;
+  if cardinality(started) is distinct from cardinality(seqs) then
+    select array_agg(j.seq) into late
+      from unnest(seqs, claims) s (seq, claim_no)
+      join onward.job j on j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and j.start_by <= moment;
+    if late is not null then perform onward.expire(moment, late); end if;
+    return query select s.seq, s.claim_no from unnest(seqs, claims) s (seq, claim_no)
+                  where s.seq <> all (coalesce(started, '{}'));
+  end if;
+end $$;
+
+-- Cancel jobs that were not started in time, of those given; answer how many.
+create function onward.expire(moment timestamptz, seqs bigint[]) returns bigint
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  expired bigint;
+begin
+  with ended as (
+    delete from onward.job j
+     where j.seq = any (seqs) and j.start_by <= moment and j.state <> 'running'
+    returning j.*)
+  insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                              started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+                              last_error, errors, progress_message)
+  select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
+         claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'cancelled', type, payload,
+         org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, 'expired: not started in time',
+         errors, progress_message
+    from ended;
+  get diagnostics expired = row_count;
+  return expired;
+end $$;
+
+-- Register a worker or say that it is alive, extend the leases of what it holds, and answer what it holds no longer.
+--
+-- A row that somebody is writing is passed over: it is being settled, or taken back, and needs no beat. So a beat never waits.
+create function onward.heartbeat(
+  now bigint, worker_id text, hostname text, pool_size integer, version text, queues text[], types text[],
+  seqs bigint[], claims bigint[]
+) returns table (seq bigint, claim_no bigint, was_cancelled boolean)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(heartbeat.now), clock_timestamp());
+begin
+  insert into onward.worker as w (id, hostname, pool_size, version, queues, types, started_at, last_heartbeat)
+  values (heartbeat.worker_id, heartbeat.hostname, heartbeat.pool_size, heartbeat.version, heartbeat.queues, heartbeat.types,
+          moment, moment)
+  on conflict (id) do update
+     set last_heartbeat = moment, pool_size = excluded.pool_size, queues = excluded.queues, types = excluded.types;
+  if cardinality(seqs) > 0 then
+    update onward.job j set lease_until = moment + j.lease
+     where j.ctid = any (array(
+             select h.ctid from unnest(seqs, claims) s (seq, claim_no)
+               join onward.job h on h.seq = s.seq and h.claim_no = s.claim_no and h.lease_until is not null
+                for update of h skip locked));
+    return query
+      select s.seq, s.claim_no,
+             exists (select from onward.history h
+                      where h.seq = s.seq and h.claim_no = s.claim_no and h.state = 'cancelled')
+        from unnest(seqs, claims) s (seq, claim_no)
+       where not exists (select from onward.job j
+                          where j.seq = s.seq and j.claim_no = s.claim_no and j.lease_until is not null);
+  end if;
+end $$;

@@ -1,0 +1,359 @@
+-- Taking jobs: fair across queues, within their limits.
+--
+-- A claim goes round the lanes by the names of their queues, from where it left off, and takes from each queue as many as its
+-- weight says; then those with more to give fill what room is left. Lanes with nothing to give are passed over in one scan.
+-- Plans are pinned by the functions themselves: the statistics of a table that fills and empties all day are always wrong,
+-- and nothing may depend on the state of a session.
+
+-- A lane that has something to give, and what its queue says.
+create type onward.open_lane as (
+  queue text, priority integer, floor timestamptz, weight bigint, is_limited boolean, lease interval
+);
+
+-- What a claim answers: claims (visit is set), claims that were lost (only seq and claim_no are), and last one row of facts.
+create type onward.answer as (
+  visit integer, seq bigint, claim_no bigint, queue text, id text, type text, payload text, attempts integer, started boolean,
+  max_attempts bigint, crashes integer, suspect boolean, org_id text, priority integer, backoff text, waited float8,
+  start_within float8, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
+);
+
+-- List lanes from which a job can be taken now, by the name of their queue, the higher priority first.
+-- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  where in from_queue to begin.
+create function onward.look(
+  moment timestamptz, firsts text[], ends text[], from_queue text, to_queue text, past_priority integer,
+  with_limited boolean, most integer
+) returns setof onward.open_lane
+  language plpgsql
+as $$
+declare
+  listed integer := 0;
+  added  integer;
+begin
+  for i in 1 .. cardinality(firsts) loop
+    return query
+    select l.queue, l.priority, l.floor, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null, q.lease
+      from (select l.queue, l.priority, max(l.floor) as floor from onward.lane l
+             where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
+               and l.queue < least(ends[i] collate "C", to_queue collate "C")
+             group by l.queue, l.priority) l
+      left join onward.queue q on q.name = l.queue
+     where q.paused is not true
+       and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
+       and (q.concurrency is null
+            or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
+       and (l.queue = from_queue collate "C" and l.priority >= past_priority) is not true
+       and exists (select from onward.job j
+                    where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                      and j.ready_at is not null and not j.suspect
+                      and j.state = 'pending' and (j.start_by is null or j.start_by > moment))
+     order by l.queue, l.priority desc
+     limit most - listed;
+    get diagnostics added = row_count;
+    listed := listed + added;
+    exit when listed >= most;
+  end loop;
+end $$;
+
+-- Say how many jobs a limited queue lets go now, of those wanted. Its row is locked until the transaction ends.
+create function onward.allowed(moment timestamptz, of_queue onward.queue, wanted bigint) returns bigint
+  language plpgsql
+as $$
+declare
+  slot  timestamptz;
+  count bigint := 0;
+begin
+  if of_queue.paused then return 0; end if;
+  if of_queue.concurrency is not null then
+    wanted := least(wanted, of_queue.concurrency - (select count(*) from onward.place p where p.queue = of_queue.name));
+  end if;
+  if of_queue.spacing is null then return greatest(wanted, 0); end if;
+  -- No slot is further away than a full burst, unless the clock went back or the rate rose.
+  slot := least(of_queue.next_slot_at, moment + of_queue.spacing + of_queue.reach);
+  while count < wanted and slot - of_queue.reach <= moment loop
+    slot := greatest(slot, moment - of_queue.credit) + of_queue.spacing;
+    count := count + 1;
+  end loop;
+  return count;
+end $$;
+
+-- Use up so many slots of a rate.
+create function onward.advance(moment timestamptz, of_queue onward.queue, used bigint) returns void
+  language plpgsql
+as $$
+declare
+  slot timestamptz := least(of_queue.next_slot_at, moment + of_queue.spacing + of_queue.reach);
+begin
+  for i in 1 .. used loop
+    slot := greatest(slot, moment - of_queue.credit) + of_queue.spacing;
+  end loop;
+  update onward.queue set next_slot_at = slot where name = of_queue.name;
+end $$;
+
+-- Say when the next slot of a rate comes that jobs of these queues wait for, in seconds.
+create function onward.next_slot_in(moment timestamptz, firsts text[], ends text[]) returns float8
+  language sql stable
+as $$
+  select extract(epoch from min(least(q.next_slot_at, moment + q.spacing + q.reach) - q.reach) - moment)::float8
+    from unnest(firsts, ends) r (first, upto)
+    join onward.queue q on q.name >= r.first collate "C" and q.name < r.upto collate "C"
+   where q.spacing is not null and not q.paused and q.next_slot_at - q.reach > moment
+     and exists (select from onward.lane l where l.queue = q.name)
+$$;
+
+-- Take what there is room for: `slots` jobs that start at once, `ahead` more that do not.
+-- next_name, turn_left  where the tour goes on, as the last answer said.
+create function onward.claim(
+  now bigint, worker_id text, firsts text[], ends text[], slots integer, ahead integer, lease bigint,
+  next_name text, turn_left bigint
+) returns setof onward.answer
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+  set enable_mergejoin = off set enable_material = off set enable_hashagg = off set jit = off
+  set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment      timestamptz := coalesce(onward.moment(claim.now), clock_timestamp());
+  own_lease   interval := onward.span(claim.lease);
+  begins_at   text := claim.next_name;
+  lanes       onward.open_lane[] := '{}';
+  more_lanes  onward.open_lane[];
+  part        integer := 1;             -- of the tour: from begins_at on, then from the beginning, then it is over
+  at_queue    text := claim.next_name;
+  at_priority integer;
+  wanted      bigint;
+  turns       bigint;
+  turn        bigint;
+  first_lane  integer;                  -- the lanes of the queue that is visited
+  last_lane   integer := 0;
+  willing     integer[] := '{}';        -- first and last lane of queues with more to give
+  is_filling  boolean := false;
+  visit       integer := 0;
+  lane        onward.open_lane;
+  told        onward.queue;
+  quota       bigint;
+  got         bigint;
+  taken       bigint;
+  starts      boolean;
+begin
+  -- Settings change only while nobody claims: see configure().
+  perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+
+  while slots + ahead > 0 loop
+    -- Which queue is next?
+    if not is_filling then
+      if last_lane >= cardinality(lanes) then
+        while part <= 2 and cardinality(lanes) - last_lane < slots + ahead loop
+          wanted := slots + ahead - (cardinality(lanes) - last_lane);
+          more_lanes := array(select l from onward.look(moment, firsts, ends, at_queue,
+                                                        case when part = 2 then begins_at end, at_priority,
+                                                        slots > 0, wanted::integer) l);
+          lanes := lanes || more_lanes;
+          if cardinality(more_lanes) < wanted then
+            part := case when begins_at = '' then 3 else part + 1 end;
+            at_queue := ''; at_priority := null;
+          else
+            lane := lanes[cardinality(lanes)];
+            at_queue := lane.queue; at_priority := lane.priority;
+          end if;
+        end loop;
+        if turns is null then
+          -- All lanes that can give are known if there are fewer than there is room for: each has several turns then.
+          if part > 2 then
+            select greatest(1, (slots + ahead) / nullif(sum(w.weight), 0)) into turns
+              from (select distinct on (l.queue) l.weight from unnest(lanes) l) w;
+          end if;
+          turns := coalesce(turns, 1);
+          perform 1 from onward.queue q
+            where q.name = any (array(select l.queue collate "C" from unnest(lanes) l where l.is_limited))
+            order by q.name for update;  -- in one order, before any of them is used: nobody waits in a circle
+        end if;
+      end if;
+      if last_lane >= cardinality(lanes) then
+        is_filling := true;
+        continue;
+      end if;
+      first_lane := last_lane + 1;
+      last_lane := first_lane;
+      while last_lane < cardinality(lanes) and (lanes[last_lane + 1]).queue = (lanes[first_lane]).queue loop
+        last_lane := last_lane + 1;
+      end loop;
+      turn := (lanes[first_lane]).weight * turns;
+      if visit = 0 and turn_left > 0 and (lanes[first_lane]).queue = begins_at then
+        turn := turn_left;
+      end if;
+    else
+      exit when cardinality(willing) = 0;
+      first_lane := willing[1]; last_lane := willing[2]; willing := willing[3:];
+      turn := slots + ahead;
+    end if;
+
+    -- Take its turn.
+    lane := lanes[first_lane];
+    visit := visit + 1;
+    got := 0;
+    told := null;
+    -- A limited queue is never claimed ahead of a free slot.
+    wanted := least(turn, case when lane.is_limited then slots else slots + ahead end);
+    quota := wanted;
+    if lane.is_limited and wanted > 0 then
+      select * into told from onward.queue q where q.name = lane.queue collate "C" for update skip locked;
+      quota := case when found then onward.allowed(moment, told, wanted) else 0 end;
+    end if;
+    for i in first_lane .. last_lane loop
+      lane := lanes[i];
+      foreach starts in array array[true, false] loop
+        taken := least(quota - got, case when starts then slots when lane.is_limited then 0 else ahead end);
+        continue when taken <= 0;
+        return query
+        with taken as (
+          update onward.job j
+             set state = case when starts then 'running' else 'claimed' end, claim_no = j.claim_no + 1,
+                 attempts = j.attempts + case when starts then 1 else 0 end, alone = false,
+                 worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease),
+                 lease_until = moment + coalesce(lane.lease, own_lease), claimed_at = moment,
+                 started_at = case when starts then moment end, counted = told.concurrency is not null,
+                 updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+           where j.ctid = any (array(
+                   select c.ctid from onward.job c
+                    where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.floor
+                      and c.ready_at is not null and not c.suspect
+                      and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
+                    order by c.ready_at, c.seq limit taken for update skip locked))
+          returning j.*),
+        gripped as (
+          insert into onward.grip (until, seqs) select min(t.lease_until), array_agg(t.seq) from taken t having count(*) > 0),
+        placed as (
+          insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
+        select visit, t.seq, t.claim_no, t.queue, t.id::text, t.type, t.payload::text, t.attempts, starts, t.max_attempts,
+               t.crashes, t.suspect, t.org_id, t.priority, t.backoff::text,
+               extract(epoch from moment - t.ready_at)::float8, extract(epoch from told.credit)::float8,
+               null::boolean, null::float8, null::text, null::bigint
+          from taken t;
+        get diagnostics taken = row_count;
+        got := got + taken;
+        if starts then slots := slots - taken; else ahead := ahead - taken; end if;
+      end loop;
+      exit when got >= quota;
+    end loop;
+    if got > 0 and told.spacing is not null then
+      perform onward.advance(moment, told, got);
+    end if;
+
+    -- Where the tour goes on.
+    next_name := lane.queue || '!'; turn_left := 0;  -- '!' sorts before all that may stand in a name
+    if slots + ahead = 0 and got = wanted and got < turn and not is_filling then
+      next_name := lane.queue; turn_left := turn - got;
+    elsif got = wanted and got > 0 and not is_filling then
+      willing := willing || first_lane || last_lane;
+    end if;
+  end loop;
+
+  return next (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+    exists (select from unnest(firsts, ends) r (first, upto)
+              join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+             where j.ready_at is not null and j.suspect and j.state = 'pending'),
+    case when slots + ahead > 0 then onward.next_slot_in(moment, firsts, ends) end,
+    next_name, turn_left)::onward.answer;
+end $$;
+
+-- Take the suspect that has waited longest and that its queue lets go now; it is to run alone.
+create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
+  returns setof onward.answer
+  language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(claim_suspect.now), clock_timestamp());
+  waits  boolean := false;
+  found_one boolean := false;
+  one    record;
+  told   onward.queue;
+begin
+  perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+  for one in
+    select j.seq, j.queue, q.concurrency is not null or q.spacing is not null as is_limited, q.lease
+      from unnest(firsts, ends) r (first, upto)
+      join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+      left join onward.queue q on q.name = j.queue
+     where j.ready_at is not null and j.suspect and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+       and q.paused is not true
+     order by j.ready_at, j.seq limit 20
+  loop
+    if found_one then
+      waits := true;
+      exit;
+    end if;
+    told := null;
+    if one.is_limited then
+      select * into told from onward.queue q where q.name = one.queue collate "C" for update skip locked;
+      if not found or onward.allowed(moment, told, 1) < 1 then
+        waits := true;
+        continue;
+      end if;
+    end if;
+    return query
+    with taken as (
+      update onward.job j
+         set state = 'running', claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = true,
+             worker_id = claim_suspect.worker_id, lease = coalesce(one.lease, onward.span(claim_suspect.lease)),
+             lease_until = moment + coalesce(one.lease, onward.span(claim_suspect.lease)), claimed_at = moment,
+             started_at = moment, counted = told.concurrency is not null,
+             updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+       where j.ctid = any (array(
+               select c.ctid from onward.job c where c.seq = one.seq and c.suspect and c.state = 'pending'
+                  for update skip locked))
+      returning j.*),
+    gripped as (
+      insert into onward.grip (until, seqs) select t.lease_until, array[t.seq] from taken t),
+    placed as (
+      insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
+    select 1, t.seq, t.claim_no, t.queue, t.id::text, t.type, t.payload::text, t.attempts, true, t.max_attempts, t.crashes,
+           t.suspect, t.org_id, t.priority, t.backoff::text, extract(epoch from moment - t.ready_at)::float8,
+           extract(epoch from told.credit)::float8, null::boolean, null::float8, null::text, null::bigint
+      from taken t;
+    found_one := found;
+    if found_one and told.spacing is not null then
+      perform onward.advance(moment, told, 1);
+    end if;
+  end loop;
+  return next (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+    waits, case when not found_one then onward.next_slot_in(moment, firsts, ends) end, null, null)::onward.answer;
+end $$;
+
+-- One round trip: outcomes in, then starts, then new claims out. What is settled comes before what is picked: picking leaves
+-- locks on rows that it passes over, and two who picked first and settled then would wait for each other.
+create function onward.exchange(
+  now bigint, channel text,
+  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_results text[], ended_reasons text[],
+  ended_failures text[],
+  back_seqs bigint[], back_claims bigint[], back_moves text[], back_delays bigint[], back_reasons text[],
+  back_failures text[],
+  start_seqs bigint[], start_claims bigint[],
+  worker_id text, firsts text[], ends text[], slots integer, ahead integer, lease bigint, next_name text, turn_left bigint
+) returns setof onward.answer
+  language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if cardinality(ended_seqs) + cardinality(back_seqs) > 0 then
+    return query
+    select null::integer, s.seq, s.claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean,
+           null::bigint, null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8,
+           null::boolean, null::float8, null::text, null::bigint
+      from onward.settle(exchange.now, channel, ended_seqs, ended_claims, ended_states, ended_results, ended_reasons,
+                         ended_failures, back_seqs, back_claims, back_moves, back_delays, back_reasons, back_failures) s;
+  end if;
+  if cardinality(start_seqs) > 0 then
+    return query
+    select null::integer, s.seq, s.claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean,
+           null::bigint, null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8,
+           null::boolean, null::float8, null::text, null::bigint
+      from onward.start(exchange.now, start_seqs, start_claims) s;
+  end if;
+  if firsts is not null then
+    return query select * from onward.claim(exchange.now, exchange.worker_id, firsts, ends, slots, ahead, exchange.lease,
+                                            exchange.next_name, exchange.turn_left);
+  end if;
+end $$;

@@ -1,0 +1,128 @@
+-- The buttons that people press, and what the leader does for all.
+
+-- Take jobs back, wherever they are in their life before its end; a held one is taken from its worker by the fence.
+--
+-- Without `waits`, rows that somebody is writing are passed over, to be asked for again one at a time: who holds many rows
+-- never waits for another.
+create function onward.cancel_many(now bigint, channel text, seqs bigint[], reason text, waits boolean)
+  returns table (seq bigint, queue text, id text, before text)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(cancel_many.now), clock_timestamp());
+begin
+  if waits then
+    perform from onward.job j where j.seq = any (seqs) order by j.seq for update;
+  else
+    seqs := array(select j.seq from onward.job j where j.seq = any (seqs) order by j.seq for update skip locked);
+  end if;
+  return query
+  with ended as (
+    delete from onward.job j where j.seq = any (seqs) returning j.*),
+  kept as (
+    insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                                started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                                payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+                                last_error, errors, progress_message)
+    select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
+           claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'cancelled', type, payload,
+           org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, reason, errors,
+           progress_message
+      from ended)
+  select e.seq, e.queue, e.id::text, e.state from ended e order by e.seq;
+  if found then
+    perform pg_notify(channel, '!');
+    perform pg_notify(channel, '*');  -- their places are free
+  end if;
+end $$;
+
+-- Give ended jobs a new life, unless another has taken their dedupe key in the meantime.
+create function onward.replay_many(now bigint, channel text, seqs bigint[])
+  returns table (seq bigint, queue text, id text, before text)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(replay_many.now), clock_timestamp());
+  old    onward.history;
+begin
+  for old in select * from onward.history h
+              where h.seq = any (seqs) and h.state in ('failed', 'dead_letter', 'cancelled') order by h.seq for update loop
+    insert into onward.job (seq, claim_no, created_at, updated_at, ready_at, id, max_attempts, priority, queue, state, type,
+                            payload, org_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error,
+                            errors)
+    values (old.seq, old.claim_no, old.created_at, greatest(moment, old.updated_at + interval '1 microsecond'), moment, old.id,
+            old.max_attempts, old.priority, old.queue, 'pending', old.type, old.payload, old.org_id, old.idempotency_key,
+            old.key_digest, old.dedupe_key, old.dedupe_digest, old.backoff, old.last_error, old.errors)
+    on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
+    continue when not found;
+    delete from onward.history h where h.seq = old.seq and h.state = old.state and h.completed_at = old.completed_at;
+    perform onward.open_lanes(array[old.queue], array[old.priority], array[moment]);
+    perform pg_notify(channel, '*');
+    return query select old.seq, old.queue, old.id::text, old.state;
+  end loop;
+end $$;
+
+-- Remove jobs, with their keys and logs. A held one stays.
+create function onward.delete_many(seqs bigint[]) returns table (seq bigint, queue text, id text, before text)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+  return query
+  with live as (
+    delete from onward.job j where j.seq = any (seqs) and j.lease_until is null
+    returning j.seq, j.queue, j.id, j.state, j.key_digest),
+  ended as (
+    delete from onward.history h where h.seq = any (seqs)
+    returning h.seq, h.queue, h.id, h.state, h.key_digest),
+  gone as (select * from live union all select * from ended),
+  keys as (delete from onward.key k using gone g where k.digest = g.key_digest),
+  logs as (delete from onward.log l using gone g where l.seq = g.seq)
+  select g.seq, g.queue, g.id::text, g.state from gone g order by g.seq;
+end $$;
+
+-- Change what a queue is told to do; makes the queue if there is none. What is not in `change` stays as it is.
+create function onward.configure(now bigint, channel text, name text, change jsonb) returns void
+  language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(configure.now), clock_timestamp());
+  old    onward.queue;
+  told   onward.queue;
+begin
+  -- Claims do not lock the rows of unlimited queues. This waits until none is under way, and lets none begin.
+  perform pg_advisory_xact_lock(hashtextextended('onward.claims', 0));
+  insert into onward.queue (name, created_at) values (configure.name, moment) on conflict do nothing;
+  select * into old from onward.queue q where q.name = configure.name collate "C" for update;
+  told := jsonb_populate_record(old, change);
+  update onward.queue q
+     set paused = told.paused, weight = told.weight, concurrency = told.concurrency, rate_count = told.rate_count,
+         rate_period = told.rate_period, rate_burst = told.rate_burst, spacing = told.spacing, credit = told.credit,
+         reach = told.reach, lease = told.lease, max_attempts = told.max_attempts, backoff = told.backoff,
+         keep_completed = told.keep_completed, keep_completed_count = told.keep_completed_count,
+         keep_failed = told.keep_failed, keep_failed_count = told.keep_failed_count, keep_cancelled = told.keep_cancelled
+   where q.name = old.name;
+
+  if (old.concurrency is null) <> (told.concurrency is null) then
+    with held as (
+      update onward.job j set counted = told.concurrency is not null,
+             updated_at = j.updated_at + interval '1 microsecond'
+       where j.queue = old.name and j.ready_at is not null and j.lease_until is not null
+      returning j.seq, j.queue, j.counted)
+    insert into onward.place (seq, queue) select h.seq, h.queue from held h where h.counted on conflict do nothing;
+  end if;
+  if told.paused and not old.paused then
+    delete from onward.lane l where l.queue = old.name;
+  elsif old.paused and not told.paused then
+    insert into onward.lane (queue, priority)
+    select distinct old.name, j.priority from onward.job j
+     where j.queue = old.name and j.ready_at is not null and not j.suspect;
+  end if;
+  perform pg_notify(channel, '*');
+end $$;

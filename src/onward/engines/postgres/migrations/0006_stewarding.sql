@@ -1,0 +1,186 @@
+-- What the leader does for all. Each locks the row of the term it acts for: a leader that was stopped past its lease changes
+-- nothing, and nobody is elected in the middle of a step.
+
+create function onward.is_leader(moment timestamptz, number bigint, leader_id text) returns boolean
+  language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  perform from onward.leader l
+    where l.number = is_leader.number and l.leader_id = is_leader.leader_id and l.until > moment for share;
+  return found;
+end $$;
+
+-- Make due jobs ready, as of when they were due; cancel those that were not started in time.
+create function onward.promote(now bigint, channel text, number bigint, leader_id text, most integer)
+  returns table (promoted bigint, expired bigint, queues text[], next_in float8)
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+  set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(promote.now), clock_timestamp());
+  due    record;
+begin
+  promoted := 0; expired := 0; queues := '{}';
+  if not onward.is_leader(moment, promote.number, promote.leader_id) then
+    return next;
+    return;
+  end if;
+  expired := onward.expire(moment, array(
+    select j.seq from onward.job j
+     where j.start_by is not null and j.start_by <= moment and j.state in ('scheduled', 'blocked', 'pending')
+     order by j.start_by limit most for update skip locked));
+  with ready as (
+    update onward.job j
+       set state = 'pending', ready_at = j.next_run_at, next_run_at = null,
+           updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+     where j.ctid = any (array(
+             select d.ctid from onward.job d
+              where d.next_run_at is not null and d.next_run_at <= moment and d.state = 'scheduled'
+              order by d.next_run_at, d.seq limit most for update skip locked))
+    returning j.queue, j.priority, j.ready_at)
+  select count(*) as count, array_agg(r.queue) as queues, array_agg(r.priority) as priorities, array_agg(r.ready_at) as since
+    into due from ready r;
+  promoted := due.count;
+  if promoted > 0 then
+    perform onward.open_lanes(due.queues, due.priorities, due.since);
+    queues := array(select distinct q from unnest(due.queues) q);
+    perform pg_notify(channel, '*');
+  end if;
+  select extract(epoch from least(
+           (select j.next_run_at from onward.job j where j.next_run_at is not null and j.state = 'scheduled'
+             order by j.next_run_at limit 1),
+           (select j.start_by from onward.job j where j.start_by > moment order by j.start_by limit 1)) - moment)::float8
+    into next_in;
+  return next;
+end $$;
+
+-- Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent.
+create function onward.rescue(
+  now bigint, channel text, number bigint, leader_id text, worker_timeout bigint, max_crashes integer, most integer
+) returns table (rescued bigint, buried bigint, queues text[])
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(rescue.now), clock_timestamp());
+  lost   bigint[];
+  given  record;
+  grip   record;
+  still  record;
+begin
+  rescued := 0; buried := 0; queues := '{}';
+  if not onward.is_leader(moment, rescue.number, rescue.leader_id) then
+    return next;
+    return;
+  end if;
+
+  lost := array(
+    select j.seq from onward.job j
+     where j.seq = any (array(select distinct unnest(g.seqs) from onward.grip g where g.until <= moment))
+       and j.lease_until <= moment
+     order by j.seq limit most for update skip locked);
+  if cardinality(lost) > 0 then
+    with ended as (
+      delete from onward.job j
+       where j.seq = any (lost) and j.state = 'running' and j.alone and j.crashes + 1 >= max_crashes
+      returning j.*, format('its process died %s times while it was the only job running there', j.crashes + 1) as why),
+    kept as (
+      insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                                  started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                                  payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+                                  last_error, errors, progress_message)
+      select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
+             claimed_at, started_at, id, max_attempts, priority, attempts - 1, crashes + 1, progress, queue, 'dead_letter', type,
+             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+             'WorkerLost: ' || why,
+             onward.with_error(errors, jsonb_build_object('kind', 'WorkerLost', 'message', why)::text, moment, attempts, worker_id),
+             progress_message
+        from ended)
+    select count(*), array_agg(distinct e.queue) into buried, queues from ended e;
+    with given as (
+      update onward.job j
+         set state = 'pending', lease_until = null, worker_id = null, counted = false, alone = false,
+             suspect = j.suspect or j.state = 'running',
+             attempts = j.attempts - case when j.state = 'running' then 1 else 0 end,
+             crashes = j.crashes + case when j.state = 'running' and j.alone then 1 else 0 end,
+             updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+       where j.seq = any (lost)
+      returning j.queue, j.priority, j.ready_at)
+    select count(*) as count, array_agg(g.queue) as queues, array_agg(g.priority) as priorities, array_agg(g.ready_at) as since
+      into given from given g;
+    rescued := given.count;
+    if rescued > 0 then
+      perform onward.open_lanes(given.queues, given.priorities, given.since);
+    end if;
+    queues := array(select distinct q from unnest(coalesce(queues, '{}') || given.queues) q);
+    perform pg_notify(channel, '*');
+  end if;
+
+  -- Of the grips that were looked at, keep what is held still.
+  if cardinality(lost) < most then
+    for grip in select g.ctid as place, g.seqs from onward.grip g where g.until <= moment for update skip locked loop
+      select min(j.lease_until) as until, array_agg(j.seq) as seqs into still
+        from onward.job j where j.seq = any (grip.seqs) and j.lease_until is not null;
+      if still.seqs is null then
+        delete from onward.grip g where g.ctid = grip.place;
+      else
+        update onward.grip g set until = still.until, seqs = still.seqs where g.ctid = grip.place;
+      end if;
+    end loop;
+  end if;
+
+  delete from onward.worker w where w.last_heartbeat < moment - onward.span(rescue.worker_timeout);
+  return next;
+end $$;
+
+-- Remove ended jobs that their queue's retention no longer keeps; answer how many.
+create function onward.prune(now bigint, number bigint, leader_id text, most integer) returns bigint
+  language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(prune.now), clock_timestamp());
+  gone   bigint[] := '{}';
+  pruned bigint;
+begin
+  if not onward.is_leader(moment, prune.number, prune.leader_id) then return 0; end if;
+  with known as (
+    select q.name, q.keep_completed, q.keep_failed, q.keep_cancelled from onward.queue q
+    union all
+    select distinct l.queue, interval '7 days', null::interval, interval '7 days' from onward.lane l
+     where not exists (select from onward.queue q where q.name = l.queue))
+  select array(
+    select h.seq from known k
+      cross join lateral (values ('completed', k.keep_completed), ('cancelled', k.keep_cancelled), ('failed', k.keep_failed),
+                                 ('dead_letter', k.keep_failed)) r (state, keep)
+      cross join lateral (select h.seq from onward.history h
+                           where h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep
+                           limit most) h
+     limit most) into gone;
+  if cardinality(gone) < most then
+    gone := gone || array(
+      select h.seq from onward.queue q
+        cross join lateral (
+          (select h.seq from onward.history h
+            where q.keep_completed_count is not null and h.queue = q.name and h.state = 'completed'
+            order by h.completed_at desc, h.seq desc limit most offset q.keep_completed_count)
+          union all
+          (select h.seq from onward.history h
+            where q.keep_failed_count is not null and h.queue = q.name and h.state in ('failed', 'dead_letter')
+            order by h.completed_at desc, h.seq desc limit most offset q.keep_failed_count)) h
+       where q.keep_completed_count is not null or q.keep_failed_count is not null
+       limit most - cardinality(gone));
+  end if;
+  if cardinality(gone) = 0 then return 0; end if;
+  with ended as (
+    delete from onward.history h where h.seq = any (gone) returning h.seq, h.key_digest),
+  keys as (delete from onward.key k using ended e where k.digest = e.key_digest),
+  logs as (delete from onward.log l using ended e where l.seq = e.seq)
+  select count(*) into pruned from ended;
+  return pruned;
+end $$;

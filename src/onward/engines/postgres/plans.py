@@ -1,0 +1,46 @@
+"""One logic for every kind of connection: a plan yields statements and is sent their rows.
+
+:func:`run` drives a plan on a plain connection, :func:`arun` on an asynchronous one, and the caller's own transaction
+is just another connection (:mod:`onward.engines.postgres.within`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+
+
+class Statement(NamedTuple):
+    """A statement and its values, which stand as ``$1``, ``$2``, … in it."""
+
+    text: str
+    values: Sequence[Any] = ()
+
+
+Plan = Generator[Statement, Sequence[Row], T]
+Execute = Callable[[Statement], Sequence[Row]]
+AsyncExecute = Callable[[Statement], Awaitable[Sequence[Row]]]
+
+
+def run(plan: Plan[T], execute: Execute) -> T:
+    """Drive a plan on a plain connection."""
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(execute(statement))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def arun(plan: Plan[T], execute: AsyncExecute) -> T:
+    """Drive a plan on an asynchronous connection."""
+    try:
+        statement = next(plan)
+        while True:
+            statement = plan.send(await execute(statement))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""One schema of a database: the statements of this engine with its name put in, and the clock that they go by."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from onward.clock import Clock
+from onward.engine.statements import Statements
+from onward.errors import InvalidJob
+
+DEFAULT: Final = "onward"
+
+_STATEMENTS: Final = Statements("onward.engines.postgres")
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_WRITTEN: Final = re.compile(r"\bonward\.(?=[a-z])")
+"""In our files the schema has its usual name, so that anybody can paste them into a console."""
+
+
+class Schema:
+    """Where the jobs of one store are."""
+
+    def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
+        """``clock`` None is the database's own, which is right everywhere but in tests."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("pg_"):
+            raise InvalidJob("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
+        self.name = name
+        self._clock = clock
+        self._texts = {each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+
+    def __getattr__(self, name: str) -> str:
+        """Find a statement: ``schema.claim`` is ``sql/claim.sql``."""
+        try:
+            return self._texts[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def now(self) -> int | None:
+        """The time to go by; None: the database's."""
+        return None if self._clock is None else self._clock.micros()
+
+    @property
+    def channel(self) -> str:
+        """Where changes are told."""
+        return self.name
+
+    def put_in(self, text: str) -> str:
+        """Put the schema's name into a text of ours."""
+        return text if self.name == DEFAULT else _WRITTEN.sub(f'"{self.name}".', text)

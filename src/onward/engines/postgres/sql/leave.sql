@@ -1,0 +1,2 @@
+-- Take a worker off the list. Its jobs go back by their own leases.
+delete from onward.worker where id = $1::text

@@ -1,0 +1,1 @@
+"""Real servers for tests, started from wheels, so that a bare machine needs nothing installed."""
