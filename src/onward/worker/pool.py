@@ -23,7 +23,9 @@ from onward.worker.holdings import LOST, RUNNING, Held
 log = logging.getLogger("onward.worker")
 
 _TURN: Final = 0.002
-"""Seconds that a hand may go on without a pause: outcomes leave and answers arrive between turns."""
+"""Seconds for which hands may keep the loop from coming round: outcomes leave and answers arrive between turns."""
+_TOGETHER: Final = 16
+"""Hands woken at once: each round of the loop costs as much as a few that are woken for nothing."""
 
 
 class Runs(Protocol):
@@ -58,7 +60,11 @@ class Pool:
         self._settle = settle
         self._hands: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[None]] = []
-        self._waking = False
+        self._waking = 0
+        """Hands that have been woken and have not looked at the line yet."""
+        self._turn = 0.0
+        """When the loop last came round, by its own clock."""
+        self._turning = False
         self._closed = False
         self._working_since: float | None = None
 
@@ -78,20 +84,21 @@ class Pool:
 
     def wake(self) -> None:
         """Have the line looked at."""
-        if not self.line or self._waking:
-            return
-        while self._idle:
-            sleeper = self._idle.pop()
-            if not sleeper.done():
+        wanted = min(len(self.line), _TOGETHER)
+        while self._waking < wanted:
+            if self._idle:
+                sleeper = self._idle.pop()
+                if sleeper.done():
+                    continue
                 sleeper.set_result(None)
-                self._waking = True
+            elif len(self._hands) < self.size:
+                loop = asyncio.get_running_loop()
+                hand = loop.create_task(self._work(), name="onward-hand", context=self._context.copy())
+                self._hands.add(hand)
+                hand.add_done_callback(self._retire)
+            else:
                 return
-        if len(self._hands) < self.size:
-            self._waking = True
-            loop = asyncio.get_running_loop()
-            hand = loop.create_task(self._work(), name="onward-hand", context=self._context.copy())
-            self._hands.add(hand)
-            hand.add_done_callback(self._retire)
+            self._waking += 1
 
     def time_worked(self, now: float) -> float:
         """Say for how many seconds at least one hand has been at work, up to now."""
@@ -116,16 +123,19 @@ class Pool:
         if not hand.cancelled() and (error := hand.exception()) is not None:
             log.critical("a hand died", exc_info=error)
         if not self._closed:
-            self._waking = False
             self.wake()
+
+    def _come_round(self) -> None:
+        self._turning = False
+        self._turn = asyncio.get_running_loop().time()
 
     async def _work(self) -> None:
         loop, hand = asyncio.get_running_loop(), asyncio.current_task()
         line, decided, settle, run = self.line, decide, self._settle, self._runner.run
         pristine = contextvars.copy_context()
         while True:
-            self._waking = False
-            now = turn = loop.time()
+            self._waking -= 1
+            now = loop.time()
             while line:
                 held = line.popleft()
                 if held.stage is LOST:
@@ -134,8 +144,12 @@ class Pool:
                 if claim.start_within is not None and now - held.asked_at > claim.start_within:
                     settle(held, Release())
                     continue
-                if line:
+                if line and not self._waking:
                     self.wake()
+                if not self._turning:
+                    self._turning = True
+                    self._turn = now
+                    loop.call_soon(self._come_round)
                 if self._working_since is None:
                     self._working_since = now
                 held.stage = RUNNING
@@ -159,9 +173,9 @@ class Pool:
                 if contextvars.copy_context() != pristine:
                     self._note_rest(now)
                     return
-                if now - turn > _TURN and line:
+                if now - self._turn > _TURN and line:
                     await asyncio.sleep(0)
-                    now = turn = loop.time()
+                    now = loop.time()
             self._note_rest(now)
             self.on_rest()
             sleeper = loop.create_future()

@@ -196,7 +196,7 @@ class Runner:
         """
         return None if value is None else to_json(value, field="result", max_size=self._max_result)
 
-    async def _called(self, task: Task[..., Any], run: _Run, call: Callable[[JobContext], Any]) -> Any:
+    def _called(self, task: Task[..., Any], run: _Run, call: Callable[[JobContext], Any]) -> Awaitable[Any]:
         context = JobContext(run)
         handler: CallNext
         if task.is_async:
@@ -206,7 +206,7 @@ class Runner:
             handler = partial(self._invoke[task.options.executor], invocation)
         for middleware in reversed(self._middleware):
             handler = partial(middleware, context, handler)
-        return await handler()
+        return handler()
 
     def _returned(self, task: Task[..., Any], run: _Run, value: Any) -> Result:
         if run.stop is not None:

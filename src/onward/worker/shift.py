@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -289,9 +289,9 @@ class Shift:
 
     # Where plain functions run
 
-    async def _on_a_thread(self, invocation: Invocation) -> Any:
-        return await self._threads.call(invocation.call)
+    def _on_a_thread(self, invocation: Invocation) -> Awaitable[Any]:
+        return self._threads.call(invocation.call)
 
-    async def _in_a_process(self, invocation: Invocation) -> Any:
+    def _in_a_process(self, invocation: Invocation) -> Awaitable[Any]:
         function = invocation.task.function
-        return await self._processes.call(function.__module__, function.__qualname__, invocation.run)
+        return self._processes.call(function.__module__, function.__qualname__, invocation.run)
