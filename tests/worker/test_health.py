@@ -71,6 +71,12 @@ async def test_polls_that_do_not_succeed_show(app: App, store: Meddler, tmp_path
         await eventually(lambda: polled_at() > before)
 
 
+async def test_a_file_that_cannot_be_written_does_not_stop_the_pulse(app: App, store: Meddler, tmp_path: Path):
+    options = {"health_file": tmp_path / "no such directory" / "health.json", "lease": timedelta(seconds=0.4)}
+    async with app.worker(**options):
+        await eventually(lambda: len(store.beats) > 3)
+
+
 def test_without_a_file_nothing_is_written(tmp_path: Path):
     vitals = Vitals("w", polls_every=MINUTE)
     vitals.polled()

@@ -37,21 +37,15 @@ class Vitals:
         self._polls_every = polls_every.total_seconds()
         self._file = file
         self._polled_at = self._beat_at = time.time()
-        self._polled = time.monotonic()
 
     def polled(self) -> None:
         """The store has answered a claim."""
         self._polled_at = time.time()
-        self._polled = time.monotonic()
 
     def beat(self) -> None:
         """The store has answered a heartbeat."""
         self._beat_at = time.time()
         self.write()
-
-    def since_poll(self) -> float:
-        """Say how many seconds ago the store last answered a claim."""
-        return time.monotonic() - self._polled
 
     def write(self) -> None:
         """Bring the file up to date, in one step, so that no reader sees half of it."""

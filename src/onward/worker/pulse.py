@@ -79,13 +79,12 @@ class Pulse:
         while not self._stopped.is_set():
             self._wanted.clear()
             try:
-                answer = self._engine.heartbeat_sync(self._info, self._holdings.claims())
+                self._on_answer(self._engine.heartbeat_sync(self._info, self._holdings.claims()))
             except Exception as error:  # noqa: BLE001 - the pulse goes on whatever happens
                 failures += 1
                 tell_trouble("pulse", error, failures)
                 self._wanted.wait(min(STORE_AWAY.delay(failures).total_seconds(), self._interval))
                 continue
             failures = 0
-            self._on_answer(answer)
             self._stopped.wait(_LEAST_BETWEEN)
             self._wanted.wait(self._interval)

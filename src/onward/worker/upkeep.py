@@ -69,18 +69,6 @@ class Upkeep:
         for loop in self.loops:
             loop.nudge()
 
-    async def once(self, duties: tuple[Duty, ...]) -> dict[str, int]:
-        """Do each duty until nothing is left to do, and count what was done."""
-        done: dict[str, int] = {}
-        for duty in duties:
-            done[duty.name] = 0
-            while (term := self._leader.term) is not None:
-                batch = await duty.step(term)
-                done[duty.name] += batch.changed
-                if not batch.more:
-                    break
-        return done
-
     async def _step(self, duty: Duty) -> float | None:
         term = self._leader.term
         if term is None:
