@@ -79,6 +79,7 @@ def _open_sqlite(url: str, clock: Clock | None) -> Engine:
 def _open_postgres(url: str, clock: Clock | None) -> Engine:
     try:
         from onward.engines.postgres.engine import PostgresEngine  # noqa: PLC0415 - see the module's first sentence
+        from onward.engines.postgres.schema import DEFAULT  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise
@@ -87,6 +88,5 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
-    settings = {name: value for name, value in asked if name == "schema"}
-    rest = urlencode([(name, value) for name, value in asked if name not in settings], quote_via=quote)
-    return PostgresEngine(f"{address}?{rest}", clock=clock, **settings)
+    rest = urlencode([(name, value) for name, value in asked if name != "schema"], quote_via=quote)
+    return PostgresEngine(f"{address}?{rest}", schema=dict(asked).get("schema", DEFAULT), clock=clock)

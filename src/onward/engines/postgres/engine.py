@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
-import psycopg
 from psycopg import errors as pg
 
 from onward.clock import Clock, moment_of
@@ -49,9 +50,9 @@ from onward.engines.postgres import (
 from onward.engines.postgres.connections import MOST, Connections
 from onward.engines.postgres.database import Database
 from onward.engines.postgres.listening import EVERYTHING, Listener
-from onward.engines.postgres.plans import Plan, Row, Statement, arun, run
+from onward.engines.postgres.plans import Plan, arun, run
 from onward.engines.postgres.schema import DEFAULT, Schema
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 T = TypeVar("T")
@@ -72,7 +73,9 @@ class PostgresEngine:
         self._connections = Connections(self.database, most=connections)
         self._listener = Listener(self.database, self.schema.channel)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
-        self._identity: tuple[str, str] | None = None
+        self._identity = ("", "")
+        self._guests: WeakSet[Any] = WeakSet()
+        """Connections of callers that are known to lead to this store."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -135,7 +138,7 @@ class PostgresEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
+            return await self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
         return await self._ask(
             lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
         )
@@ -145,7 +148,7 @@ class PostgresEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
+            return self._within_sync(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
         return self._ask_sync(
             lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
         )
@@ -164,13 +167,13 @@ class PostgresEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within(within, settling.settle(self.schema, settlements))
+            return await self._within(within, settling.settle(self.schema, settlements))
         return await self._ask(lambda: settling.settle(self.schema, settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within(within, settling.settle(self.schema, settlements))
+            return self._within_sync(within, settling.settle(self.schema, settlements))
         return self._ask_sync(lambda: settling.settle(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -186,7 +189,7 @@ class PostgresEngine:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_the_pulse() as connection, self.database.translated():
-            return run(holding.heartbeat(self.schema, worker, claims), within.executor(connection))
+            return run(holding.heartbeat(self.schema, worker, claims), within.on_psycopg(connection))
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
@@ -286,13 +289,7 @@ class PostgresEngine:
             try:
                 with self.database.translated():
                     async with self._connections.borrowed() as connection:
-
-                        async def execute(
-                            statement: Statement, connection: psycopg.AsyncConnection[Any] = connection
-                        ) -> Sequence[Row]:
-                            cursor = await connection.execute(statement.text, statement.values or None)
-                            return await cursor.fetchall() if cursor.description is not None else []
-
+                        execute = within.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
@@ -309,30 +306,47 @@ class PostgresEngine:
             try:
                 with self.database.translated(), self._connections.borrowed_sync() as connection:
                     if not atomic:
-                        return run(plan(), within.executor(connection))
+                        return run(plan(), within.on_psycopg(connection))
                     with connection.transaction():
-                        return run(plan(), within.executor(connection))
+                        return run(plan(), within.on_psycopg(connection))
             except _GAVE_WAY:
                 if not left:
                     raise
         raise AssertionError
 
-    def _within(self, connection: object, plan: Plan[T]) -> T:
+    async def _within(self, connection: object, plan: Plan[T]) -> T:
         """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        if not isinstance(connection, psycopg.Connection):
-            raise InvalidJob("within", connection, "must be a psycopg connection to the same database")
+        guest = await within.async_guest_of(connection)
+        if guest is None:
+            return self._within_sync(connection, plan)
         with self.database.translated():
-            execute = within.executor(connection)
-            self._check_same_store(
-                execute(Statement("select to_regclass($1) is not null", [f'"{self.schema.name}".identity'])), execute
-            )
-            return run(plan, execute)
+            async with guest.transaction:
+                if not self._knows(guest.handle):
+                    await arun(self._same_store(), guest.execute)
+                    self._remember(guest.handle)
+                return await arun(plan, guest.execute)
 
-    def _check_same_store(self, found: Sequence[Row], execute: Callable[[Statement], Sequence[Row]]) -> None:
-        if not found[0][0]:
-            raise SchemaTooOld(
-                f"there is no schema {self.schema.name} behind this connection: {self.database} is elsewhere"
-            )
-        (theirs,) = execute(Statement(self.schema.identity))
-        if self._identity is not None and tuple(theirs) != self._identity:
-            raise InvalidJob("within", theirs[0], f"must be a connection to {self.database}, where the jobs are kept")
+    def _within_sync(self, connection: object, plan: Plan[T]) -> T:
+        """Do the same on a connection for plain code."""
+        guest = within.guest_of(connection)
+        if guest is None:
+            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
+        with self.database.translated(), guest.transaction:
+            if not self._knows(guest.handle):
+                run(self._same_store(), guest.execute)
+                self._remember(guest.handle)
+            return run(plan, guest.execute)
+
+    def _same_store(self) -> Plan[None]:
+        self._connections.check_open()
+        return within.same_store(self.schema, self._identity, self.database)
+
+    def _knows(self, handle: object) -> bool:
+        try:
+            return handle in self._guests
+        except TypeError:  # it cannot be remembered: it is asked each time
+            return False
+
+    def _remember(self, handle: object) -> None:
+        with suppress(TypeError):
+            self._guests.add(handle)

@@ -1,21 +1,179 @@
-"""The caller's own transaction: a plan is driven on whatever connection the caller has."""
+"""The caller's own transaction: a plan is driven on whatever connection the caller has.
+
+A *guest* is such a connection with a way to execute our statements on it: psycopg (plain or asynchronous), asyncpg,
+SQLAlchemy (a connection or a session, plain or asynchronous), or Django's. None of these is imported here: who hands
+one in has imported it.
+
+Statements are written with ``$1``. psycopg and asyncpg take them so; the others want names, and get them.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
-from onward.engines.postgres.plans import Execute, Row, Statement
+from onward.engines.postgres.plans import AsyncExecute, Execute, Plan, Row, Statement
+from onward.engines.postgres.schema import Schema
+from onward.errors import InvalidJob, SchemaTooOld
+
+KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
+
+_PLACE: Final = re.compile(r"\$(\d+)")
 
 
-def executor(connection: psycopg.Connection[Any]) -> Execute:
-    """Execute statements on a psycopg connection, whatever its own cursors and rows are like."""
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A connection for plain code."""
+
+    handle: object
+    """By which it is known again."""
+    execute: Execute
+    transaction: AbstractContextManager[object]
+    """Around everything, so that it is all or none where the caller has no transaction open."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncGuest:
+    """A connection for an event loop."""
+
+    handle: object
+    execute: AsyncExecute
+    transaction: AbstractAsyncContextManager[object]
+
+
+def guest_of(connection: object) -> Guest | None:
+    """Say how to execute on a connection; None: it is none for plain code."""
+    if isinstance(connection, psycopg.Connection):
+        return Guest(connection, on_psycopg(connection), _transaction_of(connection))
+    if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
+        connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
+    ):
+        connection = connection.connection()
+    if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
+        return Guest(_driver_of(connection), _on_sqlalchemy(connection), nullcontext())
+    if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
+        return _django_guest(connection)
+    return None
+
+
+async def async_guest_of(connection: object) -> AsyncGuest | None:
+    """Say how to execute on a connection; None: it is none for an event loop."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return AsyncGuest(connection, on_async_psycopg(connection), _transaction_of(connection))
+    if (asyncpg := sys.modules.get("asyncpg")) and isinstance(
+        connection, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
+    ):
+        opened = nullcontext() if connection.is_in_transaction() else connection.transaction()
+        return AsyncGuest(connection, _on_asyncpg(connection), opened)
+    if sqlalchemy := sys.modules.get("sqlalchemy.ext.asyncio"):
+        if isinstance(connection, (sqlalchemy.AsyncSession, sqlalchemy.async_scoped_session)):
+            connection = await connection.connection()
+        if isinstance(connection, sqlalchemy.AsyncConnection):
+            return AsyncGuest(_driver_of(connection.sync_connection), _on_async_sqlalchemy(connection), nullcontext())
+    return None
+
+
+def same_store(schema: Schema, identity: tuple[str, str], store: object) -> Plan[None]:
+    """Refuse a connection that leads elsewhere, before anything is written there."""
+    # Asked in two steps: a statement that fails would spoil the caller's transaction.
+    ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema.name}".identity'])
+    if not is_there:
+        message = f"there is no schema {schema.name} where this connection leads to; the jobs are in {store}"
+        raise SchemaTooOld(message)
+    (theirs,) = yield Statement(schema.identity)
+    if tuple(theirs) != identity:
+        raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")
+
+
+def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
+    """Execute on a psycopg connection, whatever its own cursors and rows are like."""
 
     def execute(statement: Statement) -> Sequence[Row]:
-        with psycopg.RawCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
+        with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             cursor.execute(statement.text, statement.values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
     return execute
+
+
+def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
+    """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
+
+    async def execute(statement: Statement) -> Sequence[Row]:
+        async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.text, statement.values or None)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+    return execute
+
+
+def _transaction_of(connection: Any) -> Any:
+    """Give a transaction for a psycopg connection that commits each statement by itself, and has none open."""
+    idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return connection.transaction() if connection.autocommit and idle else nullcontext()
+
+
+def _on_asyncpg(connection: Any) -> AsyncExecute:
+    async def execute(statement: Statement) -> Sequence[Row]:
+        return [tuple(record) for record in await connection.fetch(statement.text, *statement.values)]
+
+    return execute
+
+
+def _driver_of(connection: Any) -> object:
+    return connection.connection.driver_connection
+
+
+def _on_sqlalchemy(connection: Any) -> Execute:
+    style = connection.dialect.paramstyle
+
+    def execute(statement: Statement) -> Sequence[Row]:
+        result = connection.exec_driver_sql(*_in_style(statement, style))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return execute
+
+
+def _on_async_sqlalchemy(connection: Any) -> AsyncExecute:
+    style = connection.dialect.paramstyle
+
+    async def execute(statement: Statement) -> Sequence[Row]:
+        result = await connection.exec_driver_sql(*_in_style(statement, style))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return execute
+
+
+def _django_guest(connection: Any) -> Guest:
+    def execute(statement: Statement) -> Sequence[Row]:
+        with connection.cursor() as cursor:
+            cursor.execute(*_named(statement))
+            return list(cursor.fetchall()) if cursor.description is not None else []
+
+    connection.ensure_connection()
+    atomic = sys.modules["django.db"].transaction.atomic
+    opened = nullcontext() if connection.in_atomic_block else atomic(using=connection.alias)
+    return Guest(connection.connection, execute, opened)
+
+
+def _in_style(statement: Statement, style: str) -> tuple[str, Any]:
+    """Write a statement as a driver of SQLAlchemy's wants it."""
+    if style == "numeric_dollar":
+        return statement.text, tuple(statement.values)
+    if style == "pyformat":
+        return _named(statement)
+    raise InvalidJob("within", style, f"is a driver's way to write parameters that is not known here; give {KINDS}")
+
+
+def _named(statement: Statement) -> tuple[str, dict[str, Any]]:
+    """Write a statement with ``%(p1)s`` for ``$1``."""
+    text = _PLACE.sub(r"%(p\1)s", statement.text.replace("%", "%%"))
+    return text, {f"p{number}": value for number, value in enumerate(statement.values, start=1)}

@@ -1,0 +1,32 @@
+"""A schema of its own for each test, on one server for all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from onward.engine.observed import ObservedEngine
+from tests.conformance.desk import Desk
+from tests.conformance.postgres_case import PostgresStore
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[PostgresStore]:
+    """An empty schema."""
+    store = PostgresStore(tmp_path)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def engine(store: PostgresStore) -> ObservedEngine:
+    """An open handle on the schema."""
+    return await store.connect()
+
+
+@pytest.fixture
+def desk(store: PostgresStore, engine: ObservedEngine) -> Desk:
+    """The sentences that tests are written in, said to the engine."""
+    return Desk(store, engine)
