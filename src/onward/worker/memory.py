@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-
-try:
-    import resource
-except ImportError:  # Windows, which does not tell either: a worker there does not retire for its size
-    resource = None  # type: ignore[assignment]
 
 
 def resident_memory() -> int:
@@ -17,7 +13,8 @@ def resident_memory() -> int:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - once every few seconds, no object needed
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        if resource is None:
+        if sys.platform == "win32":  # which does not tell: a worker there does not retire for its size
             return 0
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        resource = importlib.import_module("resource")
+        most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         return most if sys.platform == "darwin" else most * 1024
