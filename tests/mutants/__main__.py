@@ -18,11 +18,11 @@ AT_ONCE = 2
 def main(words: list[str]) -> int:
     """Judge the mutants and answer how the program should exit."""
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
-    tests = {test for mutant in chosen for test in mutant.tests if test.startswith("tests/")}
+    tests = {test for mutant in chosen for test in mutant.tests}
     once = sorted(test for test in tests if "::" not in test or test.partition("::")[0] not in tests)
     print(f"{len(chosen)} mutants. First the tests without any:", flush=True)
     with copied_tree() as tree:
-        healthy = run(tree, ["--numprocesses", str(AT_ONCE), *once], timeout=1200)
+        healthy = run(tree, once, processes=AT_ONCE, timeout=1200)
     if healthy.verdict is not Verdict.SURVIVED:
         print(f"{healthy.output}\nThe tests fail without any bug planted: {healthy.by}")
         return 1

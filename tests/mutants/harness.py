@@ -23,6 +23,8 @@ import pytest
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SOURCES: Final = REPOSITORY / "src" / "onward"
+OF_SQLITE: Final = "not postgres and not bullmq and not pgboss and not pgmq"
+"""The bugs are planted in the words, the seam and the SQLite engine: tests of the other engines need not be run."""
 TIMEOUT: Final = 120.0
 """Seconds for the tests of one mutant: no more than a guard against those that never end."""
 
@@ -44,7 +46,9 @@ class Mutant:
     """What is wrong, in a few words."""
     edits: tuple[Edit, ...]
     tests: tuple[str, ...]
-    """What pytest is asked to run."""
+    """Files and tests of them, as pytest names them."""
+    only: str = ""
+    """Of those, only the ones whose names have this word."""
     in_ci: bool = False
 
 
@@ -93,10 +97,10 @@ def judge(mutant: Mutant) -> Judgement:
     """Plant one bug and run its tests."""
     with copied_tree() as tree:
         planted(mutant, tree / "src" / "onward")
-        return run(tree, mutant.tests)
+        return run(tree, mutant.tests, only=mutant.only)
 
 
-def run(tree: Path, tests: Sequence[str], *, timeout: float = TIMEOUT) -> Judgement:
+def run(tree: Path, tests: Sequence[str], *, only: str = "", processes: int = 0, timeout: float = TIMEOUT) -> Judgement:
     """Run tests of a tree, on that tree's own code, until the first fails."""
     environment = {**os.environ, "PYTHONPATH": os.fspath(tree / "src"), "CI": "true"}
     imported = _imported(tree, environment)
@@ -105,7 +109,16 @@ def run(tree: Path, tests: Sequence[str], *, timeout: float = TIMEOUT) -> Judgem
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:randomly"]
     try:
         done = subprocess.run(
-            [*command, "--timeout", "40", *tests],
+            [
+                *command,
+                "-k",
+                f"{only} and {OF_SQLITE}" if only else OF_SQLITE,
+                "--numprocesses",
+                str(processes),
+                "--timeout",
+                "40",
+                *tests,
+            ],
             cwd=tree,
             env=environment,
             capture_output=True,

@@ -39,12 +39,12 @@ def _unfenced_many(statement: str, *tests: str, in_ci: bool = False) -> Mutant:
     )
 
 
-def _without_term(statement: str) -> Mutant:
+def _without_term(statement: str, tests: str = CONFORMANCE) -> Mutant:
     """A leader's write that any deposed leader can make."""
     return Mutant(
         f"{statement}: without the leader's term",
         (Edit(f"{_SQL}/{statement}.sql", _TERM, ""),),
-        (f"{CONFORMANCE}/test_leader.py",),
+        (f"{tests}/test_leader.py",),
     )
 
 
@@ -255,8 +255,10 @@ LEASES: Final = (
         (f"{CONFORMANCE}/test_leases.py", f"{CONFORMANCE}/test_queues.py"),
     ),
     _without_term("promote"),
-    _without_term("expire"),
+    _without_term("expire", SQLITE),
     _without_term("rescue"),
+    _without_term("rescue_bury", SQLITE),
+    _without_term("rescue_workers", SQLITE),
     _without_term("prune"),
     Mutant(
         "elect_again: a leader whose term is over stays",
@@ -610,7 +612,8 @@ LANES: Final = (
     Mutant(
         "database: a network file system is taken",
         (Edit(f"{_PY}/database.py", "if kind in _NETWORK_FILE_SYSTEMS:", 'if kind == "none":'),),
-        (f"{SQLITE}/test_bad_input.py", "-k", "network"),
+        (f"{SQLITE}/test_bad_input.py",),
+        only="network",
     ),
     Mutant(
         "watching: the watcher is silent",
@@ -657,7 +660,8 @@ LANES: Final = (
     Mutant(
         "engine: another file's connection is taken",
         (Edit(f"{_PY}/engine.py", " or not self.database.path.samefile(theirs)", ""),),
-        (f"{SQLITE}/test_bad_input.py", "-k", "connection"),
+        (f"{SQLITE}/test_bad_input.py",),
+        only="connection",
         in_ci=True,
     ),
 )

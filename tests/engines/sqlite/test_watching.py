@@ -17,7 +17,7 @@ from onward.engines.sqlite.engine import SQLiteEngine
 from tests.engines.sqlite.plain import add, new_job, states
 from tests.engines.sqlite.processes import processes, ready
 
-DEADLINE = 20
+DEADLINE = 10
 """Seconds until a signal that must come is given up; never reached where it does."""
 
 
