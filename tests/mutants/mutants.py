@@ -655,7 +655,8 @@ LANES: Final = (
     Mutant(
         "engine: what fails within the caller's transaction is left there",
         (Edit(f"{_PY}/engine.py", '                connection.execute("rollback to onward")\n', ""),),
-        (f"{CONFORMANCE}/test_transactions.py", f"{SQLITE}/test_bad_input.py"),
+        (f"{SQLITE}/test_bad_input.py",),
+        only="within",
     ),
     Mutant(
         "engine: another file's connection is taken",

@@ -474,6 +474,23 @@ async def test_what_is_no_sqlite_connection_is_refused(engine, stranger):  # X4
         engine.enqueue_sync([new_job()], within=stranger)
 
 
+async def test_what_fails_within_the_callers_transaction_leaves_nothing_there_and_the_caller_goes_on(
+    engine, path
+):  # X4
+    caller = sqlite3.connect(path)
+    caller.execute("create table note (text)")
+    caller.execute("insert into note values ('mine')")
+    with pytest.raises(sqlite3.IntegrityError):
+        engine.enqueue_sync([new_job(), new_job(max_attempts=0)], within=caller)
+    assert caller.in_transaction
+    assert caller.execute("select count(*) from onward_job").fetchone() == (0,)
+    engine.enqueue_sync([new_job()], within=caller)
+    caller.commit()
+    assert caller.execute("select text from note").fetchall() == [("mine",)]
+    caller.close()
+    assert await states(engine) == {"pending": 1}
+
+
 async def test_a_connection_to_memory_is_refused(engine):  # X4
     memory = sqlite3.connect(":memory:")
     with pytest.raises(InvalidJob, match=":memory:"):
