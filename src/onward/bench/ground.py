@@ -24,7 +24,7 @@ class Ground:
         app = App(url)  # connects to nothing; refuses what is no URL of ours
         self.engine = app.capabilities.engine
         if self.engine != "SQLite":
-            raise InvalidJob("url", url, "there is no bare baseline for this engine yet: give sqlite:///file.db")
+            raise InvalidJob("url", url, f"there is no bare baseline for {self.engine} yet: give sqlite:///file.db")
         self._query = url.partition("?")[2]
         self._beside = None if url.partition("?")[0] == "sqlite://" else Path(app.engine.describe()["path"]).parent
         self._folder = Path()
