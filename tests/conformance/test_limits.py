@@ -202,6 +202,19 @@ async def test_a_limited_queue_is_never_claimed_ahead(desk: Desk):  # P6
     assert {claim.ref.queue for claim in claims if not claim.started} == {"free"}
 
 
+@needs(Feature.RATE, Feature.BURST, Feature.CONCURRENCY)
+async def test_hands_that_are_free_in_a_moment_get_nothing_from_a_limited_queue(desk: Desk):  # P6
+    await desk.set("paced", rate=Rate(60, MINUTE, burst=10))
+    await desk.set("narrow", concurrency=5)
+    for queue in ("free", "narrow", "paced"):
+        await desk.add_many(9, queue=queue)
+    assert await desk.take("paced", "narrow", slots=0, soon=5) == ()
+    claims = await desk.take("free", "narrow", "paced", slots=2, soon=5)
+    assert len(claims) == 7
+    assert sum(claim.ref.queue != "free" for claim in claims) <= 2
+    assert sum(claim.started for claim in claims) >= 2
+
+
 @needs(Feature.RATE)
 async def test_jobs_of_a_limited_queue_say_within_which_time_they_must_start_and_others_do_not(desk: Desk):  # P6
     await desk.set("limited", rate=SIXTY_A_MINUTE)

@@ -278,7 +278,7 @@ async def test_an_error_other_than_an_absent_store_does_not_end_the_worker(app: 
     assert store.bugs == 0
 
 
-async def test_a_rate_limited_queue_is_never_claimed_ahead(app: App, store: Meddler):  # P6
+async def test_a_limited_queue_is_never_claimed_for_hands_that_are_not_free(app: App, store: Meddler):  # P6
     began: list[str] = []
 
     @app.task
@@ -293,6 +293,7 @@ async def test_a_rate_limited_queue_is_never_claimed_ahead(app: App, store: Medd
         await eventually(lambda: all_in(app, State.COMPLETED, 520))
     started_later = [one for exchange in store.exchanges for one in exchange.starts]
     assert all(one.ref.queue != "slow" for one in started_later)
+    assert all(exchange.request.slots <= 10 for exchange in store.exchanges if exchange.request is not None)
 
 
 async def test_completing_within_a_transaction_of_the_handlers_own_is_settled_once(app: App, tmp_path: Path):  # X3

@@ -163,7 +163,7 @@ class ObservedEngine:
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         self._check_request(request)
-        with self._observed("claim", request.slots + request.ahead):
+        with self._observed("claim", request.slots + request.soon + request.ahead):
             return await self.inner.claim(request)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
@@ -201,6 +201,7 @@ class ObservedEngine:
 
     def _check_request(self, request: ClaimRequest) -> None:
         rules.check_at_least("slots", request.slots, 0)
+        rules.check_at_least("soon", request.soon, 0)
         rules.check_at_least("ahead", request.ahead, 0)
         for pattern in request.queues:
             rules.check_pattern(pattern)

@@ -60,6 +60,9 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Names and patterns. A claim is fair across all queues that match."""
     slots: int = 1
     """Handlers that can start at once: so many jobs come started."""
+    soon: int = 0
+    """For so many more a handler is free in a moment, runs being so short: they may come started, or claimed. Never
+    from a limited queue."""
     ahead: int = 0
     """So many more may come claimed, to be started when a slot is free. Never from a limited queue."""
     lease: timedelta = DEFAULT_LEASE

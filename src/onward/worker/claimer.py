@@ -51,9 +51,7 @@ _LONGEST_GAP: Final = 0.01
 and a worker beside a busy one stays cheap."""
 _BLINK: Final = 0.001
 """Seconds. Of runs as quick as this a hand begins hundreds within moments, so they need not be claimed first and then
-started, which costs the store a write each. Not where a queue has a rate: its jobs are for hands that are free."""
-_LIMITED_FOR: Final = 10.0
-"""Seconds for which a rate is remembered after the last sign of it."""
+started, which costs the store a write each. The store gives none so from a limited queue."""
 _SHORTEST_RUN: Final = 1e-5
 """Seconds. No run is quicker, whatever a clock says."""
 _MEMORY: Final = 0.3
@@ -104,8 +102,6 @@ class Claimer:
         self._linger_until = 0.0
         """While the hands have enough to do, outcomes gather until then."""
         self._failures = 0
-        self._limited_until = 0.0
-        """Until then queues with a rate are thought to be among ours."""
         self._resting = False
         self._closed = False
         self._abandoned = False
@@ -303,14 +299,17 @@ class Claimer:
     def _next_request(self, starting: int) -> ClaimRequest | None:
         if not self._may_claim:
             return None
-        if self._duration < _BLINK and asyncio.get_running_loop().time() >= self._limited_until:
-            slots, ahead = max(self._room() - starting, 0), 0
+        slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
+        soon = ahead = 0
+        if self._duration < _BLINK:
+            soon = min(max(self._room() - starting, 0), _MOST_AT_ONCE) - slots
         else:
-            slots, ahead = max(self._pool.free - starting, 0), max(self._expected() - len(self._ahead), 0)
-        slots = min(slots, _MOST_AT_ONCE)
-        if not slots and not ahead:
+            ahead = max(self._expected() - len(self._ahead), 0)
+        if not slots + soon + ahead:
             return None
-        return ClaimRequest(worker_id=self._worker_id, queues=self._queues, slots=slots, ahead=ahead, lease=self._lease)
+        return ClaimRequest(
+            worker_id=self._worker_id, queues=self._queues, slots=slots, soon=soon, ahead=ahead, lease=self._lease
+        )
 
     def _begin(self, starts: list[Held], lost: frozenset[Token]) -> None:
         for held in starts:
@@ -322,19 +321,14 @@ class Claimer:
                 self._pool.put(held)
 
     def _take(self, claimed: Claims, request: ClaimRequest, asked_at: float, now: float) -> None:
-        limited = claimed.again_in is not None
         for claim in claimed.claims:
             held = self._holdings.take(claim, asked_at)
-            if claim.start_within is not None:
-                limited = True
             if claim.started:
                 self._pool.put(held)
             else:
                 self._ahead.append(held)
-        if limited:
-            self._limited_until = now + _LIMITED_FOR
         self._on_claimed(claimed)
-        if len(claimed.claims) >= request.slots + request.ahead:
+        if len(claimed.claims) >= request.slots + request.soon + request.ahead:
             self._hungry = True
         if claimed.claims:
             self._gap = 0.0

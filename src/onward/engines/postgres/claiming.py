@@ -31,7 +31,7 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
         values = [schema.now, request.worker_id, firsts, ends, lease]
         rows = yield Statement(schema.claim_suspect, values)
     else:
-        values = [schema.now, request.worker_id, firsts, ends, request.slots, request.ahead, lease]
+        values = [schema.now, request.worker_id, firsts, ends, request.slots, request.soon + request.ahead, lease]
         rows = yield Statement(schema.claim, [*values, round_.next_name, round_.turn_left])
     return read_answer(rows, round_)[1]
 

@@ -41,7 +41,14 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
         values += [None] * 8
     else:
         firsts, ends = ranges_of(request.queues)
-        values += [request.worker_id, firsts, ends, request.slots, request.ahead, request.lease // MICROSECOND]
+        values += [
+            request.worker_id,
+            firsts,
+            ends,
+            request.slots,
+            request.soon + request.ahead,
+            request.lease // MICROSECOND,
+        ]
         values += [round_.next_name, round_.turn_left]
     rows = yield Statement(schema.exchange, values)
     lost, claimed = read_answer(rows, round_)

@@ -112,21 +112,24 @@ class _Taken:
 
 @dataclass(slots=True)
 class _Room:
-    """What a worker can still take: the free slots first, then what it may claim ahead."""
+    """What a worker can still take: the free slots first, then those free in a moment, then what it may claim ahead."""
 
     slots: int
+    soon: int
     ahead: int
 
     @property
     def left(self) -> int:
-        return self.slots + self.ahead
+        return self.slots + self.soon + self.ahead
 
     def take(self, count: int) -> int:
         """Use room up; answer how many of these start at once."""
-        started = min(count, self.slots)
-        self.slots -= started
-        self.ahead -= count - started
-        return started
+        now = min(count, self.slots)
+        soon = min(count - now, self.soon)
+        self.slots -= now
+        self.soon -= soon
+        self.ahead -= count - now - soon
+        return now + soon
 
 
 def ranges_of(patterns: Iterable[str]) -> Ranges:
@@ -169,7 +172,7 @@ class _Tour:
     """One claim on its way round the open queues."""
 
     def __init__(self, transaction: Transaction, request: ClaimRequest, ranges: Ranges, round_: Round) -> None:
-        self.room = _Room(request.slots, request.ahead)
+        self.room = _Room(request.slots, request.soon, request.ahead)
         self.taken: list[_Taken] = []
         self._transaction = transaction
         self._request = request
