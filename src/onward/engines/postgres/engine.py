@@ -73,6 +73,7 @@ class PostgresEngine:
         self._connections = Connections(self.database, most=connections)
         self._listener = Listener(self.database, self.schema.channel)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._tending = stewarding.Tending()
         self._identity = ("", "")
         self._guests: WeakSet[Any] = WeakSet()
         """Connections of callers that are known to lead to this store."""
@@ -274,7 +275,9 @@ class PostgresEngine:
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit))
+        return await self._ask(
+            lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, self._tending)
+        )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""

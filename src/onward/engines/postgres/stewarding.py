@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from time import monotonic
+from typing import Final
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
 from onward.engines.postgres.plans import Plan, Statement
 from onward.engines.postgres.schema import Schema
+
+_TEND_EVERY: Final = 1.0
+"""Seconds between looks after the lanes: how long a job may wait that came to light where nobody looked."""
+_TEND_SHARE: Final = 20
+"""Of a leader's time that goes into it, at most one part in so many."""
+_CLOSE_EVERY: Final = 60.0
+"""Seconds between looks for lanes to close: a lane that is used now and then should not come and go all the time."""
 
 
 def elect(schema: Schema, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
@@ -40,8 +49,33 @@ def promote(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
     )
 
 
-def rescue(schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int) -> Plan[Batch]:
-    """Give back what dead workers held; forget the workers."""
+class Tending:
+    """When the lanes are next to be looked after. In memory: who leads next begins with a look."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._closing_due = 0.0
+
+    def is_due(self) -> bool:
+        """Say whether it is time for a look."""
+        return monotonic() >= self._due
+
+    def closes(self) -> bool:
+        """Say whether it is time to close lanes, too."""
+        return monotonic() >= self._closing_due
+
+    def done(self, began: float, *, closed: bool) -> None:
+        """Note that a look has been had: the longer it took, the later the next one."""
+        now = monotonic()
+        self._due = now + max(_TEND_EVERY, (now - began) * _TEND_SHARE)
+        if closed:
+            self._closing_due = now + _CLOSE_EVERY
+
+
+def rescue(
+    schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, tending: Tending
+) -> Plan[Batch]:
+    """Give back what dead workers held; forget the workers; look after the lanes."""
     values = [
         schema.now,
         schema.channel,
@@ -53,6 +87,10 @@ def rescue(schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: i
     ]
     ((rescued, buried, queues),) = yield Statement(schema.rescue, values)
     changed = rescued + buried
+    if tending.is_due():
+        began, closes = monotonic(), tending.closes()
+        yield Statement(schema.tend, [schema.now, schema.channel, term.number, term.leader_id, closes])
+        tending.done(began, closed=closes)
     return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 
 

@@ -172,10 +172,11 @@ create index queue_rated on onward.queue (name) where spacing is not null;
 -- missing where a job could be claimed. Whoever adds a job adds the lane if it sees none, so there may be two: nobody waits
 -- for somebody else's transaction over it.
 create table onward.lane (
-  queue    text        collate "C" not null,
-  priority integer     not null,
-  floor    timestamptz not null default '-infinity',  -- nothing to claim lies before it, by ready_at
-  closing  xid8                                       -- on its way out: whoever adds a job opens another
+  queue     text        collate "C" not null,
+  priority  integer     not null,
+  floor     timestamptz not null default '-infinity',  -- nothing to claim lies before it, by ready_at
+  raised_at timestamptz not null default '-infinity',  -- when the floor was
+  closing   xid8                                       -- on its way out: whoever adds a job opens another
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
 create index lane_open on onward.lane (queue, priority desc);
@@ -225,19 +226,25 @@ create table onward.identity (
 insert into onward.identity default values;
 
 -- Every statement of ours moves updated_at forward; this serves changes made by hand. A heartbeat changes lease_until only
--- and is no change.
+-- and is no change. After the update and not before it: a trigger before it would read and lock every row that is claimed.
 create function onward.touch() returns trigger language plpgsql as $$
 begin
-  new.updated_at := greatest(clock_timestamp(), old.updated_at + interval '1 microsecond');
-  return new;
+  if tg_argv[0] = 'job' then
+    update onward.job set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
+     where seq = new.seq;
+  else
+    update onward.history set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
+     where seq = new.seq and state = new.state and completed_at = new.completed_at;
+  end if;
+  return null;
 end $$;
 
-create trigger touch before update on onward.job for each row
+create trigger touch after update on onward.job for each row
   when (new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until)
-  execute function onward.touch();
-create trigger touch before update on onward.history for each row
+  execute function onward.touch('job');
+create trigger touch after update on onward.history for each row
   when (new.updated_at = old.updated_at)
-  execute function onward.touch();
+  execute function onward.touch('history');
 
 -- A job that is held no longer gives its place back, whoever took it from its worker.
 create function onward.give_place_back() returns trigger language plpgsql as $$

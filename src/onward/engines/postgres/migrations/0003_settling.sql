@@ -27,7 +27,7 @@ as $$
 #variable_conflict use_column
 declare
   moment timestamptz := coalesce(onward.moment(settle.now), clock_timestamp());
-  done   bigint[];
+  done   record;
   freed  boolean;
   given  record;
 begin
@@ -50,10 +50,11 @@ begin
              coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message,
              result::json
         from ended)
-    select array_agg(seq), bool_or(counted) into done, freed from ended;
-    if cardinality(done) is distinct from cardinality(ended_seqs) then
-      return query select s.seq, s.claim_no from unnest(ended_seqs, ended_claims) s (seq, claim_no)
-                    where s.seq <> all (coalesce(done, '{}'));
+    select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed into done from ended;
+    freed := done.freed;
+    if cardinality(done.seqs) is distinct from cardinality(ended_seqs) then
+      return query
+      select * from unnest(ended_seqs, ended_claims) except select * from unnest(done.seqs, done.claims);
     end if;
   end if;
 
@@ -74,8 +75,8 @@ begin
              s (seq, claim_no, move, delay, reason, failure)
        where j.seq = s.seq and j.claim_no = s.claim_no
          and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
-      returning j.seq, j.queue, j.priority, j.ready_at)
-    select array_agg(seq) as seqs,
+      returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at)
+    select array_agg(seq) as seqs, array_agg(claim_no) as claims,
            array_agg(queue) filter (where ready_at is not null) as queues,
            array_agg(priority) filter (where ready_at is not null) as priorities,
            array_agg(ready_at) filter (where ready_at is not null) as since
@@ -85,8 +86,8 @@ begin
     end if;
     freed := true;  -- a job is ready, or somebody waits for the place of one that was
     if cardinality(given.seqs) is distinct from cardinality(back_seqs) then
-      return query select s.seq, s.claim_no from unnest(back_seqs, back_claims) s (seq, claim_no)
-                    where s.seq <> all (coalesce(given.seqs, '{}'));
+      return query
+      select * from unnest(back_seqs, back_claims) except select * from unnest(given.seqs, given.claims);
     end if;
   end if;
   if freed then perform pg_notify(channel, '*'); end if;
@@ -101,24 +102,25 @@ as $$
 #variable_conflict use_column
 declare
   moment  timestamptz := coalesce(onward.moment(start.now), clock_timestamp());
-  started bigint[];
+  started record;
   late    bigint[];
 begin
+  if cardinality(start.seqs) = 0 then return; end if;
   with started as (
     update onward.job j
        set state = 'running', attempts = j.attempts + 1, started_at = moment,
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
-      from unnest(seqs, claims) s (seq, claim_no)
+      from unnest(start.seqs, start.claims) s (seq, claim_no)
      where j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and (j.start_by is null or j.start_by > moment)
-    returning j.seq)
-  select array_agg(seq) into started from started;
-  if cardinality(started) is distinct from cardinality(seqs) then
+    returning j.seq, j.claim_no)
+  select array_agg(seq) as seqs, array_agg(claim_no) as claims into started from started;
+  if cardinality(started.seqs) is distinct from cardinality(start.seqs) then
     select array_agg(j.seq) into late
-      from unnest(seqs, claims) s (seq, claim_no)
+      from unnest(start.seqs, start.claims) s (seq, claim_no)
       join onward.job j on j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and j.start_by <= moment;
     if late is not null then perform onward.expire(moment, late); end if;
-    return query select s.seq, s.claim_no from unnest(seqs, claims) s (seq, claim_no)
-                  where s.seq <> all (coalesce(started, '{}'));
+    return query
+    select * from unnest(start.seqs, start.claims) except select * from unnest(started.seqs, started.claims);
   end if;
 end $$;
 

@@ -18,7 +18,7 @@ create type onward.answer as (
 );
 
 -- List lanes from which a job can be taken now, by the name of their queue, the higher priority first.
--- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  where in from_queue to begin.
+-- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  only what is less urgent.
 create function onward.look(
   moment timestamptz, firsts text[], ends text[], from_queue text, to_queue text, past_priority integer,
   with_limited boolean, most integer
@@ -41,7 +41,7 @@ begin
        and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
-       and (l.queue = from_queue collate "C" and l.priority >= past_priority) is not true
+       and (l.priority >= past_priority) is not true
        and exists (select from onward.job j
                     where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
                       and j.ready_at is not null and not j.suspect
@@ -91,14 +91,45 @@ end $$;
 
 -- Say when the next slot of a rate comes that jobs of these queues wait for, in seconds.
 create function onward.next_slot_in(moment timestamptz, firsts text[], ends text[]) returns float8
-  language sql stable
+  language plpgsql
 as $$
-  select extract(epoch from min(least(q.next_slot_at, moment + q.spacing + q.reach) - q.reach) - moment)::float8
-    from unnest(firsts, ends) r (first, upto)
-    join onward.queue q on q.name >= r.first collate "C" and q.name < r.upto collate "C"
-   where q.spacing is not null and not q.paused and q.next_slot_at - q.reach > moment
-     and exists (select from onward.lane l where l.queue = q.name)
-$$;
+begin
+  return (
+    select extract(epoch from min(least(q.next_slot_at, moment + q.spacing + q.reach) - q.reach) - moment)::float8
+      from unnest(firsts, ends) r (first, upto)
+      join onward.queue q on q.name >= r.first collate "C" and q.name < r.upto collate "C"
+     where q.spacing is not null and not q.paused and q.next_slot_at - q.reach > moment
+       and exists (select from onward.lane l where l.queue = q.name));
+end $$;
+
+-- Move the floor of a lane up to its first waiting job, so that claims need not walk over what was there before: running
+-- jobs, and the remains of ended ones, which stay for as long as anybody's old transaction could see them.
+--
+-- Never to within two seconds of now: a job that was added a moment ago may become visible after one that was added later.
+-- What comes to light below a floor all the same is found by the leader: see tend(). A row that somebody is writing is passed
+-- over, and one that was written a moment ago too: the floor needs to be nearly right, and its own remains cost as well.
+create function onward.raise_floor(moment timestamptz, lane onward.open_lane) returns void
+  language plpgsql
+as $$
+declare
+  highest timestamptz := moment - interval '2 seconds';
+  lowest  timestamptz;
+begin
+  if lane.floor >= highest then return; end if;
+  select j.ready_at into lowest from onward.job j
+   where j.queue = lane.queue collate "C" and j.priority = lane.priority and j.ready_at >= lane.floor
+     and j.ready_at is not null and not j.suspect and j.state = 'pending'
+   order by j.ready_at, j.seq limit 1;
+  lowest := least(lowest, highest);
+  if lowest > lane.floor then
+    update onward.lane l set floor = lowest, raised_at = moment
+     where l.ctid = any (array(
+             select k.ctid from onward.lane k
+              where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lowest
+                and k.raised_at < moment - interval '100 milliseconds'
+                for update skip locked));
+  end if;
+end $$;
 
 -- Take what there is room for: `slots` jobs that start at once, `ahead` more that do not.
 -- next_name, turn_left  where the tour goes on, as the last answer said.
@@ -120,7 +151,6 @@ declare
   more_lanes  onward.open_lane[];
   part        integer := 1;             -- of the tour: from begins_at on, then from the beginning, then it is over
   at_queue    text := claim.next_name;
-  at_priority integer;
   wanted      bigint;
   turns       bigint;
   turn        bigint;
@@ -133,6 +163,7 @@ declare
   told        onward.queue;
   quota       bigint;
   got         bigint;
+  got_before  bigint;
   taken       bigint;
   starts      boolean;
 begin
@@ -146,15 +177,24 @@ begin
         while part <= 2 and cardinality(lanes) - last_lane < slots + ahead loop
           wanted := slots + ahead - (cardinality(lanes) - last_lane);
           more_lanes := array(select l from onward.look(moment, firsts, ends, at_queue,
-                                                        case when part = 2 then begins_at end, at_priority,
+                                                        case when part = 2 then begins_at end, null,
                                                         slots > 0, wanted::integer) l);
           lanes := lanes || more_lanes;
           if cardinality(more_lanes) < wanted then
             part := case when begins_at = '' then 3 else part + 1 end;
-            at_queue := ''; at_priority := null;
+            at_queue := '';
           else
             lane := lanes[cardinality(lanes)];
-            at_queue := lane.queue; at_priority := lane.priority;
+            at_queue := lane.queue || '!';  -- '!' sorts before all that may stand in a name
+            -- If no queue has two lanes here, these fill the room. Else the last one must be whole: what is less urgent
+            -- would come before what is more.
+            if (lanes[last_lane + 1]).queue <> lane.queue and not exists (
+                 select from generate_series(last_lane + 2, cardinality(lanes)) n
+                  where (lanes[n]).queue = (lanes[n - 1]).queue) then
+              continue;
+            end if;
+            lanes := lanes || array(select l from onward.look(moment, array[lane.queue], array[at_queue], '', null,
+                                                              lane.priority, slots > 0, 1000000) l);
           end if;
         end loop;
         if turns is null then
@@ -202,6 +242,7 @@ begin
     end if;
     for i in first_lane .. last_lane loop
       lane := lanes[i];
+      got_before := got;
       foreach starts in array array[true, false] loop
         taken := least(quota - got, case when starts then slots when lane.is_limited then 0 else ahead end);
         continue when taken <= 0;
@@ -234,6 +275,9 @@ begin
         got := got + taken;
         if starts then slots := slots - taken; else ahead := ahead - taken; end if;
       end loop;
+      if random() * 50 < got - got_before then  -- about once for fifty jobs
+        perform onward.raise_floor(moment, lane);
+      end if;
       exit when got >= quota;
     end loop;
     if got > 0 and told.spacing is not null then
@@ -241,7 +285,7 @@ begin
     end if;
 
     -- Where the tour goes on.
-    next_name := lane.queue || '!'; turn_left := 0;  -- '!' sorts before all that may stand in a name
+    next_name := lane.queue || '!'; turn_left := 0;
     if slots + ahead = 0 and got = wanted and got < turn and not is_filling then
       next_name := lane.queue; turn_left := turn - got;
     elsif got = wanted and got > 0 and not is_filling then
@@ -320,40 +364,4 @@ begin
   end loop;
   return next (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
     waits, case when not found_one then onward.next_slot_in(moment, firsts, ends) end, null, null)::onward.answer;
-end $$;
-
--- One round trip: outcomes in, then starts, then new claims out. What is settled comes before what is picked: picking leaves
--- locks on rows that it passes over, and two who picked first and settled then would wait for each other.
-create function onward.exchange(
-  now bigint, channel text,
-  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_results text[], ended_reasons text[],
-  ended_failures text[],
-  back_seqs bigint[], back_claims bigint[], back_moves text[], back_delays bigint[], back_reasons text[],
-  back_failures text[],
-  start_seqs bigint[], start_claims bigint[],
-  worker_id text, firsts text[], ends text[], slots integer, ahead integer, lease bigint, next_name text, turn_left bigint
-) returns setof onward.answer
-  language plpgsql
-as $$
-#variable_conflict use_column
-begin
-  if cardinality(ended_seqs) + cardinality(back_seqs) > 0 then
-    return query
-    select null::integer, s.seq, s.claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean,
-           null::bigint, null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8,
-           null::boolean, null::float8, null::text, null::bigint
-      from onward.settle(exchange.now, channel, ended_seqs, ended_claims, ended_states, ended_results, ended_reasons,
-                         ended_failures, back_seqs, back_claims, back_moves, back_delays, back_reasons, back_failures) s;
-  end if;
-  if cardinality(start_seqs) > 0 then
-    return query
-    select null::integer, s.seq, s.claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean,
-           null::bigint, null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8,
-           null::boolean, null::float8, null::text, null::bigint
-      from onward.start(exchange.now, start_seqs, start_claims) s;
-  end if;
-  if firsts is not null then
-    return query select * from onward.claim(exchange.now, exchange.worker_id, firsts, ends, slots, ahead, exchange.lease,
-                                            exchange.next_name, exchange.turn_left);
-  end if;
 end $$;

@@ -138,6 +138,83 @@ begin
   return next;
 end $$;
 
+-- Keep the lanes in order; answer how many jobs had been out of sight.
+--
+-- 1. A job below its lane's floor: a caller's transaction took long, or somebody put it there by hand. The floor comes down.
+-- 2. A job without a lane: put there by hand. It gets one.
+-- 3. If `closes`: a lane with no job is marked, and taken away once every transaction that may have seen it unmarked has
+--    ended. Whoever adds a job to a marked lane opens another, so nobody has to wait for anybody.
+create function onward.tend(now bigint, channel text, number bigint, leader_id text, closes boolean) returns bigint
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set enable_material = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(tend.now), clock_timestamp());
+  lowered bigint;
+  opened  bigint := 0;
+begin
+  if not onward.is_leader(moment, tend.number, tend.leader_id) then return 0; end if;
+
+  with low as (
+    select l.ctid as place, j.ready_at
+      from onward.lane l
+      cross join lateral (select j.ready_at from onward.job j
+                           where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
+                             and j.ready_at is not null and not j.suspect and j.state = 'pending'
+                           order by j.ready_at limit 1) j
+     where l.floor > '-infinity')
+  update onward.lane l set floor = low.ready_at, raised_at = moment
+    from low where l.ctid = low.place and l.floor > low.ready_at;
+  get diagnostics lowered = row_count;
+
+  -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
+  with lanes as (select distinct l.queue, l.priority from onward.lane l),
+  queues as (select l.queue from lanes l union select '' collate "C"),
+  gaps as (select q.queue, lead(q.queue) over (order by q.queue) as next from queues q),
+  steps as (
+    select l.queue, l.priority, lead(l.priority) over (partition by l.queue order by l.priority desc) as next from lanes l
+    union all
+    select l.queue, 2147483647, max(l.priority) from lanes l group by l.queue),
+  lost as (
+    select j.queue, j.priority from gaps g
+      cross join lateral (select j.queue, j.priority from onward.job j
+                           where j.queue > g.queue and (g.next is null or j.queue < g.next)
+                             and j.ready_at is not null and not j.suspect
+                           order by j.queue limit 1) j
+    union all
+    select s.queue, j.priority from steps s
+      cross join lateral (select j.priority from onward.job j
+                           where j.queue = s.queue and j.priority < s.priority and j.priority > coalesce(s.next, -1)
+                             and j.ready_at is not null and not j.suspect
+                           order by j.priority desc limit 1) j)
+  insert into onward.lane (queue, priority)
+  select distinct l.queue, l.priority from lost l
+   where not exists (select from onward.queue q where q.name = l.queue and q.paused);
+  get diagnostics opened = row_count;
+
+  if closes then
+    insert into onward.queue (name, created_at)
+    select distinct l.queue, moment from onward.lane l
+     where l.closing < pg_snapshot_xmin(pg_current_snapshot())
+    on conflict do nothing;
+    delete from onward.lane l
+     where l.closing < pg_snapshot_xmin(pg_current_snapshot())
+       and not exists (select from onward.job j
+                        where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                          and j.ready_at is not null and not j.suspect);
+    update onward.lane l set closing = null where l.closing < pg_snapshot_xmin(pg_current_snapshot());
+    update onward.lane l set closing = pg_current_xact_id()
+     where l.closing is null
+       and not exists (select from onward.job j
+                        where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                          and j.ready_at is not null and not j.suspect);
+  end if;
+  if lowered + opened > 0 then perform pg_notify(channel, '*'); end if;
+  return lowered + opened;
+end $$;
+
 -- Remove ended jobs that their queue's retention no longer keeps; answer how many.
 create function onward.prune(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
