@@ -189,7 +189,7 @@ def public() -> Iterator[Path]:
 
 
 def said_to_nobody(path: Path) -> str:
-    """Run the engine as a user that owns nothing, and hear what it says."""
+    """Run the engine as a user without privileges (root may write to anything), and hear what it says."""
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, path], capture_output=True, text=True, timeout=60, cwd="/", check=False
     )
@@ -205,8 +205,11 @@ async def made(path: Path) -> None:
     await engine.close()
 
 
-def only_job(path: Path) -> int:
-    """Count the jobs, with nothing but SQLite."""
+def jobs_in(path: Path) -> int:
+    """Count the jobs, with nothing but SQLite, after everything has been made accessible again."""
+    path.parent.chmod(0o777)
+    for file in path.parent.iterdir():
+        file.chmod(0o666)
     connection = sqlite3.connect(path)
     try:
         (count,) = connection.execute("select count(*) from onward_job").fetchone()
@@ -228,7 +231,7 @@ async def test_a_file_that_may_not_be_written_is_read_only_with_a_remedy(public,
     assert said.startswith("StoreReadOnly"), said
     assert str(path) in said
     assert "check the permissions of the file and its folder" in said
-    assert only_job(path) == 1
+    assert jobs_in(path) == 1
 
 
 async def test_an_empty_file_that_may_not_be_written_is_read_only(public):
@@ -245,15 +248,15 @@ async def test_a_folder_that_may_not_be_written_is_read_only_with_a_remedy(publi
     for file in public.glob("jobs.db-*"):
         file.unlink()
     path.chmod(0o666)
-    public.chmod(0o755)
+    public.chmod(0o555)
     said = said_to_nobody(path)
     assert said.startswith("StoreReadOnly"), said
     assert "check the permissions of the file and its folder" in said
-    assert only_job(path) == 1
+    assert jobs_in(path) == 1
 
 
 async def test_a_folder_that_may_not_even_be_entered_is_read_only_with_a_remedy(public):
-    (public / "closed").mkdir(mode=0o700)
+    (public / "closed").mkdir(mode=0o000)
     said = said_to_nobody(public / "closed" / "below" / "jobs.db")
     assert said.startswith("StoreReadOnly"), said
     assert "check the permissions of the file and its folder" in said
@@ -266,7 +269,7 @@ async def test_a_file_that_may_be_written_is(public):
     for file in public.iterdir():
         file.chmod(0o666)
     assert said_to_nobody(path) == "written\n"
-    assert only_job(path) == 2
+    assert jobs_in(path) == 2
 
 
 # Damaged --------------------------------------------------------------------------------------------------------------
@@ -285,7 +288,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_alone(path):
 async def test_an_empty_file_is_an_empty_database(path):
     path.touch()
     await made(path)
-    assert only_job(path) == 1
+    assert jobs_in(path) == 1
 
 
 async def test_a_damaged_database_is_corrupt_with_a_remedy(path):
