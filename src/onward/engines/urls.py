@@ -88,5 +88,9 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
-    rest = urlencode([(name, value) for name, value in asked if name != "schema"], quote_via=quote)
-    return PostgresEngine(f"{address}?{rest}", schema=dict(asked).get("schema", DEFAULT), clock=clock)
+    ours = {name: value for name, value in asked if name in {"schema", "notify"}}
+    rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
+    notify = ours.get("notify", "on")
+    if notify not in {"on", "off"}:
+        raise InvalidJob("url", f"notify={notify}", "must be on or off")
+    return PostgresEngine(f"{address}?{rest}", schema=ours.get("schema", DEFAULT), notify=notify == "on", clock=clock)

@@ -3,31 +3,27 @@
 An engine belongs to no event loop: an App may be opened on one and used on another. So asynchronous connections are
 kept by loop, and opened when they are first needed. A connection that has broken is let go, and the next one is made
 when it is wanted: whoever asks again finds a server that has come back.
-
-A forked child begins anew: the parent's connections are left alone, for they are the parent's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from onward.engines.postgres import forking
 from onward.engines.postgres.database import Database
 from onward.errors import StoreUnavailable
 
 MOST: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
-
-_every: WeakSet[Connections] = WeakSet()
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
@@ -40,7 +36,7 @@ class Connections:
         self._most = most
         self._is_open = False
         self._begin()
-        _every.add(self)
+        forking.register(self)
 
     def _begin(self) -> None:
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
@@ -171,11 +167,3 @@ def _is_sound(connection: AnyConnection) -> bool:
         poll.register(connection.pgconn.socket, select.POLLIN)
         return not poll.poll(0)
     return False
-
-
-def _after_fork() -> None:
-    for connections in list(_every):
-        connections.begin_anew()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -82,6 +82,7 @@ class Database:
             raise ours from error
 
 
+_WRONG_USER: Final = "it refused the user or the password; check both in the URL, and pg_hba.conf"
 _REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError], str], ...]] = (
     (
         (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedColumn, pg.UndefinedObject),
@@ -104,7 +105,7 @@ _REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError],
     (
         (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),
         StoreUnavailable,
-        "it refused the user or the password; check both in the URL, and pg_hba.conf",
+        _WRONG_USER,
     ),
     ((pg.InvalidCatalogName,), StoreUnavailable, "there is no such database; make it first: createdb NAME"),
     (
@@ -119,17 +120,18 @@ _REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError],
     ),
 )
 
-_BY_WORDS: Final = (
+_NO_ROOM: Final = "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it"
+_BY_WORDS: Final[tuple[tuple[str, type[StoreUnavailable], str], ...]] = (
     # Errors of a connection that never came about have no code; libpq has only its words for them.
-    ("password authentication failed", "it refused the user or the password; check both in the URL, and pg_hba.conf"),
-    ("no password supplied", "it wants a password; put one into the URL, PGPASSWORD or ~/.pgpass"),
-    ("no pg_hba.conf entry", "it does not let this user in from here; add a line to pg_hba.conf"),
-    ("role", "it does not know this user; make it first: createuser NAME"),
-    ("database", "there is no such database, or it is not to be had; make it first: createdb NAME"),
-    ("too many clients", "it has no connection left; close some, raise max_connections, or put PgBouncer in front"),
-    ("remaining connection slots", "it has no connection left; close some, or raise max_connections"),
-    ("starting up", "it is being started; try again when it is up"),
-    ("could not translate host name", "there is no such host; check the URL"),
+    ("password authentication failed", StoreUnavailable, _WRONG_USER),
+    ("no password supplied", StoreUnavailable, "it wants a password; put one into the URL, PGPASSWORD or ~/.pgpass"),
+    ("no pg_hba.conf entry", StoreUnavailable, "it does not let this user in from here; add a line to pg_hba.conf"),
+    ("too many", StoreBusy, _NO_ROOM),
+    ("remaining connection slots", StoreBusy, _NO_ROOM),
+    ("starting up", StoreUnavailable, "it is being started; try again when it is up"),
+    ("could not translate host name", StoreUnavailable, "there is no such host; check the URL"),
+    ("role", StoreUnavailable, "it does not know this user; make it first: createuser NAME"),
+    ("database", StoreUnavailable, "there is no such database, or it is not to be had; make it first: createdb NAME"),
 )
 
 
@@ -141,9 +143,9 @@ def translate(error: psycopg.Error, store: str) -> OnwardError | None:
             return ours(f"{store}: {first}: {remedy}")
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         if error.sqlstate is None:
-            for words, remedy in _BY_WORDS:
+            for words, kind, remedy in _BY_WORDS:
                 if words in first:
-                    return StoreUnavailable(f"{store}: {first}: {remedy}")
+                    return kind(f"{store}: {first}: {remedy}")
             return StoreUnavailable(f"{store}: {first}: is it running, and is the address right?")
         return StoreUnavailable(f"{store}: {first}")
     return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from psycopg import errors as pg
 
@@ -49,7 +49,9 @@ from onward.engines.postgres import (
 )
 from onward.engines.postgres.connections import MOST, Connections
 from onward.engines.postgres.database import Database
+from onward.engines.postgres.gathering import MOST_TOGETHER, Gathering
 from onward.engines.postgres.listening import EVERYTHING, Listener
+from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.plans import Plan, arun, run
 from onward.engines.postgres.schema import DEFAULT, Schema
 from onward.errors import InvalidJob
@@ -67,12 +69,32 @@ _GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
 class PostgresEngine:
     """Jobs in one schema of a PostgreSQL database, shared by all who can reach it."""
 
-    def __init__(self, url: str, *, schema: str = DEFAULT, clock: Clock | None = None, connections: int = MOST) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = DEFAULT,
+        notify: bool = True,
+        connections: int = MOST,
+        clock: Clock | None = None,
+    ) -> None:
+        """Name a store; nothing is connected to yet.
+
+        Args:
+            url: where the database is, as libpq reads it.
+            schema: where in it the jobs are.
+            notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
+            connections: how many there may be for an event loop, and how many for threads.
+            clock: for tests; the database's own unless given.
+        """
         self.database = Database(url)
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
         self._listener = Listener(self.database, self.schema.channel)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._notifies = notify
+        self._bell = Bell(self._tell)
+        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._tending = stewarding.Tending()
         self._identity = ("", "")
         self._guests: WeakSet[Any] = WeakSet()
@@ -97,6 +119,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
+        await asyncio.to_thread(self._bell.close)
         await asyncio.to_thread(self._listener.close)
         await self._connections.close()
 
@@ -139,20 +162,50 @@ class PostgresEngine:
         if not jobs:
             return []
         if within is not None:
-            return await self._within(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
-        return await self._ask(
-            lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
-        )
+            return await self._within(within, enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+            return await self._put(jobs)
+        return await self._gathering().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if within is not None:
-            return self._within_sync(within, enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING))
-        return self._ask_sync(
-            lambda: enqueueing.enqueue(self.schema, jobs, notice=EVERYTHING), atomic=enqueueing.has_keys(jobs)
-        )
+            return self._within_sync(within, enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+        with self._telling(jobs) as notice:
+            return self._ask_sync(
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice), atomic=enqueueing.has_keys(jobs)
+            )
+
+    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._telling(jobs) as notice:
+            return await self._ask(
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice), atomic=enqueueing.has_keys(jobs)
+            )
+
+    def _gathering(self) -> Gathering:
+        loop = asyncio.get_running_loop()
+        if (gathering := self._gatherings.get(loop)) is None:
+            gathering = self._gatherings[loop] = Gathering(self._put)
+        return gathering
+
+    @contextmanager
+    def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
+        """Give the notice to be sent with the commit; where none is due, leave word of the work when it is there."""
+        if not self._notifies:
+            yield None
+            return
+        queues = {job.queue for job in jobs}
+        notice = self._bell.notice_for(queues)
+        yield notice
+        if notice is None:
+            self._bell.leave_word(queues)
+
+    @property
+    def _notice_within(self) -> str | None:
+        # Always the same words: a transaction tells the same thing only once, however many jobs it adds (X4).
+        return EVERYTHING if self._notifies else None
 
     # Work
 
@@ -283,38 +336,43 @@ class PostgresEngine:
         """See the contract."""
         return await self._ask(lambda: stewarding.prune(self.schema, term, limit))
 
+    def _tell(self, notice: str) -> None:
+        self._ask_sync(lambda: holding.tell(self.schema, notice))
+
     # Driving plans
 
     async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
         """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
         self._connections.check_open()
-        for left in reversed(range(_TRIES)):
-            try:
-                with self.database.translated():
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
                     async with self._connections.borrowed() as connection:
                         execute = within.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
                             return await arun(plan(), execute)
-            except _GAVE_WAY:
-                if not left:
-                    raise
+                except _GAVE_WAY:
+                    if not left:
+                        raise
         raise AssertionError
 
     def _ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
         """Do the same from plain code."""
         self._connections.check_open()
-        for left in reversed(range(_TRIES)):
-            try:
-                with self.database.translated(), self._connections.borrowed_sync() as connection:
-                    if not atomic:
-                        return run(plan(), within.on_psycopg(connection))
-                    with connection.transaction():
-                        return run(plan(), within.on_psycopg(connection))
-            except _GAVE_WAY:
-                if not left:
-                    raise
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
+                    with self._connections.borrowed_sync() as connection:
+                        execute = within.on_psycopg(connection)
+                        if not atomic:
+                            return run(plan(), execute)
+                        with connection.transaction():
+                            return run(plan(), execute)
+                except _GAVE_WAY:
+                    if not left:
+                        raise
         raise AssertionError
 
     async def _within(self, connection: object, plan: Plan[T]) -> T:

@@ -31,3 +31,8 @@ def report(schema: Schema, claim: Claim, progress: int | None, message: str | No
     newest = list(lines[-MAX_LOG_LINES:])
     rows = yield Statement(schema.report, [schema.now, *claim.token, progress, message, newest, MAX_LOG_LINES])
     return bool(rows)
+
+
+def tell(schema: Schema, notice: str) -> Plan[None]:
+    """Tell whoever listens."""
+    yield Statement(schema.notify, [schema.channel, notice])

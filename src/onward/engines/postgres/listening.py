@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql
 
 from onward.engine.values import Signal, SignalKind
+from onward.engines.postgres import forking
 from onward.engines.postgres.database import Database
 from onward.errors import StoreUnavailable
 from onward.rules import matches
@@ -49,6 +50,7 @@ class Listener:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop_writer = -1
+        forking.register(self)
 
     async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """Yield a hint for each burst of changes, until closed."""

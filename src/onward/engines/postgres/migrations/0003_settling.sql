@@ -76,21 +76,23 @@ begin
        where j.seq = s.seq and j.claim_no = s.claim_no
          and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
       returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at)
-    select array_agg(seq) as seqs, array_agg(claim_no) as claims,
+    select array_agg(seq) as seqs, array_agg(claim_no) as claims, array_agg(queue) as all_queues,
            array_agg(queue) filter (where ready_at is not null) as queues,
            array_agg(priority) filter (where ready_at is not null) as priorities,
            array_agg(ready_at) filter (where ready_at is not null) as since
       into given from given;
     if given.queues is not null then
       perform onward.open_lanes(given.queues, given.priorities, given.since);
+      freed := true;
+    elsif freed is not true then
+      freed := exists (select from onward.queue q where q.name = any (given.all_queues) and q.concurrency is not null);
     end if;
-    freed := true;  -- a job is ready, or somebody waits for the place of one that was
     if cardinality(given.seqs) is distinct from cardinality(back_seqs) then
       return query
       select * from unnest(back_seqs, back_claims) except select * from unnest(given.seqs, given.claims);
     end if;
   end if;
-  if freed then perform pg_notify(channel, '*'); end if;
+  if freed then perform pg_notify(channel, '*'); end if;  -- a job is ready, or a place for one that waits
 end $$;
 
 -- Record that the handlers of claimed jobs start now; answer the claims that were lost. A job that has expired is not

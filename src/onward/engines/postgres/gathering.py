@@ -1,0 +1,106 @@
+"""Calls that come while one is under way share the next statement.
+
+A commit waits for the disk, and many small ones wait one after the other. While one call's jobs are being written,
+those of other callers on the same event loop gather, and go out together when it has come back: sixty-four concurrent
+callers cost a few commits, and each is answered only when its own jobs are durable. If the database refuses a shared
+statement, each call is tried again by itself, so that nobody suffers for another's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onward.errors import StoreUnavailable
+from onward.job import Enqueued, NewJob
+
+MOST_TOGETHER: Final = 1000
+"""Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
+
+Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
+
+
+@dataclass(slots=True)
+class _Call:
+    jobs: Sequence[NewJob]
+    answer: asyncio.Future[list[Enqueued]]
+
+
+class Gathering:
+    """The calls of one event loop."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._waiting: deque[_Call] = deque()
+        self._is_busy = False
+        self._others: asyncio.Task[None] | None = None
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Write jobs, alone if nobody else does, else with others."""
+        if self._is_busy:
+            call = _Call(jobs, asyncio.get_running_loop().create_future())
+            self._waiting.append(call)
+            return await call.answer
+        self._is_busy = True
+        try:
+            return await self._write(jobs)
+        finally:
+            if self._waiting:
+                self._others = asyncio.create_task(self._write_others(), name="onward-postgres-gathering")
+            else:
+                self._is_busy = False
+
+    async def _write_others(self) -> None:
+        try:
+            while calls := self._take():
+                await self._write_together(calls)
+        finally:
+            self._is_busy = False
+            for call in self._waiting:  # only if we were cancelled: the loop is closing
+                call.answer.cancel()
+
+    def _take(self) -> list[_Call]:
+        calls: list[_Call] = []
+        count = 0
+        while self._waiting and (not calls or count + len(self._waiting[0].jobs) <= MOST_TOGETHER):
+            call = self._waiting.popleft()
+            if not call.answer.done():  # who has gone away does not want it any more
+                calls.append(call)
+                count += len(call.jobs)
+        return calls
+
+    async def _write_together(self, calls: list[_Call]) -> None:
+        if len(calls) > 1:
+            try:
+                answers = await self._write([job for call in calls for job in call.jobs])
+            except StoreUnavailable as error:  # it may have been written: to try again could do it twice
+                for call in calls:
+                    _refuse(call, error)
+                return
+            except Exception:  # noqa: BLE001, S110 - nothing was written, and whose fault it is will show
+                pass
+            else:
+                for call in calls:
+                    mine, answers = answers[: len(call.jobs)], answers[len(call.jobs) :]
+                    _answer(call, mine)
+                return
+        for call in calls:
+            try:
+                mine = await self._write(call.jobs)
+            except Exception as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
+                _refuse(call, error)
+            else:
+                _answer(call, mine)
+
+
+def _answer(call: _Call, mine: list[Enqueued]) -> None:
+    if not call.answer.done():
+        call.answer.set_result(mine)
+
+
+def _refuse(call: _Call, error: Exception) -> None:
+    if not call.answer.done():
+        call.answer.set_exception(error)

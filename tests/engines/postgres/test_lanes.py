@@ -1,0 +1,251 @@
+"""Lanes and floors: what claims look at, and how it is kept right when jobs come to light where nobody looks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.engine.observed import ObservedEngine
+from onward.engines.postgres.engine import PostgresEngine
+from onward.job import JobRef
+from onward.lifecycle import Complete, Release
+from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.postgres_case import PostgresStore
+
+
+def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    with psycopg.connect(store.url) as connection:
+        cursor = connection.execute(statement.replace("onward.", f"{store.schema}."), values)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def floors(store: PostgresStore) -> list[bool]:
+    """Say of each lane whether its floor has been raised."""
+    return [raised for (raised,) in by_hand(store, "select floor > '-infinity' from onward.lane order by 1")]
+
+
+async def work_through(desk: Desk, count: int = 200) -> None:
+    """Take and end so many jobs, so that the floor of their lane rises."""
+    await desk.add_many(count)
+    await desk.advance(60)
+    for _ in range(2):
+        await desk.end_all(await desk.take(slots=count // 2), Complete())
+
+
+async def tended(desk: Desk) -> None:
+    """Have the lanes looked after, by a leader that has not done so yet."""
+    handle = await desk.store.connect()
+    await Desk(desk.store, handle).rescue()
+
+
+async def test_a_floor_rises_with_the_jobs_that_are_taken(desk: Desk, store: PostgresStore):
+    await work_through(desk)
+    assert floors(store) == [True]
+    ref = await desk.add()
+    assert await desk.taken("*") == [ref]
+
+
+async def test_a_floor_stays_below_the_first_job_that_waits(desk: Desk, store: PostgresStore):
+    first = await desk.add_many(150)
+    await desk.advance(60)
+    later = await desk.add_many(10)
+    await desk.advance(60)
+    assert await desk.taken(slots=100) == first[:100]
+    assert floors(store) == [True]
+    assert await desk.taken(slots=100) == [*first[100:], *later]
+
+
+async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):
+    early = await desk.add()
+    claim = await desk.take_one()
+    await desk.advance(60)
+    await work_through(desk)
+    assert floors(store) == [True]
+    assert await desk.end(claim, Release())
+    assert await desk.taken("*") == [early]
+
+
+async def test_a_claimed_job_that_was_lost_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):  # O7
+    early = await desk.add()
+    await desk.take_ahead()
+    await desk.advance(60)
+    await work_through(desk)
+    await desk.advance(PAST_LEASE)
+    await desk.rescue()
+    assert await desk.taken("*") == [early]
+
+
+async def test_a_job_that_was_due_long_ago_is_found_as_soon_as_it_is_promoted(desk: Desk, store: PostgresStore):
+    due = await desk.add(delay=timedelta(seconds=1))
+    await desk.advance(60)
+    await work_through(desk)
+    assert floors(store) == [True]
+    await desk.promote()
+    assert await desk.taken("*") == [due]
+
+
+async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_floor_and_is_found_by_the_leader(
+    desk: Desk, store: PostgresStore
+):  # X4, X3
+    caller = store.caller()
+    caller.begin()
+    (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
+    await desk.advance(60)
+    await work_through(desk)
+    caller.commit()
+    assert await desk.taken("*") == []
+    await tended(desk)
+    assert await desk.taken("*") == [answer.ref]
+
+
+@pytest.mark.parametrize(("queue", "priority"), [("default", 0), ("default", 7), ("fresh", 0), ("aaa", 3), ("zzz", 9)])
+async def test_a_job_added_by_hand_is_found_by_the_leader(
+    desk: Desk, store: PostgresStore, queue: str, priority: int
+):  # O2
+    await work_through(desk)
+    await desk.add(queue="m", priority=5)
+    await desk.take("m")
+    ((id,),) = by_hand(
+        store,
+        "insert into onward.job (type, queue, priority) values ('greet', %s, %s) returning id::text",
+        queue,
+        priority,
+    )
+    await tended(desk)
+    assert await desk.taken("*") == [JobRef(queue, id)]
+    job = await desk.job(JobRef(queue, id))
+    assert (job.type, job.attempts, job.max_attempts) == ("greet", 1, 5)
+
+
+async def test_a_job_added_by_hand_to_a_paused_queue_waits_there(desk: Desk, store: PostgresStore):
+    await desk.set("q", paused=True)
+    by_hand(store, "insert into onward.job (type, queue) values ('greet', 'q')")
+    await tended(desk)
+    assert await desk.take("*") == ()
+    assert by_hand(store, "select count(*) from onward.lane") == [(0,)]
+    await desk.set("q", paused=False)
+    assert len(await desk.take("*")) == 1
+
+
+async def test_an_empty_lane_is_taken_away_when_nobody_can_be_adding_to_it_and_its_queue_stays(
+    desk: Desk, store: PostgresStore
+):
+    await desk.add(queue="once", priority=3)
+    await desk.end(await desk.take_one("*"), Complete())
+    busy = await desk.add(queue="busy")
+    caller = store.caller()
+    caller.begin()
+    caller.note("a transaction that could have seen the lane")
+    await tended(desk)
+    await tended(desk)
+    lanes = "select queue, closing is null from onward.lane order by 1"
+    assert by_hand(store, lanes) == [("busy", True), ("once", False)]
+    caller.commit()
+    await tended(desk)
+    assert by_hand(store, lanes) == [("busy", True)]
+    assert [queue.name for queue in await desk.engine.queues()] == ["busy", "once"]
+    again = await desk.add(queue="once", priority=3)
+    assert set(await desk.taken("*")) == {busy, again}
+
+
+async def test_a_job_added_while_its_lane_is_on_its_way_out_is_found_at_once_and_ever_after(
+    desk: Desk, store: PostgresStore
+):
+    await desk.add(queue="q")
+    await desk.end(await desk.take_one("*"), Complete())
+    await tended(desk)  # marked
+    first = await desk.add(queue="q")
+    await tended(desk)  # gone, if nothing were there
+    assert await desk.taken("*") == [first]
+    second = await desk.add(queue="q")
+    await tended(desk)
+    await tended(desk)
+    assert await desk.taken("*") == [second]
+
+
+async def test_a_held_job_whose_lane_is_gone_is_found_when_it_is_given_back(desk: Desk, store: PostgresStore):  # O7
+    ref = await desk.add(queue="q")
+    (claim,) = await desk.take_ahead("q")
+    by_hand(store, "delete from onward.lane")
+    assert await desk.end(claim, Release())
+    assert await desk.taken("*") == [ref]
+
+
+async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(desk: Desk, store: PostgresStore):  # O2
+    ref = await desk.add()
+    await desk.end(await desk.take_one("*"), Complete())
+    before = await desk.job(ref)
+    by_hand(store, "update onward.history set last_error = 'looked into' where id = %s", ref.id)
+    after = await desk.job(ref)
+    assert after.last_error == "looked into"
+    assert after.updated_at > before.updated_at
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'sleeping'",
+        "state = 'completed'",
+        "state = 'running'",
+        "lease_until = now()",
+        "ready_at = null",
+        "state = 'scheduled', ready_at = null",
+        "counted = true",
+        "attempts = -1",
+        "max_attempts = 0",
+        "progress = 101",
+        "payload = '{'",
+    ],
+)
+async def test_a_row_that_cannot_be_cannot_be_made_by_hand_either(desk: Desk, store: PostgresStore, change: str):  # O1
+    await desk.add()
+    before = await desk.jobs()
+    with pytest.raises(psycopg.Error):
+        by_hand(store, f"update onward.job set {change}")
+    assert await desk.jobs() == before
+
+
+async def test_the_view_shows_live_and_ended_jobs_in_harmonyks_words(desk: Desk, store: PostgresStore):  # H6
+    for queue in ("done", "held", "waiting"):
+        await desk.add(queue=queue)
+    await desk.end(await desk.take_one("done"), Complete('"ok"'))
+    await desk.take_one("held")
+    shown = by_hand(store, "select queue, state, status, result from onward.jobs order by queue")
+    assert shown == [
+        ("done", "completed", "success", "ok"),
+        ("held", "running", "running", None),
+        ("waiting", "pending", "queued", None),
+    ]
+
+
+async def test_a_place_is_given_back_whoever_takes_the_job_from_its_worker(desk: Desk, store: PostgresStore):
+    await desk.set("q", concurrency=1)
+    await desk.add_many(3, queue="q")
+    await desk.take_one("q")
+    by_hand(store, "delete from onward.job where state = 'running'")
+    await desk.take_one("q")
+    by_hand(
+        store, "update onward.job set state = 'pending', lease_until = null, counted = false where state = 'running'"
+    )
+    assert len(await desk.take("q", slots=2)) == 1
+
+
+async def test_a_statement_that_gave_way_to_another_is_tried_again(store: PostgresStore, engine: ObservedEngine):  # X3
+    inner = engine.inner
+    assert isinstance(inner, PostgresEngine)
+    tries = 0
+
+    def plan() -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise psycopg.errors.DeadlockDetected
+        return tries
+        yield
+
+    assert await inner._ask(plan) == 3
+    tries = 0
+    assert inner._ask_sync(plan) == 3
