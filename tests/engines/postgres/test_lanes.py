@@ -10,6 +10,7 @@ import pytest
 
 from onward.engine.observed import ObservedEngine
 from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.plans import Plan, Statement
 from onward.job import JobRef
 from onward.lifecycle import Complete, Release
 from tests.conformance.desk import PAST_LEASE, Desk, new_job
@@ -18,7 +19,7 @@ from tests.conformance.postgres_case import PostgresStore
 
 def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple[Any, ...]]:
     with psycopg.connect(store.url) as connection:
-        cursor = connection.execute(statement.replace("onward.", f"{store.schema}."), values)  # type: ignore[arg-type]
+        cursor = connection.execute(statement.replace("onward.", f"{store.schema}."), values)
         return cursor.fetchall() if cursor.description else []
 
 
@@ -238,13 +239,13 @@ async def test_a_statement_that_gave_way_to_another_is_tried_again(store: Postgr
     assert isinstance(inner, PostgresEngine)
     tries = 0
 
-    def plan() -> Any:
+    def plan() -> Plan[int]:
         nonlocal tries
         tries += 1
+        yield Statement("select 1")
         if tries < 3:
             raise psycopg.errors.DeadlockDetected
         return tries
-        yield
 
     assert await inner._ask(plan) == 3
     tries = 0

@@ -24,26 +24,26 @@ create sequence onward.job_seq;
 create table onward.job (
   seq              bigint      primary key default nextval('onward.job_seq'),
   claim_no         bigint      not null default 0,       -- the fence: only rises
-  created_at       timestamptz not null default clock_timestamp(),
   updated_at       timestamptz not null default clock_timestamp(),
-  ready_at         timestamptz default clock_timestamp(),  -- null: not in the claim index, for its time has not come
-  next_run_at      timestamptz,
-  start_by         timestamptz,
-  claimed_at       timestamptz,
-  started_at       timestamptz,
-  lease_until      timestamptz,
-  lease            interval,
+  created_at       timestamptz not null default clock_timestamp(),
   id               uuid        not null default gen_random_uuid(),
   max_attempts     bigint      not null default 5 check (max_attempts >= 1),
   priority         integer     not null default 0 check (priority >= 0),
   attempts         integer     not null default 0 check (attempts >= 0),
   crashes          integer     not null default 0,
-  progress         smallint    check (progress between 0 and 100),
+  counted          boolean     not null default false,   -- it has a row in `place`
   suspect          boolean     not null default false,   -- was running in a process that died: runs alone
   alone            boolean     not null default false,   -- this run is the only one in its process
-  counted          boolean     not null default false,   -- it has a row in `place`
-  queue            text        collate "C" not null default 'default',
+  lease_until      timestamptz,
+  ready_at         timestamptz default clock_timestamp(),  -- null: not in the claim index, for its time has not come
+  lease            interval,
+  claimed_at       timestamptz,
+  started_at       timestamptz,
+  next_run_at      timestamptz,
+  start_by         timestamptz,
+  progress         smallint    check (progress between 0 and 100),
   state            text        collate "C" not null default 'pending',
+  queue            text        collate "C" not null default 'default',
   type             text        not null,
   payload          json        not null default '{}',
   org_id           text,
@@ -65,10 +65,10 @@ create table onward.job (
                     else false end),
   check (not counted or lease_until is not null)
 )
--- Half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
+-- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
 -- claim cost it more than vacuuming costs: so vacuum early, by number more than by share, and without pausing.
-with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
+with (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
       autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.1);
 
 create unique index job_id on onward.job (id);
@@ -225,40 +225,44 @@ create table onward.identity (
 
 insert into onward.identity default values;
 
--- Every statement of ours moves updated_at forward; this serves changes made by hand. A heartbeat changes lease_until only
--- and is no change. After the update and not before it: a trigger before it would read and lock every row that is claimed.
-create function onward.touch() returns trigger language plpgsql as $$
+-- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
+-- claimed; and one for both, so that a claim is looked at once.
+--
+-- Every statement of ours moves updated_at forward; a heartbeat changes lease_until only and is no change. A job that is held
+-- no longer gives its place back, whoever took it from its worker.
+create function onward.job_changed() returns trigger language plpgsql as $$
 begin
-  if tg_argv[0] = 'job' then
+  if old.counted and not new.counted then
+    delete from onward.place where seq = old.seq;
+  end if;
+  if new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until then
     update onward.job set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
      where seq = new.seq;
-  else
-    update onward.history set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
-     where seq = new.seq and state = new.state and completed_at = new.completed_at;
   end if;
   return null;
 end $$;
 
-create trigger touch after update on onward.job for each row
-  when (new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until)
-  execute function onward.touch('job');
-create trigger touch after update on onward.history for each row
-  when (new.updated_at = old.updated_at)
-  execute function onward.touch('history');
-
--- A job that is held no longer gives its place back, whoever took it from its worker.
-create function onward.give_place_back() returns trigger language plpgsql as $$
+create function onward.job_gone() returns trigger language plpgsql as $$
 begin
   delete from onward.place where seq = old.seq;
   return null;
 end $$;
 
-create trigger ended after delete on onward.job for each row
-  when (old.counted)
-  execute function onward.give_place_back();
-create trigger given_back after update on onward.job for each row
-  when (old.counted and not new.counted)
-  execute function onward.give_place_back();
+create function onward.history_changed() returns trigger language plpgsql as $$
+begin
+  update onward.history set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
+   where seq = new.seq and state = new.state and completed_at = new.completed_at;
+  return null;
+end $$;
+
+create trigger changed after update on onward.job for each row
+  when (new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until
+        or old.counted and not new.counted)
+  execute function onward.job_changed();
+create trigger gone after delete on onward.job for each row when (old.counted)
+  execute function onward.job_gone();
+create trigger changed after update on onward.history for each row when (new.updated_at = old.updated_at)
+  execute function onward.history_changed();
 
 -- For people with a console: all jobs, and Harmonyk's words for the states (H6).
 create view onward.jobs as

@@ -261,13 +261,14 @@ begin
                       and c.ready_at is not null and not c.suspect
                       and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
                     order by c.ready_at, c.seq limit taken for update skip locked))
-          returning j.*),
+          returning j.seq, j.claim_no, j.queue, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id,
+                    j.backoff, j.ready_at, j.lease_until, j.counted),
         gripped as (
           insert into onward.grip (until, seqs) select min(t.lease_until), array_agg(t.seq) from taken t having count(*) > 0),
         placed as (
           insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
         select visit, t.seq, t.claim_no, t.queue, t.id::text, t.type, t.payload::text, t.attempts, starts, t.max_attempts,
-               t.crashes, t.suspect, t.org_id, t.priority, t.backoff::text,
+               t.crashes, false, t.org_id, lane.priority, t.backoff::text,
                extract(epoch from moment - t.ready_at)::float8, extract(epoch from told.credit)::float8,
                null::boolean, null::float8, null::text, null::bigint
           from taken t;
