@@ -1,0 +1,302 @@
+"""What hot statements look at: a bounded number of rows, whatever the statistics say, however much else there is (O11).
+
+They are judged by what they touch: the rows that were read from each table, and from which index, counted by the server
+itself. So what is seen are the plans that workers really get, with the settings that our functions pin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.engine.values import ClaimRequest, Exchange, Settlement
+from onward.lifecycle import Complete
+from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.postgres_case import PostgresStore
+from tests.conformance.processes import eventually
+
+MANY = 20_000
+BATCH = 10
+CHANGED_BY_A_CLAIM = {
+    "state", "claim_no", "attempts", "alone", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
+    "counted", "updated_at",
+}  # fmt: skip
+"""What claim, start and heartbeat write."""
+
+
+class Meter:
+    """Reads the server's own counters of one schema."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self._store = store
+        self._connection = psycopg.connect(store.url, autocommit=True)
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(statement.replace("onward.", f"{self._store.schema}."))
+        return cursor.fetchall() if cursor.description else []
+
+    def read(self) -> dict[str, int]:
+        """Count the rows that were read, by table and index."""
+        self.run("select pg_stat_clear_snapshot()")
+        schema = self._store.schema
+        seen = {
+            f"{table}.{index}": count
+            for table, index, count in self.run(
+                f"select relname, indexrelname, idx_tup_read from pg_stat_user_indexes where schemaname = '{schema}'"
+            )
+        }
+        for table, count in self.run(
+            f"select relname, seq_tup_read from pg_stat_user_tables where schemaname = '{schema}'"
+        ):
+            seen[table] = count or 0
+        return seen
+
+    async def during(self, work: Callable[[], Awaitable[object]]) -> dict[str, int]:
+        """Count what a piece of work reads. The server's counts come in when its backends have nothing else to do."""
+        await self.settled()
+        before = self.read()
+        await work()
+        await self.settled()
+        return {
+            name: count - before.get(name, 0) for name, count in self.read().items() if count != before.get(name, 0)
+        }
+
+    async def settled(self) -> None:
+        """Have every backend report its counts, this one too."""
+        self.run("select pg_stat_force_next_flush()")
+        self.run(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'onward' and pid <> pg_backend_pid()"
+        )
+
+        async def is_quiet() -> bool | None:
+            ours = "select count(*) from pg_stat_activity where application_name = 'onward'"
+            return self.run(ours) == [(0,)] or None
+
+        await eventually(is_quiet)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def meter(store: PostgresStore) -> Any:
+    meter = Meter(store)
+    yield meter
+    meter.close()
+
+
+def seed(meter: Meter, **columns: str) -> None:
+    """Put many jobs of one kind in, as fast as the server can."""
+    given = {"type": "'greet'", "queue": "'default'", "priority": "0", **columns}
+    names, values = ", ".join(given), ", ".join(given.values())
+    meter.run(f"insert into onward.job ({names}) select {values} from generate_series(1, {MANY}) n")
+    meter.run(
+        "insert into onward.lane (queue, priority) select distinct queue, priority from onward.job"
+        " except select queue, priority from onward.lane"
+    )
+
+
+STALE, FRESH = "stale", "fresh"
+
+
+def set_statistics(meter: Meter, how: str) -> None:
+    """Let the planner believe that the table is as it is, or that it is empty."""
+    if how == FRESH:
+        meter.run("vacuum analyze onward.job")
+    else:
+        meter.run("create temp table kept as table onward.job")
+        meter.run("truncate onward.job")
+        meter.run("vacuum analyze onward.job")
+        meter.run("insert into onward.job table kept")
+        meter.run("drop table kept")
+
+
+OTHERS: dict[str, dict[str, str]] = {
+    "waiting jobs": {},
+    "urgent jobs whose time has not come": {
+        "priority": "1000", "state": "'scheduled'", "ready_at": "null", "next_run_at": "timestamptz '2099-01-01'",
+    },
+    "jobs of other queues": {"queue": "'other/' || n % 50"},
+    "suspects": {"suspect": "true"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+@pytest.mark.parametrize("others", OTHERS)
+async def test_a_claim_reads_about_as_many_rows_as_it_takes(
+    desk: Desk, store: PostgresStore, meter: Meter, statistics: str, others: str
+):  # O11
+    await desk.add_many(3 * BATCH)
+    seed(meter, **OTHERS[others])
+    set_statistics(meter, statistics)
+
+    async def work() -> None:
+        claims = await desk.take(slots=BATCH)
+        assert len(claims) == BATCH
+
+    read = await meter.during(work)
+    assert read.get("job", 0) == 0, "the table was read from end to end"
+    of_jobs = sum(count for name, count in read.items() if name.startswith("job."))
+    assert of_jobs <= 5 * BATCH, read
+    assert sum(read.values()) <= 10 * BATCH, read
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_a_claim_does_not_walk_over_the_jobs_that_run_before_it(
+    desk: Desk, store: PostgresStore, meter: Meter, statistics: str
+):  # O11
+    held = "timestamptz '2029-12-31'"
+    seed(
+        meter, state="'running'", ready_at=held, started_at=held, lease_until="timestamptz '2031-01-01'",
+        lease="interval '30 seconds'", worker_id="'w'",
+    )  # fmt: skip
+    await desk.add_many(200)
+    await desk.advance(60)
+    set_statistics(meter, statistics)
+    assert len(await desk.take(slots=100)) == 100  # walks once, and raises the floor
+
+    async def work() -> None:
+        assert len(await desk.take(slots=BATCH)) == BATCH
+
+    read = await meter.during(work)
+    assert sum(read.values()) <= MANY / 50, read  # those that were taken a moment ago, and no more
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_settling_reads_the_jobs_it_settles(desk: Desk, store: PostgresStore, meter: Meter, statistics: str):
+    await desk.add_many(3 * BATCH)
+    claims = await desk.take(slots=BATCH)
+    seed(meter)
+    set_statistics(meter, statistics)
+
+    async def work() -> None:
+        settlements = tuple(Settlement(claim, Complete()) for claim in claims)
+        request = ClaimRequest(worker_id="w", queues=("default",), slots=BATCH)
+        answer = await desk.engine.exchange(Exchange(settlements=settlements, request=request))
+        assert not answer.lost
+        assert len(answer.claimed.claims) == BATCH
+
+    read = await meter.during(work)
+    assert read.get("job", 0) == 0
+    assert sum(read.values()) <= 15 * BATCH, read
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_a_beat_a_start_and_a_report_read_the_jobs_they_name(
+    desk: Desk, store: PostgresStore, meter: Meter, statistics: str
+):
+    await desk.add_many(BATCH)
+    claims = await desk.take_ahead(count=BATCH)
+    seed(meter)
+    set_statistics(meter, statistics)
+
+    async def work() -> None:
+        assert not await desk.engine.start(claims)
+        assert not (await desk.beat(*claims)).lost
+        assert await desk.engine.report(claims[0], progress=5)
+
+    read = await meter.during(work)
+    assert read.get("job", 0) == 0
+    assert sum(read.values()) <= 10 * BATCH, read
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_promoting_reads_what_is_due(desk: Desk, store: PostgresStore, meter: Meter, statistics: str):
+    await desk.engine.enqueue([new_job(delay=timedelta(seconds=1))] * BATCH)
+    seed(meter)
+    seed(meter, state="'scheduled'", ready_at="null", next_run_at="timestamptz '2099-01-01'", start_by="'2098-01-01'")
+    set_statistics(meter, statistics)
+
+    async def work() -> None:
+        assert (await desk.wait(2)).changed == BATCH
+
+    read = await meter.during(work)
+    assert read.get("job", 0) == 0
+    assert sum(read.values()) <= 10 * BATCH, read
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_rescuing_reads_what_was_lost_and_not_what_waits_or_runs(
+    desk: Desk, store: PostgresStore, meter: Meter, statistics: str
+):  # O7
+    await desk.add_many(BATCH)
+    await desk.take(slots=BATCH)
+    seed(meter)
+    set_statistics(meter, statistics)
+    await desk.rescue()  # looks after the lanes too, once in a while
+
+    async def work() -> None:
+        await desk.advance(PAST_LEASE)
+        assert (await desk.rescue()).changed == BATCH
+
+    read = await meter.during(work)
+    assert read.get("job", 0) == 0
+    assert sum(read.values()) <= 15 * BATCH, read
+
+
+async def test_claims_starts_and_beats_are_heap_only(desk: Desk, store: PostgresStore, meter: Meter):  # O11
+    await desk.add_many(300)
+    await meter.settled()
+    updates = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables"
+    count = f"{updates} where schemaname = '{store.schema}' and relname = 'job'"
+    assert meter.run(count) == [(0, 0)]
+    claims = [claim for _ in range(30) for claim in await desk.take_ahead(count=10)]
+    assert not await desk.engine.start(claims)
+    await desk.advance(1)
+    await desk.beat(*claims)
+    await meter.settled()
+    ((updated, heap_only),) = meter.run(count)
+    assert updated == 900
+    assert heap_only >= 0.9 * updated
+
+
+def test_no_index_of_live_jobs_names_a_column_that_a_claim_changes(
+    desk: Desk, meter: Meter, store: PostgresStore
+):  # O11
+    found = meter.run(
+        f"""select i.relname, a.attname from pg_index x
+              join pg_class i on i.oid = x.indexrelid join pg_class t on t.oid = x.indrelid
+              join pg_namespace n on n.oid = t.relnamespace join pg_attribute a on a.attrelid = t.oid and a.attnum > 0
+             where n.nspname = '{store.schema}' and t.relname = 'job'
+               and (a.attnum = any (x.indkey)
+                    or pg_get_expr(x.indpred, x.indrelid) ~ ('\\m' || a.attname || '\\M'))"""
+    )
+    assert {index for index, _ in found} == {
+        "job_pkey", "job_id", "job_claim", "job_suspect", "job_promote", "job_later", "job_expire", "job_dedupe",
+    }  # fmt: skip
+    assert not {column for _, column in found} & CHANGED_BY_A_CLAIM
+
+
+async def test_ten_thousand_lanes_with_nothing_in_them_are_gone_after_a_while(
+    desk: Desk, store: PostgresStore, meter: Meter
+):  # H9
+    meter.run("insert into onward.lane (queue, priority) select 'm/' || n, 0 from generate_series(1, 10000) n")
+    await desk.add(queue="m/x")
+    for _ in range(2):
+        await Desk(store, await store.connect()).rescue()
+    meter.run("vacuum onward.lane")
+
+    async def work() -> None:
+        assert len(await desk.take("m/*", slots=5)) == 1
+
+    read = await meter.during(work)
+    assert sum(read.values()) <= 100, read
+    assert len(await desk.engine.queues("m/*")) == 10_001
+
+
+async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk, store: PostgresStore):  # O3
+    await desk.add_many(20)
+    other = Desk(store, await store.connect())
+    with psycopg.connect(store.url) as slow:
+        values = "null, 'slow', array['default'], array['default!'], 5, 0, 30000000, '', 0"
+        slow.execute(f"select * from {store.schema}.claim({values})")
+        async with asyncio.timeout(10):
+            assert len(await other.take(slots=10)) == 10
+        slow.rollback()
+    assert len(await other.take(slots=10)) == 10
