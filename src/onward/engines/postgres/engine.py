@@ -334,7 +334,7 @@ class PostgresEngine:
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.prune(self.schema, term, limit))
+        return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending))
 
     def _tell(self, notice: str) -> None:
         self._ask_sync(lambda: holding.tell(self.schema, notice))

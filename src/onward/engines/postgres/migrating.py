@@ -19,7 +19,7 @@ OLDEST: Final = 140_000
 """PostgreSQL 14: SQL-standard function bodies."""
 
 _LEDGER: Final = """
-create schema if not exists "{schema}";
+create schema if not exists onward;
 create table if not exists onward.migration (
   number     integer     primary key,
   name       text        not null,
@@ -101,7 +101,7 @@ def script(schema: Schema | None = None, shipped: Sequence[Migration] = MIGRATIO
 
 
 def _ledger(schema: Schema) -> str:
-    return schema.put_in(_LEDGER.replace("{schema}", schema.name))
+    return schema.put_in(_LEDGER)
 
 
 def _named(database: Database, schema: Schema) -> str:

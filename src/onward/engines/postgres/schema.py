@@ -13,7 +13,7 @@ DEFAULT: Final = "onward"
 
 _STATEMENTS: Final = Statements("onward.engines.postgres")
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_WRITTEN: Final = re.compile(r"\bonward\.(?=[a-z])")
+_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b|(?<=\bexists )onward\b")
 """In our files the schema has its usual name, so that anybody can paste them into a console."""
 
 
@@ -47,4 +47,4 @@ class Schema:
 
     def put_in(self, text: str) -> str:
         """Put the schema's name into a text of ours."""
-        return text if self.name == DEFAULT else _WRITTEN.sub(f'"{self.name}".', text)
+        return text if self.name == DEFAULT else _WRITTEN.sub(f'"{self.name}"', text)

@@ -17,6 +17,8 @@ _TEND_SHARE: Final = 20
 """Of a leader's time that goes into it, at most one part in so many."""
 _CLOSE_EVERY: Final = 60.0
 """Seconds between looks for lanes to close: a lane that is used now and then should not come and go all the time."""
+_DAYS_EVERY: Final = 600.0
+"""Seconds between looks after the days of the history, which are made three days ahead."""
 
 
 def elect(schema: Schema, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
@@ -50,11 +52,12 @@ def promote(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
 
 
 class Tending:
-    """When the lanes are next to be looked after. In memory: who leads next begins with a look."""
+    """When what is not urgent is next to be looked after. In memory: who leads next begins with a look."""
 
     def __init__(self) -> None:
         self._due = 0.0
         self._closing_due = 0.0
+        self._days_due = 0.0
 
     def is_due(self) -> bool:
         """Say whether it is time for a look."""
@@ -63,6 +66,13 @@ class Tending:
     def closes(self) -> bool:
         """Say whether it is time to close lanes, too."""
         return monotonic() >= self._closing_due
+
+    def is_time_for_days(self) -> bool:
+        """Say whether it is time to look after the days of the history, and count it as done."""
+        is_due = monotonic() >= self._days_due
+        if is_due:
+            self._days_due = monotonic() + _DAYS_EVERY
+        return is_due
 
     def done(self, began: float, *, closed: bool) -> None:
         """Note that a look has been had: the longer it took, the later the next one."""
@@ -94,7 +104,10 @@ def rescue(
     return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 
 
-def prune(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
-    """Remove ended jobs that are no longer kept."""
+def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batch]:
+    """Remove ended jobs that are no longer kept: by whole days where it can be, else one by one."""
+    dropped = 0
+    if tending.is_time_for_days():
+        ((dropped,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
     ((pruned,),) = yield Statement(schema.prune, [schema.now, term.number, term.leader_id, limit])
-    return Batch(changed=pruned, more=pruned >= limit)
+    return Batch(changed=dropped + pruned, more=pruned >= limit)

@@ -1,0 +1,64 @@
+-- History by the day: days that nobody keeps any longer go at once, instead of row by row.
+
+-- Make a part of the history for each of the next days, and drop those that the longest retention no longer keeps; answer how
+-- many jobs went. What has no day of its own is in history_day_other, and goes row by row.
+--
+-- Nobody waits for long behind this: a lock that is not to be had is left for the next time. With the owner's rights, for
+-- a worker may have none to make tables.
+create function onward.keep_days(now bigint, number bigint, leader_id text) returns bigint
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+  set lock_timeout = '200ms'
+  set timezone = 'utc'
+as $$
+#variable_conflict use_column
+declare
+  moment  timestamptz := coalesce(onward.moment(keep_days.now), clock_timestamp());
+  home    text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                    where c.oid = 'onward.history_done'::regclass);
+  longest interval;
+  is_kept boolean;
+  day     date;
+  part    text;
+  gone    bigint;
+  total   bigint := 0;
+begin
+  if not onward.is_leader(moment, keep_days.number, keep_days.leader_id) then return 0; end if;
+
+  for day in select d::date from generate_series(moment::date, moment::date + 3, interval '1 day') d loop
+    part := 'history_day_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass(format('%I.%I', home, part)) is not null;
+    begin
+      execute format('create table %I.%I (like onward.history_done including defaults including constraints)', home, part);
+      execute format('alter table %I.%I enable row level security', home, part);
+      execute format('alter table onward.history_done attach partition %I.%I for values from (%L) to (%L)', home, part,
+                     day::timestamptz, (day + 1)::timestamptz);
+    exception when lock_not_available or check_violation then
+      null;  -- somebody reads, or jobs of that day are in history_day_other already
+    end;
+  end loop;
+
+  -- Queues that were told nothing keep theirs for a week.
+  select greatest(interval '7 days', max(greatest(q.keep_completed, q.keep_cancelled))),
+         coalesce(bool_or(q.keep_completed is null or q.keep_cancelled is null), false)
+    into longest, is_kept from onward.queue q;
+  if is_kept then return 0; end if;
+  for part in
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+     where i.inhparent = 'onward.history_done'::regclass and c.relname ~ '^history_day_\d{8}$'
+       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (moment - longest)::date
+     order by c.relname
+  loop
+    begin
+      execute format('lock table %I.%I in access exclusive mode', home, part);
+      execute format('delete from onward.key k using %I.%I h where k.digest = h.key_digest', home, part);
+      execute format('delete from onward.log l using %I.%I h where l.seq = h.seq', home, part);
+      execute format('select count(*) from %I.%I', home, part) into gone;
+      execute format('drop table %I.%I', home, part);
+      total := total + gone;
+    exception when lock_not_available then
+      exit;
+    end;
+  end loop;
+  return total;
+end $$;

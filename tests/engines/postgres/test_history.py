@@ -1,0 +1,119 @@
+"""History by the day: what nobody keeps any longer goes at once, with its keys and logs (P9)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from onward.engine.values import Retention
+from onward.job import JobRef
+from onward.lifecycle import Bury, Complete, Outcome
+from tests.conformance.cases import BOOM
+from tests.conformance.desk import Desk
+from tests.conformance.postgres_case import PostgresStore
+
+DAY = timedelta(days=1)
+
+
+def parts(store: PostgresStore) -> list[str]:
+    """Name the parts of the history that hold jobs, one for each job."""
+    with psycopg.connect(store.url) as connection:
+        rows = connection.execute(
+            f"select tableoid::regclass::text from {store.schema}.history order by seq"
+        ).fetchall()
+        return [name.rpartition(".")[2] for (name,) in rows]
+
+
+def days(store: PostgresStore) -> list[str]:
+    """Name the days that have a part of their own."""
+    with psycopg.connect(store.url) as connection:
+        rows = connection.execute(
+            "select tablename from pg_tables where schemaname = %s and tablename ~ 'history_day_[0-9]' order by 1",
+            [store.schema],
+        ).fetchall()
+        return [name for (name,) in rows]
+
+
+async def ended(desk: Desk, outcome: Outcome, **fields: object) -> JobRef:
+    ref = await desk.add(**fields)
+    claim = await desk.take_one(ref.queue)
+    await desk.engine.report(claim, lines=["seen"])
+    assert await desk.end(claim, outcome)
+    return ref
+
+
+async def prune_as_new_leader(desk: Desk) -> int:
+    """Prune as somebody who has not looked after the days yet."""
+    return (await Desk(desk.store, await desk.store.connect()).prune()).changed
+
+
+async def test_days_are_made_ahead_and_jobs_end_in_theirs(desk: Desk, store: PostgresStore):  # P9
+    await ended(desk, Complete())
+    await desk.prune()
+    assert days(store) == ["history_day_20300102", "history_day_20300103", "history_day_20300104"]
+    await desk.advance(DAY)
+    await ended(desk, Complete())
+    await ended(desk, Bury(BOOM))
+    await desk.advance(10 * DAY)
+    await ended(desk, Complete())
+    assert parts(store) == ["history_day_other", "history_day_20300102", "history_failed", "history_day_other"]
+
+
+async def test_a_day_that_nobody_keeps_goes_as_a_whole_with_keys_and_logs(desk: Desk, store: PostgresStore):  # P9, O4
+    await desk.prune()
+    old = await ended(desk, Complete(), idempotency_key="k")
+    dead = await ended(desk, Bury(BOOM), idempotency_key="dead")
+    await desk.advance(4 * DAY)
+    await prune_as_new_leader(desk)
+    young = await ended(desk, Complete())
+    await desk.advance(3.5 * DAY)
+    assert await prune_as_new_leader(desk) == 1, "by its age, though others of that day are kept"
+    await desk.advance(DAY)
+    await prune_as_new_leader(desk)
+    assert "history_day_20300101" not in days(store)
+    assert await desk.engine.get(old) is None
+    assert await desk.engine.log_lines(old) == []
+    assert {job.ref for job in await desk.jobs()} == {dead, young}
+    assert (await desk.enqueue(idempotency_key="k")).is_new
+    assert (await desk.enqueue(idempotency_key="dead")).ref == dead
+
+
+async def test_dropping_a_day_counts_its_jobs_and_frees_their_keys(desk: Desk, store: PostgresStore):  # P9, O4
+    await desk.prune()
+    for number in range(3):
+        await ended(desk, Complete(), idempotency_key=f"k{number}")
+    await desk.advance(9 * DAY)
+    assert await prune_as_new_leader(desk) == 3
+    assert days(store)[0] == "history_day_20300103"
+    with psycopg.connect(store.url) as connection:
+        for table in ("history", "key", "log"):
+            assert connection.execute(f"select count(*) from {store.schema}.{table}").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("kept", [timedelta(days=60), None])
+async def test_no_day_goes_that_any_queue_still_keeps(desk: Desk, store: PostgresStore, kept: timedelta | None):  # P9
+    await desk.prune()
+    await desk.set("long", retention=Retention(completed=kept))
+    ref = await ended(desk, Complete(), queue="long")
+    other = await ended(desk, Complete())
+    await desk.advance(30 * DAY)
+    assert await prune_as_new_leader(desk) == 1
+    assert {job.ref for job in await desk.jobs()} == {ref}
+    assert await desk.engine.get(other) is None
+    await desk.advance(40 * DAY)
+    assert await prune_as_new_leader(desk) == (kept is not None)
+
+
+async def test_a_reader_in_the_way_delays_the_drop_and_nobody_else(desk: Desk, store: PostgresStore):  # P9
+    await desk.prune()
+    await ended(desk, Complete())
+    await desk.advance(9 * DAY)
+    with psycopg.connect(store.url) as reader:
+        reader.execute(f"select count(*) from {store.schema}.history")
+        await prune_as_new_leader(desk)
+        assert "history_day_20300101" in days(store)
+        await ended(desk, Complete())
+    await prune_as_new_leader(desk)
+    assert "history_day_20300101" not in days(store)
