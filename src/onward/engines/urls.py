@@ -88,9 +88,15 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
-    ours = {name: value for name, value in asked if name in {"schema", "notify"}}
+    ours = {name: value for name, value in asked if name in {"schema", "notify", "direct"}}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
     notify = ours.get("notify", "on")
     if notify not in {"on", "off"}:
         raise InvalidJob("url", f"notify={notify}", "must be on or off")
-    return PostgresEngine(f"{address}?{rest}", schema=ours.get("schema", DEFAULT), notify=notify == "on", clock=clock)
+    return PostgresEngine(
+        f"{address}?{rest}",
+        schema=ours.get("schema", DEFAULT),
+        notify=notify == "on",
+        direct=ours.get("direct"),
+        clock=clock,
+    )

@@ -22,6 +22,7 @@ from onward.errors import (
 
 _WAIT: Final = 10
 """Seconds until a server that does not answer is given up."""
+_PREPARED_AFTER: Final = 2
 _OURS: Final = {
     "connect_timeout": str(_WAIT),
     "application_name": "onward",
@@ -45,6 +46,8 @@ class Database:
             raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
         self._given = given
         self.conninfo = make_conninfo(**(_OURS | given))
+        self.is_pooled = True
+        """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
 
     def __str__(self) -> str:
         """Name it as errors do: without a password."""
@@ -61,14 +64,26 @@ class Database:
     def connect(self) -> psycopg.Connection[Any]:
         """Open a connection for plain code."""
         with self.translated():
-            return psycopg.Connection.connect(self.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
+            return psycopg.Connection.connect(
+                self.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=self._prepares
+            )
 
     async def aconnect(self) -> psycopg.AsyncConnection[Any]:
         """Open a connection for an event loop."""
         with self.translated():
             return await psycopg.AsyncConnection.connect(
-                self.conninfo, autocommit=True, cursor_factory=psycopg.AsyncRawCursor
+                self.conninfo, autocommit=True, cursor_factory=psycopg.AsyncRawCursor, prepare_threshold=self._prepares
             )
+
+    @property
+    def _prepares(self) -> int | None:
+        """After how many times a statement is prepared; never, where the next one may go to another session."""
+        return None if self.is_pooled else _PREPARED_AFTER
+
+    def find_out(self, connection: psycopg.Connection[Any]) -> None:
+        """Find out whether a pooler stands in between: the session says another name than the connection was given."""
+        ((pid,),) = connection.execute("select pg_backend_pid()").fetchall()
+        self.is_pooled = pid != connection.info.backend_pid
 
     @contextmanager
     def translated(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -59,8 +60,14 @@ from onward.job import Enqueued, Job, JobRef, NewJob
 
 T = TypeVar("T")
 
+log = logging.getLogger("onward.engines.postgres")
+
 CAPABILITIES: Final = Capabilities(engine="PostgreSQL", features=dict.fromkeys(Feature, NATIVE), folds={})
 
+_POOLED: Final = (
+    "a pooler stands before the database, so nobody can be told of new jobs at once and workers look once a second: "
+    "give them another address of it, direct=postgresql://… in the URL"
+)
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 _GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
@@ -75,6 +82,7 @@ class PostgresEngine:
         *,
         schema: str = DEFAULT,
         notify: bool = True,
+        direct: str | None = None,
         connections: int = MOST,
         clock: Clock | None = None,
     ) -> None:
@@ -84,13 +92,15 @@ class PostgresEngine:
             url: where the database is, as libpq reads it.
             schema: where in it the jobs are.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
+            direct: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
             clock: for tests; the database's own unless given.
         """
         self.database = Database(url)
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
-        self._listener = Listener(self.database, self.schema.channel)
+        self._direct = self.database if direct is None else Database(direct)
+        self._listener = Listener(self._direct, self.schema.channel)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._notifies = notify
         self._bell = Bell(self._tell)
@@ -109,13 +119,20 @@ class PostgresEngine:
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date."""
-        await asyncio.to_thread(self._migrate)
+        await asyncio.to_thread(self._open)
         self._connections.open()
 
-    def _migrate(self) -> None:
+    def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
             migrating.migrate(connection, self.schema, self.database)
             (self._identity,) = connection.execute(self.schema.identity).fetchall()
+            self.database.find_out(connection)
+        if self._direct is not self.database:
+            with self._direct.connect() as connection, self._direct.translated():
+                run(self._same_store(), within.on_psycopg(connection))
+                self._direct.find_out(connection)
+        if self._direct.is_pooled:
+            log.info("%s: %s", self._direct, _POOLED)
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -131,6 +148,7 @@ class PostgresEngine:
         with self.database.connect() as connection, self.database.translated():
             schema = migrating.check(connection, self.schema, self.database)
             ((version, synchronous, fsync, now),) = connection.execute(self.schema.facts).fetchall()
+            self.database.find_out(connection)
         if fsync == "off":
             durability = "a crash of the server's machine may lose or corrupt everything (fsync=off)"
         elif synchronous == "off":
@@ -145,6 +163,7 @@ class PostgresEngine:
             schema=schema,
             now=moment_of(self.schema.now or now),
             durability=durability,
+            warnings=(_POOLED,) if self._direct.is_pooled else (),
         )
 
     def schema_script(self) -> str:
@@ -377,6 +396,7 @@ class PostgresEngine:
 
     async def _within(self, connection: object, plan: Plan[T]) -> T:
         """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
+        self._connections.check_open()
         guest = await within.async_guest_of(connection)
         if guest is None:
             return self._within_sync(connection, plan)
@@ -389,6 +409,7 @@ class PostgresEngine:
 
     def _within_sync(self, connection: object, plan: Plan[T]) -> T:
         """Do the same on a connection for plain code."""
+        self._connections.check_open()
         guest = within.guest_of(connection)
         if guest is None:
             raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
@@ -399,7 +420,6 @@ class PostgresEngine:
             return run(plan, guest.execute)
 
     def _same_store(self) -> Plan[None]:
-        self._connections.check_open()
         return within.same_store(self.schema, self._identity, self.database)
 
     def _knows(self, handle: object) -> bool:

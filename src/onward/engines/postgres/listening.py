@@ -1,8 +1,9 @@
 """Hears of changes: one thread with a connection of its own, which only listens.
 
 PostgreSQL tells who listens when a transaction that made work ready has committed. What it tells is a hint: while the
-connection is down, or behind a pooler that does not let anybody listen, workers find jobs by asking now and then.
-Whenever the thread begins to listen, it tells everyone to look: something may have come before.
+connection is down, workers find jobs by asking now and then. Whenever the thread begins to listen, it tells everyone to
+look: something may have come before. Behind a pooler nobody can listen; the thread then tells everyone to look once a
+second.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ log = logging.getLogger("onward.engines.postgres")
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds between attempts to listen again: doubling, and never in step with others."""
+
+_LOOK_EVERY: Final = 1.0
+"""Seconds between looks where nobody can be told."""
 
 EVERYTHING: Final = "*"
 """Told where work is ready in queues that nobody lists."""
@@ -106,6 +110,10 @@ class Listener:
     def _run(self, stop: int) -> None:
         pause = _FIRST_PAUSE
         try:
+            while self._database.is_pooled:
+                self.tell(_ANYTHING)
+                if _is_readable(stop, _LOOK_EVERY):
+                    return
             while True:
                 try:
                     with self._database.connect() as connection:

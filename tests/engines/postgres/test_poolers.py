@@ -1,0 +1,102 @@
+"""Behind PgBouncer in transaction mode: every verb works, and nothing depends on a session.
+
+The whole conformance suite can be run so: ``ONWARD_TEST_POSTGRES`` names a pooler's URL then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import ClaimRequest, Exchange, Settlement
+from onward.engines.postgres.engine import PostgresEngine
+from onward.errors import OnwardError
+from onward.job import Arrival
+from onward.lifecycle import Complete, Retry
+from tests.conformance.cases import BOOM
+from tests.conformance.desk import PAST_LEASE, Desk, new_job, worker_info
+from tests.conformance.postgres_case import PostgresStore, other_database
+from tests.servers.pgbouncer import PgBouncer, program
+from tests.servers.postgres import postgres_url
+
+pytestmark = pytest.mark.skipif(program() is None, reason="there is no pgbouncer here: apt install pgbouncer")
+
+
+@pytest.fixture(scope="module")
+def pooler() -> Iterator[PgBouncer]:
+    pooler = PgBouncer(postgres_url())
+    yield pooler
+    pooler.remove()
+
+
+@pytest.fixture
+async def store(pooler: PgBouncer, tmp_path: Path) -> AsyncIterator[PostgresStore]:
+    """A schema that is reached through the pooler."""
+    store = PostgresStore(tmp_path)
+    store.url = pooler.url
+    yield store
+    await store.close()
+
+
+async def test_a_pooler_is_found_out_and_spoken_of(desk: Desk, store: PostgresStore):
+    info = await desk.engine.check()
+    assert any("pooler" in warning and "direct=" in warning for warning in info.warnings)
+    assert (await PostgresEngine(postgres_url(), schema=store.schema).check()).warnings == ()
+
+
+async def test_every_statement_can_go_to_another_session_each_time(desk: Desk):  # X3
+    """Often enough that a statement which is prepared would have been."""
+    for number in range(12):
+        refs = await desk.add_many(4)
+        keyed = [new_job(idempotency_key=f"k{number}"), new_job(dedupe_key="d"), new_job(idempotency_key=f"k{number}")]
+        answers = await asyncio.gather(*[desk.engine.enqueue(keyed) for _ in range(3)])
+        assert sum(answer.arrival is Arrival.INSERTED for row in answers for answer in row) >= 1
+        claims = await desk.take(slots=3, ahead=1)
+        assert [claim.ref for claim in claims] == refs
+        assert not await desk.engine.start(claims[3:])
+        await desk.beat(*claims)
+        await asyncio.to_thread(desk.engine.heartbeat_sync, worker_info("worker-1"), claims)
+        settlements = (Settlement(claims[0], Complete("1")), Settlement(claims[1], Retry(timedelta(0), BOOM)))
+        request = ClaimRequest(worker_id="worker-1", queues=("default",), slots=50)
+        answer = await desk.engine.exchange(Exchange(settlements=settlements, request=request))
+        assert not answer.lost
+        await desk.end_all([*claims[2:], *answer.claimed.claims], Complete())
+        assert (await desk.promote()).changed == 1
+        (again,) = await desk.take(slots=9)
+        await desk.end(again, Complete())
+        await desk.advance(PAST_LEASE)
+        await desk.rescue()
+        await desk.prune()
+        await desk.set("q", paused=bool(number % 2))
+    assert {job.status for job in await desk.jobs()} == {"completed"}
+
+
+async def test_who_listens_behind_a_pooler_is_told_to_look_all_the_same(desk: Desk):
+    async with aclosing(desk.engine.signals(["*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
+        await anext(signals)
+        await desk.add()
+        await anext(signals)
+
+
+async def test_a_direct_address_lets_workers_be_told_at_once(desk: Desk, store: PostgresStore):
+    engine = ObservedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, direct=postgres_url()))
+    await engine.open()
+    assert (await engine.check()).warnings == ()
+    async with aclosing(engine.signals(["mail/*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
+        await anext(signals)  # it listens
+        await desk.add(queue="other")
+        await desk.add(queue="mail/x")
+        await anext(signals)
+    await engine.close()
+
+
+async def test_a_direct_address_that_leads_elsewhere_is_refused(desk: Desk, store: PostgresStore):
+    engine = PostgresEngine(store.url, schema=store.schema, direct=other_database(postgres_url()))
+    with pytest.raises(OnwardError, match="the jobs are in"):
+        await engine.open()
