@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+SERVERS := .venv/.servers
 # Each pytest process may itself start worker processes: more of these than four gains nothing.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
@@ -12,10 +13,10 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-test: $(READY) ## Run the tests
+test: $(READY) $(SERVERS) ## Run the tests
 	$(PYTEST)
 
-check: $(READY) ## Do what CI does: lint, format, types, import rules, tests
+check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules, tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -47,4 +48,12 @@ $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
 		|| { echo "$(PYTHON) cannot make a virtualenv here; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+# The one server that no package registry of Python's or Node's has.
+$(SERVERS): $(READY)
+	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer > /dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && export DEBIAN_FRONTEND=noninteractive \
+			&& apt-get update -qq > /dev/null && apt-get install -y -qq pgbouncer > /dev/null; } \
+		|| echo "pgbouncer is not here and cannot be installed by this user: its tests are left out (apt install pgbouncer)"
 	@touch $@
