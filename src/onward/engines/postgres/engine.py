@@ -40,6 +40,7 @@ from onward.engine.values import (
 from onward.engines.postgres import (
     claiming,
     enqueueing,
+    examining,
     holding,
     migrating,
     operating,
@@ -147,23 +148,17 @@ class PostgresEngine:
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
             schema = migrating.check(connection, self.schema, self.database)
-            ((version, synchronous, fsync, now),) = connection.execute(self.schema.facts).fetchall()
+            facts, warnings = run(examining.examine(self.schema), within.on_psycopg(connection))
             self.database.find_out(connection)
-        if fsync == "off":
-            durability = "a crash of the server's machine may lose or corrupt everything (fsync=off)"
-        elif synchronous == "off":
-            durability = (
-                "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
-            )
-        else:
-            durability = f"every acknowledged job survives a crash of the server (synchronous_commit={synchronous})"
+        if self._direct.is_pooled:
+            warnings.append(_POOLED)
         return EngineInfo(
             engine="PostgreSQL",
-            server=f"PostgreSQL {version}",
+            server=f"PostgreSQL {facts.version}",
             schema=schema,
-            now=moment_of(self.schema.now or now),
-            durability=durability,
-            warnings=(_POOLED,) if self._direct.is_pooled else (),
+            now=moment_of(self.schema.now or facts.now),
+            durability=facts.durability,
+            warnings=tuple(warnings),
         )
 
     def schema_script(self) -> str:
