@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import psycopg
 import pytest
 
-from onward.engine.values import Retention
+from onward.engine.values import Claim, Retention, Settlement
 from onward.job import JobRef
-from onward.lifecycle import Bury, Complete, Outcome
+from onward.lifecycle import Bury, Complete, Outcome, State
 from tests.conformance.cases import BOOM
 from tests.conformance.desk import Desk
 from tests.conformance.postgres_case import PostgresStore
+from tests.conformance.processes import eventually
 
 DAY = timedelta(days=1)
 
@@ -27,10 +29,10 @@ def parts(store: PostgresStore) -> list[str]:
 
 
 def days(store: PostgresStore) -> list[str]:
-    """Name the days that have a part of their own."""
+    """Name the days, by the test's clock, that have a part of their own; those of the real one come with the schema."""
     with psycopg.connect(store.url) as connection:
         rows = connection.execute(
-            "select tablename from pg_tables where schemaname = %s and tablename ~ 'history_day_[0-9]' order by 1",
+            "select tablename from pg_tables where schemaname = %s and tablename ~ 'history_day_203' order by 1",
             [store.schema],
         ).fetchall()
         return [name for (name,) in rows]
@@ -104,6 +106,31 @@ async def test_no_day_goes_that_any_queue_still_keeps(desk: Desk, store: Postgre
     assert await desk.engine.get(other) is None
     await desk.advance(40 * DAY)
     assert await prune_as_new_leader(desk) == (kept is not None)
+
+
+async def test_a_job_that_ends_while_its_day_is_being_made_ends_all_the_same(desk: Desk, store: PostgresStore):  # X3
+    refs = await desk.add_many(2)
+    claims = await desk.take(slots=2)
+    with psycopg.connect(store.url) as maker:
+        maker.execute(f"select {store.schema}.make_days('2030-01-01 12:00+00')")
+        first = asyncio.ensure_future(desk.end(claims[0], Complete()))
+        second = asyncio.ensure_future(asyncio.to_thread(settle_sync, desk, claims[1]))
+
+        async def both_wait() -> bool | None:
+            waiting = "select count(*) >= 2 from pg_stat_activity where wait_event_type = 'Lock' and query ~ %s"
+            with psycopg.connect(store.url) as looker:
+                return looker.execute(waiting, [f"{store.schema}.*settle"]).fetchone() == (True,) or None
+
+        await eventually(both_wait)
+        maker.commit()
+    assert await first
+    assert await second
+    assert parts(store) == ["history_day_20300101"] * 2
+    assert [await desk.state(ref) for ref in refs] == [State.COMPLETED] * 2
+
+
+def settle_sync(desk: Desk, claim: Claim) -> bool:
+    return not desk.engine.settle_sync([Settlement(claim, Complete())])
 
 
 async def test_a_reader_in_the_way_delays_the_drop_and_nobody_else(desk: Desk, store: PostgresStore):  # P9

@@ -1,10 +1,38 @@
 -- History by the day: days that nobody keeps any longer go at once, instead of row by row.
 
--- Make a part of the history for each of the next days, and drop those that the longest retention no longer keeps; answer how
--- many jobs went. What has no day of its own is in history_day_other, and goes row by row.
+-- Make a part of the history for a day and each of the next three.
 --
--- Nobody waits for long behind this: a lock that is not to be had is left for the next time. With the owner's rights, for
--- a worker may have none to make tables.
+-- Made ahead, because a job that ends while its own day is being made would have to be written again. Nobody waits for long
+-- behind this: a lock that is not to be had is left for the next time.
+create function onward.make_days(moment timestamptz) returns void
+  language plpgsql
+  set lock_timeout = '200ms'
+  set timezone = 'utc'
+as $$
+declare
+  home text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                 where c.oid = 'onward.history_done'::regclass);
+  day  date;
+  part text;
+begin
+  for day in select d::date from generate_series(moment::date, moment::date + 3, interval '1 day') d loop
+    part := 'history_day_' || to_char(day, 'YYYYMMDD');
+    continue when to_regclass(format('%I.%I', home, part)) is not null;
+    begin
+      execute format('create table %I.%I (like onward.history_done including defaults including constraints)', home, part);
+      execute format('alter table %I.%I enable row level security', home, part);
+      execute format('alter table onward.history_done attach partition %I.%I for values from (%L) to (%L)', home, part,
+                     day::timestamptz, (day + 1)::timestamptz);
+    exception when lock_not_available or check_violation then
+      null;  -- somebody reads, or jobs of that day are in history_day_other already
+    end;
+  end loop;
+end $$;
+
+select onward.make_days(clock_timestamp());
+
+-- Make days ahead, and drop those that the longest retention no longer keeps; answer how many jobs went. What has no day of
+-- its own is in history_day_other, and goes row by row. With the owner's rights, for a worker may have none to make tables.
 create function onward.keep_days(now bigint, number bigint, leader_id text) returns bigint
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -18,25 +46,12 @@ declare
                     where c.oid = 'onward.history_done'::regclass);
   longest interval;
   is_kept boolean;
-  day     date;
   part    text;
   gone    bigint;
   total   bigint := 0;
 begin
   if not onward.is_leader(moment, keep_days.number, keep_days.leader_id) then return 0; end if;
-
-  for day in select d::date from generate_series(moment::date, moment::date + 3, interval '1 day') d loop
-    part := 'history_day_' || to_char(day, 'YYYYMMDD');
-    continue when to_regclass(format('%I.%I', home, part)) is not null;
-    begin
-      execute format('create table %I.%I (like onward.history_done including defaults including constraints)', home, part);
-      execute format('alter table %I.%I enable row level security', home, part);
-      execute format('alter table onward.history_done attach partition %I.%I for values from (%L) to (%L)', home, part,
-                     day::timestamptz, (day + 1)::timestamptz);
-    exception when lock_not_available or check_violation then
-      null;  -- somebody reads, or jobs of that day are in history_day_other already
-    end;
-  end loop;
+  perform onward.make_days(moment);
 
   -- Queues that were told nothing keep theirs for a week.
   select greatest(interval '7 days', max(greatest(q.keep_completed, q.keep_cancelled))),
