@@ -9,9 +9,9 @@ import pytest
 
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.examining import INDEXES, Facts, Pin, _pinned, _wrong, examine
-from onward.engines.postgres.plans import run
 from onward.engines.postgres.schema import Schema
-from onward.engines.postgres.within import on_psycopg
+from onward.postgresql.plans import run
+from onward.postgresql.within import on_psycopg
 from tests.conformance.desk import Desk
 from tests.conformance.postgres_case import PostgresStore
 

@@ -10,9 +10,9 @@ import pytest
 
 from onward.engine.observed import ObservedEngine
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.plans import Plan, Statement
 from onward.job import JobRef
 from onward.lifecycle import Complete, Release
+from onward.postgresql.plans import Plan, Statement
 from tests.conformance.desk import PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
 

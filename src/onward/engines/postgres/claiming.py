@@ -8,10 +8,10 @@ from operator import itemgetter
 
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims, Token
-from onward.engines.postgres.plans import Plan, Row, Statement
 from onward.engines.postgres.rows import backoff_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
+from onward.postgresql.plans import Plan, Row, Statement
 
 
 @dataclass(slots=True)

@@ -48,17 +48,17 @@ from onward.engines.postgres import (
     reading,
     settling,
     stewarding,
-    within,
 )
-from onward.engines.postgres.connections import MOST, Connections
-from onward.engines.postgres.database import Database
-from onward.engines.postgres.gathering import MOST_TOGETHER, Gathering
-from onward.engines.postgres.listening import EVERYTHING, Listener
 from onward.engines.postgres.notifying import Bell
-from onward.engines.postgres.plans import Plan, arun, run
-from onward.engines.postgres.schema import DEFAULT, Schema
+from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.postgresql import within
+from onward.postgresql.connections import MOST, Connections
+from onward.postgresql.database import Database
+from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.listening import EVERYTHING, Listener
+from onward.postgresql.plans import Plan, arun, run
 
 T = TypeVar("T")
 
@@ -416,7 +416,7 @@ class PostgresEngine:
             return run(plan, guest.execute)
 
     def _same_store(self) -> Plan[None]:
-        return within.same_store(self.schema, self._identity, self.database)
+        return same_store(self.schema, self._identity, self.database)
 
     def _knows(self, handle: object) -> bool:
         try:

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from onward.clock import micros_of
-from onward.engines.postgres.plans import Plan, Statement
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.ids import new_ids
 from onward.job import Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
+from onward.postgresql.plans import Plan, Statement
 
 _NOTHING: Final = timedelta(0)
 

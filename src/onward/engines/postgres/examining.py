@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 
 from onward.clock import MICROSECOND
-from onward.engines.postgres.plans import Plan, Row, Statement
 from onward.engines.postgres.schema import Schema
+from onward.postgresql.plans import Plan, Row, Statement
 
 LONG: Final = timedelta(minutes=5)
 """How long a transaction may be open before it is worth a word."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.engine.values import Claim, Pulse, WorkerInfo
-from onward.engines.postgres.plans import Plan, Statement
 from onward.engines.postgres.schema import Schema
+from onward.postgresql.plans import Plan, Statement
 from onward.rules import MAX_LOG_LINES
 
 

@@ -9,9 +9,9 @@ import psycopg
 
 from onward.engine import migrations
 from onward.engine.migrations import Migration
-from onward.engines.postgres.database import Database
 from onward.engines.postgres.schema import Schema
 from onward.errors import SchemaTooOld, StoreUnavailable
+from onward.postgresql.database import Database
 
 MIGRATIONS: Final = migrations.load("onward.engines.postgres")
 

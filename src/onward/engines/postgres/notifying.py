@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from onward.engines.postgres import forking
-from onward.engines.postgres.listening import EVERYTHING
 from onward.errors import OnwardError
+from onward.postgresql import forking
+from onward.postgresql.listening import EVERYTHING
 
 log = logging.getLogger("onward.engines.postgres")
 

@@ -12,12 +12,12 @@ from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
 from onward.engines.postgres import reading
 from onward.engines.postgres.filters import Condition, together
-from onward.engines.postgres.plans import Plan, Row, Statement
 from onward.engines.postgres.rows import micros
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
+from onward.postgresql.plans import Plan, Row, Statement
 
 
 def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[list[Changed]]:

@@ -8,12 +8,12 @@ from typing import Final
 from onward.clock import moment_of
 from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, WorkerInfo
 from onward.engines.postgres.filters import Condition, is_id, together
-from onward.engines.postgres.plans import Plan, Statement
 from onward.engines.postgres.rows import job_of, moment, queue_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, State
+from onward.postgresql.plans import Plan, Statement
 
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""

@@ -11,9 +11,9 @@ import msgspec
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import QueueInfo, QueueSettings, Rate, Retention
-from onward.engines.postgres.plans import Row
 from onward.job import FailedAttempt, Job
 from onward.lifecycle import Failure, State
+from onward.postgresql.plans import Row
 
 _backoff_decoder = msgspec.json.Decoder(Backoff)
 _errors_decoder = msgspec.json.Decoder(tuple[FailedAttempt, ...])

@@ -7,7 +7,8 @@ from typing import Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
-from onward.errors import InvalidJob
+from onward.errors import InvalidJob, SchemaTooOld
+from onward.postgresql.plans import Plan, Statement
 
 DEFAULT: Final = "onward"
 
@@ -48,3 +49,15 @@ class Schema:
     def put_in(self, text: str) -> str:
         """Put the schema's name into a text of ours."""
         return text if self.name == DEFAULT else _WRITTEN.sub(f'"{self.name}"', text)
+
+
+def same_store(schema: Schema, identity: tuple[str, str], store: object) -> Plan[None]:
+    """Refuse a connection that leads elsewhere, before anything is written there."""
+    # Asked in two steps: a statement that fails would spoil the caller's transaction.
+    ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema.name}".identity'])
+    if not is_there:
+        message = f"there is no schema {schema.name} where this connection leads to; the jobs are in {store}"
+        raise SchemaTooOld(message)
+    (theirs,) = yield Statement(schema.identity)
+    if tuple(theirs) != identity:
+        raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")

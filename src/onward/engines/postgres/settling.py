@@ -8,10 +8,10 @@ from typing import Any, assert_never
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
 from onward.engines.postgres.claiming import Round, claim, read_answer
-from onward.engines.postgres.plans import Plan, Row, Statement
 from onward.engines.postgres.rows import failure_text, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
+from onward.postgresql.plans import Plan, Row, Statement
 
 
 def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:

@@ -8,8 +8,8 @@ from typing import Final
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
-from onward.engines.postgres.plans import Plan, Statement
 from onward.engines.postgres.schema import Schema
+from onward.postgresql.plans import Plan, Statement
 
 _TEND_EVERY: Final = 1.0
 """Seconds between looks after the lanes: how long a job may wait that came to light where nobody looked."""

@@ -21,12 +21,12 @@ import psycopg
 from psycopg import sql
 
 from onward.engine.values import Signal, SignalKind
-from onward.engines.postgres import forking
-from onward.engines.postgres.database import Database
 from onward.errors import StoreUnavailable
+from onward.postgresql import forking
+from onward.postgresql.database import Database
 from onward.rules import matches
 
-log = logging.getLogger("onward.engines.postgres")
+log = logging.getLogger("onward.postgresql")
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0

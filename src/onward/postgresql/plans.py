@@ -1,7 +1,7 @@
 """One logic for every kind of connection: a plan yields statements and is sent their rows.
 
 :func:`run` drives a plan on a plain connection, :func:`arun` on an asynchronous one, and the caller's own transaction
-is just another connection (:mod:`onward.engines.postgres.within`).
+is just another connection (:mod:`onward.postgresql.within`).
 """
 
 from __future__ import annotations

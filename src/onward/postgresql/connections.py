@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from onward.engines.postgres import forking
-from onward.engines.postgres.database import Database
 from onward.errors import StoreUnavailable
+from onward.postgresql import forking
+from onward.postgresql.database import Database
 
 MOST: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""

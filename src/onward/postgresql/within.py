@@ -20,9 +20,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from onward.engines.postgres.plans import AsyncExecute, Execute, Plan, Row, Statement
-from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidJob
+from onward.postgresql.plans import AsyncExecute, Execute, Row, Statement
 
 KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
 
@@ -79,18 +78,6 @@ async def async_guest_of(connection: object) -> AsyncGuest | None:
         if isinstance(connection, sqlalchemy.AsyncConnection):
             return AsyncGuest(_driver_of(connection.sync_connection), _on_async_sqlalchemy(connection), nullcontext())
     return None
-
-
-def same_store(schema: Schema, identity: tuple[str, str], store: object) -> Plan[None]:
-    """Refuse a connection that leads elsewhere, before anything is written there."""
-    # Asked in two steps: a statement that fails would spoil the caller's transaction.
-    ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema.name}".identity'])
-    if not is_there:
-        message = f"there is no schema {schema.name} where this connection leads to; the jobs are in {store}"
-        raise SchemaTooOld(message)
-    (theirs,) = yield Statement(schema.identity)
-    if tuple(theirs) != identity:
-        raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")
 
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
