@@ -42,13 +42,13 @@ _PLAIN = frozenset({bool, type(None)})
 # Jobs -----------------------------------------------------------------------------------------------------------------
 
 
-def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD) -> NewJob:
+def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = False) -> NewJob:
     """Refuse a job that breaks a rule, naming the field, the value and the rule; else hand it back."""
     if not isinstance(job.type, str) or not job.type.strip():
         raise InvalidJob("type", job.type, "must be a non-empty string")
     check_text("type", job.type)
     if job.queue != "default":
-        check_queue_name(job.queue)
+        check_queue_name(job.queue, foreign=foreign)
     if job.priority != 0:
         check_priority(job.priority)
     if job.max_attempts is not None:
@@ -151,8 +151,15 @@ def check_text(field: str, text: str) -> str:
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 
-def check_queue_name(name: str) -> str:
-    """Refuse a queue name that is no path of ``[a-z0-9_.-]+`` joined by ``/`` (X5)."""
+def check_queue_name(name: str, *, foreign: bool = False) -> str:
+    """Refuse a queue name that is no path of ``[a-z0-9_.-]+`` joined by ``/`` (X5).
+
+    A ``foreign`` store has queues that others have named: there any text may be one, and the engine says which is.
+    """
+    if foreign:
+        if not isinstance(name, str) or not name:
+            raise InvalidJob("queue", name, "must be a non-empty string")
+        return check_text("queue", name)
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidJob("queue", name, "must be lower-case letters, digits, '_', '.', '-', in parts joined by '/'")
     if len(name) > MAX_QUEUE_NAME:
@@ -160,10 +167,12 @@ def check_queue_name(name: str) -> str:
     return name
 
 
-def check_pattern(pattern: str) -> str:
+def check_pattern(pattern: str, *, foreign: bool = False) -> str:
     """Refuse what is neither a queue name, nor a path ending in ``/*``, nor ``*`` for all."""
     if pattern == "*":
         return pattern
+    if foreign:
+        return check_queue_name(pattern, foreign=True)
     stem = pattern.removesuffix("/*") if isinstance(pattern, str) else pattern
     if not isinstance(stem, str) or not _QUEUE_NAME.fullmatch(stem):
         raise InvalidJob("queues", pattern, "must be a queue name, a path ending in '/*' (mail/*), or '*'")

@@ -23,6 +23,7 @@ from onward.arguments import Arguments
 from onward.backoff import Backoff
 from onward.context import JobContext
 from onward.control import as_duration
+from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
 from onward.job import NewJob
@@ -61,7 +62,6 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
-        check_queue_template(self.queue)
         rules.check_priority(self.priority)
         if self.max_attempts is not None:
             rules.check_at_least("max_attempts", self.max_attempts, 1)
@@ -99,6 +99,11 @@ class Sender(Protocol):
 
     max_payload: int
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        ...
+
     async def send(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Enqueue jobs of a task."""
         ...
@@ -125,6 +130,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._using = JobOptions()
         self._template: NewJob | None = None
+        self._check_queue(options.queue)
         self._check_function()
         update_wrapper(cast("Callable[..., Any]", self), function)
 
@@ -138,6 +144,9 @@ class Task(Generic[P, R]):
         if self.is_async and self.options.executor != "auto":
             rule = "is for plain functions: an `async def` runs on the event loop"
             raise InvalidJob("executor", self.options.executor, rule)
+
+    def _check_queue(self, queue: str) -> None:
+        check_queue_template(queue, foreign=self._app.capabilities.foreign_names)
 
     # Making jobs
 
@@ -188,7 +197,7 @@ class Task(Generic[P, R]):
             "within": within,
         }
         if isinstance(queue, str):
-            check_queue_template(queue)
+            self._check_queue(queue)
         changes = {name: value for name, value in given.items() if value is not UNSET}
         return self._copy(msgspec.structs.replace(self._using, **changes))
 
@@ -251,7 +260,7 @@ class Task(Generic[P, R]):
         dedupe = _or(using.dedupe, options.dedupe)
         self._template = NewJob(
             type=self.name,
-            queue=fill_queue(_or(using.queue, options.queue), org_id),
+            queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._app.capabilities.foreign_names),
             org_id=org_id,
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),
@@ -317,19 +326,19 @@ class PlainTask(Task[P, R]):
         return value
 
 
-def check_queue_template(queue: str) -> str:
+def check_queue_template(queue: str, *, foreign: bool = False) -> str:
     """Refuse a queue that is neither a name nor a name with ``{org_id}`` in it."""
     if isinstance(queue, str) and ("{" in queue or "}" in queue):
         bare = queue.replace(_ORG, "x")
         if "{" in bare or "}" in bare:
             raise InvalidJob("queue", queue, "may have {org_id} in it, and nothing else in braces")
-        rules.check_queue_name(bare)
+        rules.check_queue_name(bare, foreign=foreign)
     else:
-        rules.check_queue_name(queue)
+        rules.check_queue_name(queue, foreign=foreign)
     return queue
 
 
-def fill_queue(queue: str, org_id: str | None) -> str:
+def fill_queue(queue: str, org_id: str | None, *, foreign: bool = False) -> str:
     """Put the organisation into a queue's name."""
     if _ORG not in queue:
         return queue
@@ -338,7 +347,7 @@ def fill_queue(queue: str, org_id: str | None) -> str:
     try:
         # One part of the path and no more: an organisation must not name its way into another one's queues.
         rules.check_queue_name(org_id.replace("/", "?"))
-        return rules.check_queue_name(queue.replace(_ORG, org_id))
+        return rules.check_queue_name(queue.replace(_ORG, org_id), foreign=foreign)
     except InvalidJob as error:
         raise InvalidJob("org_id", org_id, f"cannot be part of the queue {queue}, which {error.rule}") from None
 

@@ -392,3 +392,11 @@ def test_typed_values_are_written_as_plain_json():
 def test_a_payload_that_is_no_json_is_refused(text: str):  # B4
     with pytest.raises(InvalidJob, match=r"^payload = .*: must be JSON text"):
         rules.check_job(NewJob(type="t", payload=text))
+
+
+def test_a_name_that_others_gave_is_taken_as_it_is():  # X5
+    assert rules.check_queue_name("Mail Queue:é", foreign=True) == "Mail Queue:é"
+    assert rules.check_pattern("Mail Queue:é", foreign=True) == "Mail Queue:é"
+    for wrong in ("", None, "a\0b", "\ud800"):
+        with pytest.raises(InvalidJob, match="queue"):
+            rules.check_queue_name(wrong, foreign=True)  # type: ignore[arg-type]

@@ -20,7 +20,6 @@ from onward.engine.values import ClaimRequest, QueueChange
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import State
-from onward.worker.options import WorkerOptions
 from tests.worker.conftest import Meddler
 from tests.worker.stage import eventually
 
@@ -384,9 +383,9 @@ async def test_plain_functions_run_beside_the_loop(app: App):
         ("processes", {"processes": 0}),
     ],
 )
-def test_settings_that_cannot_work_are_refused_by_name(field: str, options: dict[str, object]):
+async def test_settings_that_cannot_work_are_refused_by_name(app: App, field: str, options: dict[str, object]):
     with pytest.raises(InvalidJob) as refusal:
-        WorkerOptions(**options)  # type: ignore[arg-type]
+        app.worker(**options)
     assert refusal.value.field == field
 
 

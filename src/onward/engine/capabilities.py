@@ -89,6 +89,8 @@ class Capabilities:
     features: Mapping[Feature, Support]
     folds: Mapping[State, State]
     """States that this engine cannot tell apart from another, and which it shows instead (O1)."""
+    foreign_names: bool = False
+    """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
 
     def __post_init__(self) -> None:
         """Leave no feature unsaid: between native and absent there is nothing."""

@@ -72,6 +72,7 @@ class ObservedEngine:
         self.observer = observer
         self._max_payload = max_payload
         self._keeps_results = engine.capabilities.has(Feature.RESULTS)
+        self._foreign = engine.capabilities.foreign_names
 
     @property
     def capabilities(self) -> Capabilities:
@@ -144,7 +145,7 @@ class ObservedEngine:
         if within is not None:
             require(Feature.TRANSACTIONS)
         for job in jobs:
-            rules.check_job(job, max_payload=self._max_payload)
+            rules.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
             if job.priority:
                 require(Feature.PRIORITY)
             if job.delay or job.run_at is not None:
@@ -204,7 +205,7 @@ class ObservedEngine:
         rules.check_at_least("soon", request.soon, 0)
         rules.check_at_least("ahead", request.ahead, 0)
         for pattern in request.queues:
-            rules.check_pattern(pattern)
+            rules.check_pattern(pattern, foreign=self._foreign)
             if pattern.endswith("*"):
                 self.capabilities.require(Feature.PATTERNS)
         if request.ahead:
@@ -247,7 +248,7 @@ class ObservedEngine:
         """See the contract."""
         self.capabilities.require(Feature.PUSH)
         for pattern in queues:
-            rules.check_pattern(pattern)
+            rules.check_pattern(pattern, foreign=self._foreign)
         return self.inner.signals(queues)
 
     # Read
@@ -276,7 +277,7 @@ class ObservedEngine:
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        rules.check_pattern(pattern)
+        rules.check_pattern(pattern, foreign=self._foreign)
         with self._observed("queues"):
             return await self.inner.queues(pattern)
 
@@ -293,7 +294,7 @@ class ObservedEngine:
 
     def _check_filter(self, which: JobFilter) -> None:
         for pattern in which.queues or ():
-            rules.check_pattern(pattern)
+            rules.check_pattern(pattern, foreign=self._foreign)
         if which.states is not None and State.CANCELLED in which.states:
             self.capabilities.require(Feature.CANCELLED_STATE)
         if which.org_id is not None:
@@ -348,7 +349,7 @@ class ObservedEngine:
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        rules.check_queue_name(queue)
+        rules.check_queue_name(queue, foreign=self._foreign)
         self._check_change(change)
         with self._observed("configure"):
             return await self.inner.configure(queue, change)

@@ -48,9 +48,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for pattern, concurrency in self.shares:
-            for queue in pattern:
-                rules.check_pattern(queue)
+        for _, concurrency in self.shares:
             rules.check_at_least("concurrency", concurrency, 1)
         for name in ("lease", "poll", "leader_lease"):
             if getattr(self, name) <= timedelta(0):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from onward import rules
 from onward.context import Middleware
 from onward.engine.observed import ObservedEngine
 from onward.task import Task
@@ -42,6 +43,9 @@ class Worker:
         **more: Any,
     ) -> None:
         self.options = replace(options or WorkerOptions(), **more)
+        for patterns, _ in self.options.shares:
+            for pattern in patterns:
+                rules.check_pattern(pattern, foreign=engine.capabilities.foreign_names)
         self._engine = engine
         self._tasks = tasks
         self._middleware = tuple(middleware)
