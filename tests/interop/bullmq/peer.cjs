@@ -1,0 +1,186 @@
+// A BullMQ client of Node that does what it is told: one JSON object a line on stdin, one for each on stdout.
+//
+//   {"no": 1, "do": "make", "handle": "q", "kind": "Queue", "queue": "mail", "options": {…}}
+//   {"no": 2, "do": "call", "handle": "q", "method": "add", "args": ["welcome", {"n": 1}, {"attempts": 3}]}
+//   {"no": 2, "answer": {"id": "1", "name": "welcome", …}}      or      {"no": 2, "error": "…", "kind": "TypeError"}
+//
+// Between the answers come notices: {"notice": "started", …} when a handler starts, {"notice": "event", …} for what a
+// QueueEvents has heard, {"notice": "error", …} for what a worker could not cope with.
+//
+// A worker made by "work" does what the job's data says in "steps"; see STEPS. Jobs can be taken by hand as well
+// ("take", then "held"), each step one script of BullMQ's own, and the clock can be set ("clock"): so that the same
+// can be done twice, by two clients, at the same millisecond.
+'use strict';
+const fs = require('node:fs');
+const readline = require('node:readline');
+
+const RealDate = Date;
+let fixed = null;
+globalThis.Date = class extends RealDate {
+  constructor(...given) {
+    if (given.length) super(...given);
+    else super(Date.now());
+  }
+  static now() {
+    return fixed ?? RealDate.now();
+  }
+};
+
+const bullmq = require('bullmq');
+const connection = { ...JSON.parse(process.env.PEER_CONNECTION), maxRetriesPerRequest: null };
+const made = new Map(); // handle -> Queue, Worker, …
+const taken = new Map(); // "handle/id" -> a job taken by hand
+
+const say = (line) => process.stdout.write(JSON.stringify(line) + '\n');
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+const FIELDS = [
+  'id', 'name', 'queueName', 'data', 'opts', 'progress', 'returnvalue', 'failedReason', 'stacktrace', 'attemptsMade',
+  'attemptsStarted', 'stalledCounter', 'delay', 'priority', 'timestamp', 'processedOn', 'finishedOn', 'parentKey',
+  'repeatJobKey', 'deduplicationId', 'processedBy',
+];
+
+function plain(value) {
+  if (value instanceof bullmq.Job) return Object.fromEntries(FIELDS.map((field) => [field, plain(value[field])]));
+  if (Array.isArray(value)) return value.map(plain);
+  if (value instanceof Map) return Object.fromEntries(value);
+  if (value && typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype) {
+    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, plain(inner)]));
+  }
+  if (value === undefined || typeof value === 'function') return null;
+  return value;
+}
+
+// What a handler can be asked to do, by {"steps": [["progress", 50], ["return", 1]]} in the job's data. The first that
+// gives a value ends the job with it.
+const STEPS = {
+  return: async (job, token, value) => ({ value }),
+  twice: async (job) => ({ value: { twice: 2 * job.data.n } }),
+  children: async (job) => ({ value: await job.getChildrenValues() }),
+  ignored: async (job) => ({ value: await job.getIgnoredChildrenFailures() }),
+  throw: async (job, token, message) => { throw new Error(message); },
+  unrecoverable: async (job, token, message) => { throw new bullmq.UnrecoverableError(message); },
+  failUntil: async (job, token, attempt) => { if (job.attemptsMade + 1 < attempt) throw new Error('not yet'); },
+  progress: async (job, token, value) => { await job.updateProgress(value); },
+  log: async (job, token, line) => { await job.log(line); },
+  sleep: async (job, token, ms) => { await sleep(ms); },
+  delayOnce: async (job, token, ms) => {
+    if (job.attemptsStarted > 1) return;
+    await job.moveToDelayed(Date.now() + ms, token);
+    throw new bullmq.DelayedError();
+  },
+  forever: async () => { await new Promise(() => {}); },
+  // Written with the handler still running: a run that counts is a run whose line is on the disk.
+  ledger: async (job, token, path) => { fs.appendFileSync(path, `node ${process.pid} ${job.id} ${job.data.n}\n`); },
+};
+
+async function handle(job, token) {
+  say({ notice: 'started', queue: job.queueName, id: job.id, name: job.name, attempt: job.attemptsMade + 1 });
+  for (const [name, argument] of job.data?.steps ?? [['return', { by: 'node' }]]) {
+    const given = await STEPS[name](job, token, argument);
+    if (given) return given.value;
+  }
+  return null;
+}
+
+const EVENTS = [
+  'added', 'active', 'cleaned', 'completed', 'deduplicated', 'delayed', 'drained', 'duplicated', 'failed', 'paused',
+  'progress', 'removed', 'resumed', 'retries-exhausted', 'stalled', 'waiting', 'waiting-children',
+];
+
+const COMMANDS = {
+  async make({ handle: name, kind, queue, options }) {
+    const all = { connection, ...options };
+    let thing;
+    if (kind === 'FlowProducer') thing = new bullmq.FlowProducer(all);
+    else if (kind === 'Worker') thing = new bullmq.Worker(queue, null, { autorun: false, ...all });
+    else thing = new bullmq[kind](queue, all);
+    thing.on('error', (error) => say({ notice: 'error', handle: name, error: error.message }));
+    if (kind === 'QueueEvents') {
+      for (const event of EVENTS) {
+        thing.on(event, (said, eventId) => say({ notice: 'event', handle: name, event, said, eventId }));
+      }
+    }
+    made.set(name, thing);
+    await thing.waitUntilReady?.();
+    return null;
+  },
+  async work({ handle: name, queue, options }) {
+    const worker = new bullmq.Worker(queue, handle, { connection, ...options });
+    worker.on('error', (error) => say({ notice: 'error', handle: name, error: error.message }));
+    worker.on('completed', (job) => say({ notice: 'completed', queue, id: job.id }));
+    worker.on('failed', (job, error) => say({ notice: 'failed', queue, id: job?.id, error: error.message }));
+    made.set(name, worker);
+    await worker.waitUntilReady();
+    return null;
+  },
+  async call({ handle: name, method, args }) {
+    return made.get(name)[method](...(args ?? []));
+  },
+  async job({ handle: name, id, method, args }) {
+    const job = await bullmq.Job.fromId(made.get(name), id);
+    if (!job || !method) return job;
+    return job[method](...(args ?? []));
+  },
+  async finished({ handle: name, events, id, within }) {
+    const job = await bullmq.Job.fromId(made.get(name), id);
+    return job.waitUntilFinished(made.get(events), within);
+  },
+  async take({ handle: name, token }) {
+    const worker = made.get(name);
+    worker.limitUntil = 0; // what it remembers of a limit is its own; the store says whether there is one
+    const job = await worker.getNextJob(token, { block: false });
+    if (job) taken.set(`${name}/${job.id}`, job);
+    return job;
+  },
+  async held({ handle: name, id, method, args }) {
+    const said = await taken.get(`${name}/${id}`)[method](...(args ?? []));
+    return said;
+  },
+  async fail({ handle: name, id, token, message, unrecoverable, stack, fetch }) {
+    const error = unrecoverable ? new bullmq.UnrecoverableError(message) : new Error(message);
+    if (stack !== undefined) error.stack = stack;
+    return taken.get(`${name}/${id}`).moveToFailed(error, token, fetch ?? false);
+  },
+  // Finish and fetch as a worker does; what comes is held like what was taken.
+  async finish({ handle: name, id, token, value }) {
+    const worker = made.get(name);
+    const said = await taken.get(`${name}/${id}`).moveToCompleted(value, token, true);
+    if (!Array.isArray(said)) return null;
+    const next = await worker.nextJobFromJobData(said[0], said[1], token);
+    if (next) taken.set(`${name}/${next.id}`, next);
+    return next;
+  },
+  async clock({ now }) {
+    fixed = now ?? null;
+    return Date.now();
+  },
+  async random({ value }) {
+    Math.random = () => value;
+    return null;
+  },
+  async close({ handle: name }) {
+    const thing = made.get(name);
+    made.delete(name);
+    for (const held of [...taken.keys()]) if (held.startsWith(`${name}/`)) taken.delete(held);
+    if (thing) await thing.close(thing instanceof bullmq.Worker);
+    return null;
+  },
+};
+
+async function answer({ no, do: command, ...given }) {
+  try {
+    say({ no, answer: plain(await COMMANDS[command](given)) });
+  } catch (error) {
+    say({ no, error: error.message, kind: error.name, code: error.code ?? null });
+  }
+}
+
+// In the order they were asked, except what waits for somebody else: that may take as long as it likes.
+let last = Promise.resolve();
+readline.createInterface({ input: process.stdin }).on('line', (line) => {
+  const asked = JSON.parse(line);
+  if (asked.do === 'finished') answer(asked);
+  else last = last.then(() => answer(asked));
+}).on('close', () => process.exit(0));
+say({ notice: 'ready', version: require('bullmq/package.json').version });

@@ -1,0 +1,211 @@
+"""Random lives of a queue: steps drawn by hypothesis, done by two sides at the same millisecond, compared after each.
+
+A step names jobs by number, not by id: which job it means is looked up among those that exist when it is done, so that
+any list of steps makes sense and a failing one can be made shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import redis
+from hypothesis import strategies as st
+
+from tests.interop.bullmq.layout import difference, layout
+from tests.interop.bullmq.peer import NodePeer
+from tests.interop.bullmq.sides import Side, let_window_pass, lose_lock
+
+Step = tuple[str, dict[str, Any]]
+
+BEGINNING: Final = 1_900_000_000_000
+"""The millisecond at which every sequence begins."""
+
+HOUR: Final = 3_600_000
+
+PLAIN: Final[list[dict[str, Any]]] = [{}, {"attempts": 3}, {"lifo": True}]
+RETRYING: Final[list[dict[str, Any]]] = [
+    {"attempts": 2, "backoff": {"type": "fixed", "delay": 1000}},
+    {"attempts": 4, "backoff": {"type": "exponential", "delay": 500}},
+    {"attempts": 3, "backoff": 700},
+    {"attempts": 3, "lifo": True},
+]
+ORDERED: Final[list[dict[str, Any]]] = [
+    {"delay": 1000},
+    {"delay": 5000, "attempts": 2},
+    {"priority": 1},
+    {"priority": 7, "attempts": 2},
+    {"priority": 3, "delay": 2000},
+]
+KEPT: Final[list[dict[str, Any]]] = [
+    {"removeOnComplete": True, "removeOnFail": True},
+    {"removeOnComplete": 2, "removeOnFail": 1},
+    {"removeOnComplete": {"count": 1}, "removeOnFail": {"count": 2}},
+    {"removeOnComplete": {"age": 3}, "removeOnFail": {"age": 2, "count": 3}},
+    {"removeOnComplete": 0, "removeOnFail": False, "attempts": 2},
+    {"keepLogs": 2},
+]
+NAMED: Final[list[dict[str, Any]]] = [
+    {"jobId": "mine"},
+    {"jobId": "theirs", "removeOnComplete": True},
+    {"deduplication": {"id": "once"}},
+    {"deduplication": {"id": "for-an-hour", "ttl": HOUR}},
+    {"deduplication": {"id": "newest", "ttl": HOUR, "extend": True, "replace": True}, "delay": 2000},
+    {"deduplication": {"id": "last", "keepLastIfActive": True}},
+]
+EVERY: Final = [*PLAIN, *RETRYING, *ORDERED, *KEPT, *NAMED]
+
+_which: Final = st.integers(0, 5)
+_steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
+    "take": st.fixed_dictionaries({"most": st.integers(1, 3)}),
+    "complete": st.fixed_dictionaries({"which": _which}),
+    "complete_and_take": st.fixed_dictionaries({"which": _which}),
+    "fail": st.fixed_dictionaries({"which": _which}),
+    "fail_for_good": st.fixed_dictionaries({"which": _which}),
+    "snooze": st.fixed_dictionaries({"which": _which, "milliseconds": st.sampled_from([1, 1500])}),
+    "release": st.fixed_dictionaries({"which": _which}),
+    "progress": st.fixed_dictionaries({"which": _which, "value": st.integers(0, 100)}),
+    "log": st.fixed_dictionaries({"which": _which}),
+    "lose": st.fixed_dictionaries({"which": _which}),
+    "check_stalled": st.just({}),
+    "advance": st.fixed_dictionaries({"by": st.sampled_from([1, 500, 1000, 2000, 10_000])}),
+    "pause": st.just({}),
+    "resume": st.just({}),
+    "set_concurrency": st.fixed_dictionaries({"most": st.sampled_from([1, 2, None])}),
+    "set_rate": st.fixed_dictionaries({"most": st.sampled_from([1, 3, None])}),
+    "window": st.just({}),
+    "remove": st.fixed_dictionaries({"which": _which}),
+    "retry": st.fixed_dictionaries({"which": _which}),
+    "promote": st.fixed_dictionaries({"which": _which}),
+}
+
+WORK: Final = ("take", "take", "complete", "complete_and_take", "fail", "fail_for_good", "advance")
+TROUBLE: Final = ("take", "lose", "lose", "check_stalled", "check_stalled", "window", "complete", "fail", "release")
+CONTROL: Final = ("take", "complete_and_take", "pause", "resume", "set_concurrency", "set_rate", "window", "advance")
+HANDS: Final = ("take", "complete", "fail_for_good", "remove", "retry", "promote", "advance")
+MESSAGES: Final = ("take", "progress", "log", "snooze", "release", "complete", "fail", "advance")
+
+
+def sequences(
+    jobs: Sequence[dict[str, Any]], names: Sequence[str], *, longest: int = 14
+) -> st.SearchStrategy[list[Step]]:
+    """Draw sequences: some jobs first, then steps with a few more jobs among them."""
+    add: st.SearchStrategy[Step] = st.tuples(
+        st.just("add"), st.fixed_dictionaries({"options": st.sampled_from(list(jobs))})
+    )
+    others = [st.tuples(st.just(name), _steps[name]) for name in names]
+    return st.builds(
+        lambda first, rest: [*first, *rest],
+        st.lists(add, min_size=1, max_size=4),
+        st.lists(st.one_of(add, *others), min_size=2, max_size=longest),
+    )
+
+
+@dataclass
+class World:
+    """What has become of the jobs so far, as both sides have said."""
+
+    known: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    added: int = 0
+
+
+class Disagreement(AssertionError):
+    """Two sides have done the same and left something different."""
+
+
+def play(
+    steps: Sequence[Step],
+    theirs: Side,
+    ours: Side,
+    *,
+    client: redis.Redis,
+    peer: NodePeer,
+    set_clock: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Do each step on both sides, and compare answers and keys after each."""
+    world = World()
+    now = BEGINNING
+
+    def tell_time() -> None:
+        peer.set_clock(now)
+        set_clock(now)
+
+    tell_time()
+    for number, (name, given) in enumerate(steps):
+        if name == "advance":
+            now += given["by"]
+            tell_time()
+            continue
+        answers = [_do(side, name, given, world, client) for side in (theirs, ours)]
+        _learn(world, name, given, answers[0])
+        done = list(steps[: number + 1])
+        if answers[0] != answers[1]:
+            raise Disagreement(f"after {done}: theirs answered {answers[0]!r}, ours {answers[1]!r}")
+        lines = difference(layout(client, theirs.prefix), layout(client, ours.prefix))
+        if lines:
+            raise Disagreement("\n".join([f"after {done}:", *lines]))
+
+
+def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redis.Redis) -> Any:
+    match name:
+        case "add":
+            return side.add("task", {"n": world.added}, given["options"])
+        case "take":
+            return side.take(given["most"])
+        case "check_stalled":
+            return side.check_stalled()
+        case "pause":
+            return side.pause()
+        case "resume":
+            return side.resume()
+        case "set_concurrency":
+            return side.set_concurrency(given["most"])
+        case "set_rate":
+            return side.set_rate(given["most"], HOUR)
+        case "window":
+            return let_window_pass(client, side)
+    among = world.known if name in {"remove", "retry", "promote"} else world.held
+    if not among:
+        return None
+    id = among[given["which"] % len(among)]
+    match name:
+        case "complete":
+            return side.complete(id, {"n": id})
+        case "complete_and_take":
+            return side.complete_and_take(id, {"n": id})
+        case "fail":
+            return side.fail(id, "boom")
+        case "fail_for_good":
+            return side.fail_for_good(id, "no use")
+        case "snooze":
+            return side.snooze(id, given["milliseconds"])
+        case "release":
+            return side.release(id)
+        case "progress":
+            return side.progress(id, given["value"])
+        case "log":
+            return side.log(id, f"line of {id}")
+        case "lose":
+            return lose_lock(client, side, id)
+        case "remove":
+            return side.remove(id)
+        case "retry":
+            return side.retry(id)
+        case "promote":
+            return side.promote(id)
+    raise AssertionError(f"no step is called {name}")
+
+
+def _learn(world: World, name: str, given: dict[str, Any], answer: Any) -> None:
+    if name == "add":
+        world.added += 1
+        if answer not in world.known:
+            world.known.append(answer)
+    if name in {"complete", "complete_and_take", "fail", "fail_for_good", "snooze", "release"} and world.held:
+        id = world.held[given["which"] % len(world.held)]
+        if answer is not None and answer is not False:
+            world.held.remove(id)
+    if name in {"take", "complete_and_take"}:
+        world.held += [id for id in answer or () if id not in world.held]
