@@ -78,6 +78,8 @@ class Store(ABC):
 
     address: str
     """By which another process finds it: see :attr:`EngineCase.attach`."""
+    needed: frozenset[Feature] = frozenset()
+    """What the test is about: an engine that has a feature only when it is asked for is opened with it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

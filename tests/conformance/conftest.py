@@ -28,9 +28,10 @@ def case(request: pytest.FixtureRequest) -> EngineCase:
 
 
 @pytest.fixture
-async def store(case: EngineCase, tmp_path: Path) -> AsyncIterator[Store]:
+async def store(case: EngineCase, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """An empty store."""
     store = case.make(tmp_path)
+    store.needed = frozenset(feature for mark in request.node.iter_markers("needs") for feature in mark.args)
     yield store
     await store.close()
 

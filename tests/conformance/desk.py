@@ -137,6 +137,15 @@ class Desk:
         """Read where a job is."""
         return (await self.job(ref)).status
 
+    def shown(self, state: State) -> State:
+        """Say which state the engine shows for this one."""
+        return self.engine.capabilities.shown(state)
+
+    @property
+    def keeps_change_times(self) -> bool:
+        """Whether the store knows when a job was last changed, and since when it is ready."""
+        return self.engine.capabilities.has(Feature.CHANGE_TIMES)
+
     async def jobs(self, which: JobFilter = EVERY) -> tuple[Job, ...]:
         """List all jobs, the oldest first."""
         items: list[Job] = []

@@ -123,6 +123,7 @@ async def test_every_moment_of_a_life_is_kept_apart(desk: Desk):  # O2
     assert (job.completed_at, job.updated_at) == (desk.now, desk.now)
 
 
+@needs(Feature.CHANGE_TIMES)
 async def test_the_store_keeps_updated_at_even_when_a_row_is_changed_by_hand(desk: Desk):  # O2
     ref = await desk.add()
     before = await desk.job(ref)

@@ -35,7 +35,7 @@ async def test_the_same_type_and_key_is_the_same_job_and_touches_it(desk: Desk):
     assert (first.arrival, second.arrival) == (Arrival.INSERTED, Arrival.SAME_KEY)
     assert second.ref == first.ref
     after = await desk.job(first.ref)
-    assert after.updated_at == desk.now
+    assert after.updated_at == desk.now or not desk.keeps_change_times
     assert (after.payload, after.created_at, after.status) == (before.payload, before.created_at, before.status)
     assert len(await desk.jobs()) == 1
 
@@ -97,7 +97,8 @@ async def test_a_finished_job_still_stands_for_its_key(desk: Desk, outcome: Outc
     after = await desk.job(first.ref)
     assert after.status is finished.status
     assert after.status in FINISHED
-    assert (after.completed_at, after.updated_at) == (finished.completed_at, desk.now)
+    assert after.completed_at == finished.completed_at
+    assert after.updated_at == desk.now or not desk.keeps_change_times
     assert await desk.take() == ()
 
 
@@ -230,7 +231,7 @@ async def test_a_replay_never_makes_two_living_jobs_of_one_key(desk: Desk):  # H
     assert await desk.end(await desk.take_one(), Bury(BOOM))
     second = await desk.add(dedupe_key=KEY)
     assert await desk.replay(first) == []
-    assert (await desk.state(first), await desk.state(second)) == (State.DEAD_LETTER, State.PENDING)
+    assert (await desk.state(first), await desk.state(second)) == (desk.shown(State.DEAD_LETTER), State.PENDING)
     assert await desk.end(await desk.take_one(), Complete())
     assert [changed.ref for changed in await desk.replay(first)] == [first]
 

@@ -148,6 +148,7 @@ async def test_a_lost_claim_cannot_record_an_outcome(desk: Desk, outcome: Outcom
     assert await desk.job(ref) == held
 
 
+@needs(Feature.LATE_OUTCOMES)
 async def test_a_claim_that_only_ran_out_can_still_end_its_job(desk: Desk):  # X3
     ref = await desk.add()
     claim = await desk.take_one()

@@ -164,7 +164,7 @@ async def test_progress_is_kept_with_its_message(desk: Desk):
     assert await desk.engine.report(claim, progress=40, message="halfway – almost")
     job = await desk.job(ref)
     assert (job.progress, job.progress_message, job.status) == (40, "halfway – almost", State.RUNNING)
-    assert desk.now <= job.updated_at < desk.now + timedelta(seconds=1)
+    assert desk.now <= job.updated_at < desk.now + timedelta(seconds=1) or not desk.keeps_change_times
     assert await desk.end(claim, Complete())
     assert (await desk.job(ref)).progress == 40
 

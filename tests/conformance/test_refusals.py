@@ -132,6 +132,8 @@ RECIPES: dict[Feature, Ask] = {
 
 NOT_ASKED_FOR = {
     Feature.ERROR_HISTORY: "it is read, never asked for: where it is absent, only the last error is there to be read",
+    Feature.LATE_OUTCOMES: "nobody asks to be late: where it is absent, a claim is lost as soon as its lease ends",
+    Feature.CHANGE_TIMES: "they are read, never asked for: where they are absent, the nearest time known is shown",
 }
 REFUSED_BY_THE_STORE = {
     Feature.QUEUES_BY_USE: "only the store knows which queues there are, so only an engine that lacks it can refuse",

@@ -107,7 +107,7 @@ async def test_the_waits_of_a_failing_job_are_those_of_its_backoff(desk: Desk): 
     claim = await desk.take_one()
     assert claim.attempts == 5
     assert await desk.end(claim, decide(claim, Raised(BOOM)))
-    assert await desk.state(ref) is State.DEAD_LETTER
+    assert await desk.state(ref) is desk.shown(State.DEAD_LETTER)
 
 
 # Not started in time --------------------------------------------------------------------------------------------------

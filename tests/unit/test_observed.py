@@ -164,6 +164,8 @@ TOLD = {
     Feature.ERROR_HISTORY,
     Feature.RESULTS,
     Feature.PUSH,
+    Feature.LATE_OUTCOMES,
+    Feature.CHANGE_TIMES,
 }
 ASKINGS = [
     pytest.param(feature, asking, id=f"{feature}: {asking}") for feature, askings in ASKED.items() for asking in askings

@@ -44,6 +44,8 @@ class Feature(StrEnum):
     TRANSACTIONS = "the caller's transaction"
     PUSH = "push"
     LEADER = "leader"
+    LATE_OUTCOMES = "outcomes after the lease"
+    CHANGE_TIMES = "times of changes"
 
 
 class Level(StrEnum):
