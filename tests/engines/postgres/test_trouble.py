@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.migrating import check_version
+from onward.postgresql.migrating import check_version
 from onward.errors import (
     OnwardError,
     SchemaTooOld,

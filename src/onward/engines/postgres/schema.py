@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
 from onward.errors import InvalidJob, SchemaTooOld
+from onward.postgresql.naming import DEFAULT, check_schema_name, put_in
 from onward.postgresql.plans import Plan, Statement
 
-DEFAULT: Final = "onward"
+__all__ = ["DEFAULT", "Schema", "same_store"]
 
 _STATEMENTS: Final = Statements("onward.engines.postgres")
-_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b|(?<=\bexists )onward\b")
-"""In our files the schema has its usual name, so that anybody can paste them into a console."""
 
 
 class Schema:
@@ -23,9 +20,7 @@ class Schema:
 
     def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("pg_"):
-            raise InvalidJob("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
-        self.name = name
+        self.name = check_schema_name(name)
         self._clock = clock
         self._texts = {each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
@@ -48,7 +43,7 @@ class Schema:
 
     def put_in(self, text: str) -> str:
         """Put the schema's name into a text of ours."""
-        return text if self.name == DEFAULT else _WRITTEN.sub(f'"{self.name}"', text)
+        return put_in(self.name, text)
 
 
 def same_store(schema: Schema, identity: tuple[str, str], store: object) -> Plan[None]:

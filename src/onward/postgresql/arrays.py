@@ -1,0 +1,30 @@
+"""Arrays as PostgreSQL writes them: ``{1,2,NULL}``.
+
+A driver turns a list into the same text, but looks at every element for what it may be; for a batch of jobs that cost
+more than running them. Statements take these as text and cast them: ``$1::text::bigint[]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+NOTHING: Final = "{}"
+
+
+def numbers(values: Sequence[int | None]) -> str:
+    """Write whole numbers, or truth values."""
+    return "{%s}" % ",".join(["NULL" if value is None else str(value) for value in values])
+
+
+def texts(values: Iterable[str | None]) -> str:
+    """Write texts."""
+    return "{%s}" % ",".join(map(_quoted, values))
+
+
+def _quoted(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    if "\\" in value:
+        value = value.replace("\\", "\\\\")
+    return '"%s"' % value.replace('"', '\\"')

@@ -1,0 +1,120 @@
+"""What we keep beside a schema of somebody else's: who works, who leads, how long a queue's jobs are kept.
+
+pg-boss and PGMQ have no place for these, and their schemas are not ours to change. So they are in a small schema of our
+own beside it. Nothing of a job is here: whoever drops this schema loses no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from onward.clock import Clock, moment_of
+from onward.engine import migrations
+from onward.engine.statements import Statements
+from onward.engine.values import Term, WorkerInfo
+from onward.errors import InvalidJob, SchemaTooOld
+from onward.postgresql.database import Database
+from onward.postgresql.migrating import Migrations
+from onward.postgresql.naming import check_schema_name, put_in
+from onward.postgresql.plans import Plan, Statement
+
+MIGRATIONS: Final = migrations.load("onward.postgresql")
+
+_STATEMENTS: Final = Statements("onward.postgresql")
+
+
+class Beside:
+    """A schema of ours, by its name."""
+
+    def __init__(self, name: str, *, clock: Clock | None = None) -> None:
+        """``clock`` None is the database's own, which is right everywhere but in tests."""
+        self.name = check_schema_name(name)
+        self._clock = clock
+        self._texts = {each: put_in(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+
+    @property
+    def now(self) -> datetime | None:
+        """The time to go by; None: the database's."""
+        return None if self._clock is None else moment_of(self._clock.micros())
+
+    def steps(self, database: Database) -> Migrations:
+        """Give the steps of the schema, to be applied or looked at."""
+        return Migrations(self.name, database, MIGRATIONS)
+
+    # Who leads
+
+    def elect(self, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+        """Become or stay leader."""
+        values = [self.now, candidate, lease]
+        if holding is None:
+            rows = yield Statement(self._texts["elect"], values)
+        else:
+            rows = yield Statement(self._texts["elect_again"], [*values, holding.number])
+        return Term(*rows[0]) if rows else None
+
+    def resign(self, term: Term) -> Plan[None]:
+        """End a term before its time."""
+        yield Statement(self._texts["resign"], [self.now, term.number, term.leader_id])
+
+    # Who works
+
+    def beat(self, worker: WorkerInfo) -> Plan[None]:
+        """Register a worker, or say that it is alive."""
+        card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
+        yield Statement(self._texts["beat"], [self.now, *card])
+
+    def leave(self, worker_id: str) -> Plan[None]:
+        """Take a worker off the list."""
+        yield Statement(self._texts["leave"], [worker_id])
+
+    def forget(self, term: Term, silent_for: timedelta) -> Plan[None]:
+        """Take workers off the list that have been silent for too long."""
+        yield Statement(self._texts["forget"], [self.now, term.number, term.leader_id, silent_for])
+
+    def workers(self) -> Plan[list[WorkerInfo]]:
+        """List workers."""
+        return [
+            WorkerInfo(
+                id=row[0],
+                hostname=row[1],
+                pool_size=row[2],
+                version=row[3],
+                queues=tuple(row[4]),
+                types=tuple(row[5]),
+                started_at=row[6],
+                last_heartbeat=row[7],
+                is_leader=row[8] is not None,
+                leader_until=row[8],
+            )
+            for row in (yield Statement(self._texts["workers"], [self.now]))
+        ]
+
+    # How long a queue's jobs are kept
+
+    def leases(self) -> Plan[Mapping[str, timedelta]]:
+        """Read which queues have a lease of their own."""
+        return dict((yield Statement(self._texts["leases"])))
+
+    def keep(self, queue: str, lease: timedelta | None) -> Plan[None]:
+        """Give a queue a lease of its own, or none."""
+        yield Statement(self._texts["keep"], [queue, lease])
+
+    # Which store this is
+
+    def identity(self) -> Plan[tuple[str, str]]:
+        """Read by what this store is known."""
+        ((database, id),) = yield Statement(self._texts["identity"])
+        return database, id
+
+    def same_store(self, identity: tuple[str, str], store: object) -> Plan[None]:
+        """Refuse a connection that leads elsewhere, before anything is written there."""
+        # Asked in two steps: a statement that fails would spoil the caller's transaction.
+        ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{self.name}".identity'])
+        if not is_there:
+            message = f"there is no schema {self.name} where this connection leads to; the jobs are in {store}"
+            raise SchemaTooOld(message)
+        theirs = yield from self.identity()
+        if theirs != identity:
+            raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")

@@ -1,0 +1,28 @@
+"""The name of a schema of ours, put into texts that are written with its usual one.
+
+In our files a schema is called ``onward``, so that anybody can paste them into a console. It may have another name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from onward.errors import InvalidJob
+
+DEFAULT: Final = "onward"
+
+_NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
+_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b|(?<=\bexists )onward\b")
+
+
+def check_schema_name(name: str) -> str:
+    """Refuse a name that would have to be quoted, or that PostgreSQL keeps for itself."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("pg_"):
+        raise InvalidJob("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
+    return name
+
+
+def put_in(name: str, text: str) -> str:
+    """Put a schema's name into a text of ours."""
+    return text if name == DEFAULT else _WRITTEN.sub(f'"{name}"', text)

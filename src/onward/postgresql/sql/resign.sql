@@ -1,0 +1,4 @@
+-- End a term before its time.
+-- $1 now, $2 number, $3 leader
+update onward.leader set until = coalesce($1::timestamptz, clock_timestamp())
+ where number = $2::bigint and leader_id = $3::text and until > coalesce($1::timestamptz, clock_timestamp())
