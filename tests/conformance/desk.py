@@ -146,6 +146,10 @@ class Desk:
         """Whether the store knows when a job was last changed, and since when it is ready."""
         return self.engine.capabilities.has(Feature.CHANGE_TIMES)
 
+    def promoted(self, count: int) -> int:
+        """Say how many of so many due jobs a promotion makes ready: none, where they become so by themselves."""
+        return count if self.engine.capabilities.has(Feature.PROMOTION) else 0
+
     async def jobs(self, which: JobFilter = EVERY) -> tuple[Job, ...]:
         """List all jobs, the oldest first."""
         items: list[Job] = []

@@ -38,7 +38,7 @@ async def test_priority_holds_one_by_one_as_in_a_batch(desk: Desk):  # O3
     assert [(await desk.take_one()).ref for _ in range(4)] == expected
 
 
-@needs(Feature.DELAY)
+@needs(Feature.DELAY, Feature.READY_ORDER)
 async def test_a_job_delayed_for_an_hour_has_not_been_waiting_for_an_hour(desk: Desk):  # O3
     delayed = await desk.add(delay=timedelta(hours=1))
     await desk.advance(timedelta(minutes=59))
@@ -49,7 +49,7 @@ async def test_a_job_delayed_for_an_hour_has_not_been_waiting_for_an_hour(desk: 
     assert [claim.waited for claim in claims] == [60.0, 0.0]
 
 
-@needs(Feature.DELAY)
+@needs(Feature.DELAY, Feature.READY_ORDER)
 async def test_jobs_become_ready_in_the_order_of_their_times_whatever_the_order_of_arrival(desk: Desk):  # O3
     late = await desk.add(delay=timedelta(minutes=3))
     early = await desk.add(delay=timedelta(minutes=1))
@@ -58,6 +58,7 @@ async def test_jobs_become_ready_in_the_order_of_their_times_whatever_the_order_
     assert await desk.taken() == [early, middle, late]
 
 
+@needs(Feature.READY_ORDER)
 async def test_a_retried_job_goes_behind_those_that_were_ready_before_it(desk: Desk):  # O3
     failing = await desk.add()
     claim = await desk.take_one()

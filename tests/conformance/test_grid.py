@@ -66,7 +66,11 @@ async def ask(desk: Desk, move: Move, planted: Planted, claim: Claim) -> bool:
         case Move.CLAIM:
             return planted.ref in [taken.ref for taken in await desk.take(planted.ref.queue)]
         case Move.PROMOTE:
-            return (await desk.wait(timedelta(hours=2))).changed == 1
+            before = await desk.state(planted.ref)
+            batch = await desk.wait(timedelta(hours=2))
+            if not desk.engine.capabilities.has(Feature.PROMOTION):
+                return before is not await desk.state(planted.ref)
+            return batch.changed == 1
         case Move.CANCEL:
             return [changed.ref for changed in await desk.cancel(planted.ref)] == [planted.ref]
         case Move.REPLAY:

@@ -138,7 +138,7 @@ async def test_a_replayed_job_is_ready_with_all_its_attempts(desk: Desk):  # O8
     assert claim.waited == 0 or not desk.keeps_change_times
 
 
-@needs(Feature.REPLAY)
+@needs(Feature.REPLAY, Feature.READY_ORDER)
 async def test_a_replayed_job_goes_behind_those_that_were_ready_before_it(desk: Desk):  # O3, O8
     ref = await buried(desk)
     await desk.advance(1)

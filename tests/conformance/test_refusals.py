@@ -133,6 +133,8 @@ RECIPES: dict[Feature, Ask] = {
 NOT_ASKED_FOR = {
     Feature.ERROR_HISTORY: "it is read, never asked for: where it is absent, only the last error is there to be read",
     Feature.LATE_OUTCOMES: "nobody asks to be late: where it is absent, a claim is lost as soon as its lease ends",
+    Feature.READY_ORDER: "it is seen, never asked for: where it is absent, jobs come in the order that the store has",
+    Feature.PROMOTION: "a leader promotes what there is: where it is absent, due jobs are ready without it",
     Feature.CHANGE_TIMES: "they are read, never asked for: where they are absent, the nearest time known is shown",
 }
 REFUSED_BY_THE_STORE = {

@@ -64,7 +64,7 @@ async def test_new_work_is_told_to_a_listener_of_another_handle(desk: Desk):
     "how",
     [
         "release",
-        pytest.param("promote", marks=needs(Feature.DELAY)),
+        pytest.param("promote", marks=needs(Feature.DELAY, Feature.PROMOTION)),
         pytest.param("replay", marks=needs(Feature.REPLAY, Feature.CANCELLED_STATE)),
         pytest.param("resume", marks=needs(Feature.PAUSE)),
     ],

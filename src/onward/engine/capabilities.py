@@ -46,6 +46,8 @@ class Feature(StrEnum):
     LEADER = "leader"
     LATE_OUTCOMES = "outcomes after the lease"
     CHANGE_TIMES = "times of changes"
+    READY_ORDER = "order of becoming ready"
+    PROMOTION = "promotion by a leader"
 
 
 class Level(StrEnum):
