@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -281,14 +281,14 @@ class App:
         made = list(jobs)
         return self._handles(made, self.enqueuer.enqueue_sync(made, within=within))
 
-    async def send(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    async def send(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Enqueue jobs of one task: see :meth:`Task.enqueue`."""
         if not self._is_open:
             await self.open()
         decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in await self.enqueuer.enqueue(jobs, within=within)]
 
-    def send_sync(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    def send_sync(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Enqueue jobs of one task from code without an event loop: see :meth:`Task.enqueue_sync`."""
         if not self._is_open:
             self._open_sync()

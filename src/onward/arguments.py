@@ -11,9 +11,11 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -24,6 +26,10 @@ from onward import rules
 from onward.context import JobContext
 from onward.errors import InvalidJob, PayloadTooLarge
 
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+_LONG_NUMBER: Final = re.compile(rb"\d{16}")
+"""What a whole number beyond ±2^53 has, though not it alone."""
+_encoder: Final = msgspec.json.Encoder()
 _NAMED: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
 _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and a payload holds arguments by name: remove the '/'",
@@ -95,6 +101,23 @@ class Arguments:
         if kwargs:
             self._read_payload(shape, text)
         return text
+
+    def encode_many(
+        self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, max_size: int = rules.MAX_PAYLOAD
+    ) -> list[str]:
+        """Write the arguments of many calls, each given by name or by position, as :meth:`encode` writes them.
+
+        Raises:
+            BadPayload: an argument is missing, unknown or of another type than the function says.
+            PayloadTooLarge: there is too much of it.
+        """
+        shape = self._shape or self._read_once()
+        given = list(calls)
+        encode = self.encode
+        return _encode_plain(shape, given, max_size) or [
+            encode(call, {}, max_size=max_size) if isinstance(call, tuple) else encode((), call, max_size=max_size)
+            for call in given
+        ]
 
     def decode(self, payload: str) -> dict[str, Any]:
         """Read a payload back into arguments by name.
@@ -205,6 +228,33 @@ class Arguments:
             except InvalidJob as error:
                 return BadPayload(error.field, value, error.rule)
         return None
+
+
+def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[str] | None:
+    """Write calls of plain values all at once, and read them back; None: some are not plain, or not right.
+
+    It refuses nothing by itself: who writes each call alone then finds out which one is wrong, and says so.
+    """
+    required, names = shape.required, shape.names
+    for call in calls:
+        if type(call) is not dict or not required <= call.keys() <= names:
+            return None
+    kinds = set(map(type, chain.from_iterable(map(dict.values, calls))))
+    if not kinds <= _PLAIN:
+        return None
+    try:
+        written = _encoder.encode_lines(calls)
+        shape.decoder.decode_lines(written)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    if (
+        len(written) > max_size
+        or b"\\u0000" in written
+        or (int in kinds and _LONG_NUMBER.search(written))
+        or (float in kinds and b"null" in written)  # which is how NaN is written
+    ):
+        return None
+    return written.decode().split("\n")[:-1]  # each call ends its line; a line's end within a text is written as \\n
 
 
 def to_json(value: Any, *, field: str = "payload", max_size: int = rules.MAX_PAYLOAD) -> str:

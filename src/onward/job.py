@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -47,6 +48,33 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """None: the queue's default, else 5."""
     backoff: Backoff | None = None
     """None: the queue's default, else 1 s doubling up to 60 s."""
+
+
+class Alike(Sequence[NewJob]):
+    """Jobs of a task that differ in nothing but their payload, each of which the task itself has written as JSON.
+
+    To whoever does not know it, a sequence of jobs like any other.
+    """
+
+    __slots__ = ("payloads", "template")
+
+    def __init__(self, template: NewJob, payloads: Sequence[str]) -> None:
+        self.template = template
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        """Count the jobs."""
+        return len(self.payloads)
+
+    @overload
+    def __getitem__(self, index: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, index: slice) -> Alike: ...
+    def __getitem__(self, index: int | slice) -> NewJob | Alike:
+        """Make one job of them, or take some of them."""
+        if isinstance(index, slice):
+            return Alike(self.template, self.payloads[index])
+        return msgspec.structs.replace(self.template, payload=self.payloads[index])
 
 
 class Arrival(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast
@@ -26,7 +26,7 @@ from onward.control import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
-from onward.job import NewJob
+from onward.job import Alike, NewJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,11 +104,11 @@ class Sender(Protocol):
         """What the engine can do."""
         ...
 
-    async def send(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    async def send(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Enqueue jobs of a task."""
         ...
 
-    def send_sync(self, task: Task[..., R], jobs: list[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    def send_sync(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
         """Do the same from code without an event loop."""
         ...
 
@@ -240,18 +240,26 @@ class Task(Generic[P, R]):
         """Do the same from code without an event loop."""
         return self._app.send_sync(self, self._new_jobs(calls), within=self._using.within)
 
-    def _new_jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[NewJob]:
-        new_job = self._new_job
-        return [new_job(call, {}) if isinstance(call, tuple) else new_job((), call) for call in calls]
+    def _new_jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob]:
+        payloads = self.arguments.encode_many(calls, max_size=self._app.max_payload)
+        if self._dedupes:
+            return [self._with_payload(payload) for payload in payloads]
+        return Alike(self._template or self._make_template(), payloads)
 
     def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
-        payload = self.arguments.encode(args, kwargs, max_size=self._app.max_payload)
+        return self._with_payload(self.arguments.encode(args, kwargs, max_size=self._app.max_payload))
+
+    def _with_payload(self, payload: str) -> NewJob:
         template = self._template or self._make_template()
-        dedupe = _or(self._using.dedupe, self.options.dedupe)
-        if dedupe is True:
+        if self._dedupes:
             key = keys.dedupe_key(self.name, template.org_id, msgspec.json.decode(payload))
             return msgspec.structs.replace(template, payload=payload, dedupe_key=key)
         return msgspec.structs.replace(template, payload=payload)
+
+    @property
+    def _dedupes(self) -> bool:
+        """Whether the arguments themselves are the key."""
+        return _or(self._using.dedupe, self.options.dedupe) is True
 
     def _make_template(self) -> NewJob:
         """Gather what all jobs of this copy of the task have in common."""

@@ -14,6 +14,8 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onward import BadPayload, InvalidJob, JobContext, PayloadTooLarge
 from onward.arguments import Arguments
@@ -168,6 +170,52 @@ def test_too_much_is_refused_before_anything_is_written():  # B4
 
     with pytest.raises(PayloadTooLarge, match=r"^Job payload size 12\.0 MB exceeds limit of 10\.0 MB$"):
         arguments(handler).encode(("x" * 12 * 1024 * 1024,), {})
+
+
+_values = st.one_of(
+    st.text(max_size=5),
+    st.sampled_from(["a\0b", "\ud800", "1234567890123456", "null", "\\u0000", "a\nb", "é\u2028"]),
+    st.integers(-(2**54), 2**54),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.sampled_from([Decimal("1.5"), NOON, [1], {"a": 2**60}, {1: 2}, Colour.RED]),
+)
+_calls = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"one": _values}, optional={"two": _values}),
+        st.dictionaries(st.sampled_from(["one", "two", "three"]), _values),
+        st.tuples(_values),
+    ),
+    max_size=4,
+)
+
+
+@given(_calls)
+def test_many_calls_are_written_and_refused_as_each_alone_is(calls):  # B4
+    def handler(one: Any, two: int | str | float | None = None) -> None: ...
+
+    travelling = arguments(handler)
+
+    def each() -> list[str]:
+        return [travelling.encode(c, {}) if isinstance(c, tuple) else travelling.encode((), c) for c in calls]
+
+    try:
+        alone = each()
+    except InvalidJob as refusal:
+        with pytest.raises(type(refusal)) as raised:
+            travelling.encode_many(calls)
+        assert str(raised.value) == str(refusal)
+    else:
+        assert travelling.encode_many(calls) == alone
+
+
+def test_too_much_is_refused_among_many():  # B4
+    def handler(text: str) -> None: ...
+
+    with pytest.raises(PayloadTooLarge):
+        arguments(handler).encode_many([{"text": "x"}, {"text": "x" * 2000}], max_size=1000)
+    assert len(arguments(handler).encode_many([{"text": "x" * 600}] * 2, max_size=1000)) == 2
 
 
 def test_a_refusal_does_not_show_what_was_in_the_payload():

@@ -118,7 +118,7 @@ WORDS: Final = (
         (
             Edit(
                 "engine/observed.py",
-                "        for job in jobs:\n            rules.check_job",
+                "        for job in self._differing(jobs):\n            rules.check_job",
                 "        for job in jobs[:1]:\n            rules.check_job",
             ),
         ),
@@ -217,13 +217,7 @@ COUNTING: Final = (
     ),
     Mutant(
         "enqueue: the queue's own attempts are ignored",
-        (
-            Edit(
-                f"{_SQL}/enqueue.sql",
-                "coalesce(:max_attempts, (select max_attempts from onward_queue where name = :queue), ",
-                "coalesce(:max_attempts, ",
-            ),
-        ),
+        (Edit(f"{_PY}/enqueueing.py", "return max_attempts or MAX_ATTEMPTS,", "return MAX_ATTEMPTS,"),),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
 )
@@ -429,11 +423,11 @@ KEYS: Final = (
             ),
             Edit(
                 f"{_PY}/enqueueing.py",
-                "            existing = _standing_for(transaction, job)\n",
+                "            existing = _standing_for(row.transaction, job)\n",
                 "            import sqlite3\n"
-                "            file = transaction.connection.execute('pragma database_list').fetchone()[2]\n"
+                "            file = row.transaction.connection.execute('pragma database_list').fetchone()[2]\n"
                 "            outside = sqlite3.connect(file)\n"
-                "            existing = _standing_for(Transaction(outside, transaction.now), job)\n"
+                "            existing = _standing_for(Transaction(outside, row.transaction.now), job)\n"
                 "            outside.close()\n",
             ),
         ),
@@ -471,7 +465,7 @@ KEYS: Final = (
                 '"digest": digest(job.type, job.idempotency_key)',
                 '"digest": digest(job.idempotency_key)',
             ),
-            Edit(f"{_PY}/enqueueing.py", "else digest(type_, idempotency_key)", "else digest(idempotency_key)"),
+            Edit(f"{_PY}/enqueueing.py", "else digest(shape.type, key)", "else digest(key)"),
         ),
         (f"{CONFORMANCE}/test_keys.py",),
     ),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from onward.engine.values import Rate
-from onward.job import Arrival, Enqueued, Job, JobRef, NewJob
+from onward.job import Alike, Arrival, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -76,3 +76,10 @@ def test_a_job_can_be_written_as_json_and_read_back():
 def test_slots_one_more_than_the_rate_never_fit_into_its_period(rate):
     # After a burst, the slots of `count + 1` starts are spread over more than a period.
     assert rate.spacing * (rate.count - rate.burst + 1) > rate.period
+
+
+def test_jobs_that_are_alike_are_a_sequence_of_jobs():
+    jobs = Alike(NewJob(type="mail", priority=3), ["1", "2", "3"])
+    each = [NewJob(type="mail", priority=3, payload=payload) for payload in ("1", "2", "3")]
+    assert list(jobs) == each
+    assert (len(jobs), jobs[-1], list(jobs[1:])) == (3, each[2], each[1:])

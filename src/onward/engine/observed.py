@@ -43,7 +43,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.errors import InvalidJob, PayloadTooLarge
-from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
 
 
@@ -144,7 +144,7 @@ class ObservedEngine:
         require = self.capabilities.require
         if within is not None:
             require(Feature.TRANSACTIONS)
-        for job in jobs:
+        for job in self._differing(jobs):
             rules.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
             if job.priority:
                 require(Feature.PRIORITY)
@@ -158,6 +158,13 @@ class ObservedEngine:
                 require(Feature.DEDUPLICATION)
             if job.org_id is not None:
                 require(Feature.ORGANISATIONS)
+
+    def _differing(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """Take one of those that are alike: the longest, unless it might be too long, and others then too."""
+        if not isinstance(jobs, Alike) or not jobs:
+            return jobs
+        longest = Alike(jobs.template, [max(jobs.payloads, key=len)])
+        return jobs if rules.may_be_too_large(longest[0], self._max_payload) else longest
 
     # Work
 

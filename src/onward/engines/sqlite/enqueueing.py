@@ -5,56 +5,94 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Retention
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
 from onward.ids import new_ids
-from onward.job import Arrival, Enqueued, JobRef, NewJob
+from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import MAX_ATTEMPTS
 
 _KEPT: Final = Retention()
 _NOTHING: Final = timedelta(0)
 
-_Shape = tuple[Any, ...]
-
 
 def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
-    """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
-
-    Neighbours that differ in nothing but their payload go in by one statement.
-    """
-    answers: list[Enqueued] = []
-    alike: list[tuple[str, str]] = []
-    shape: _Shape | None = None
-    for job, job_id in zip(jobs, new_ids(len(jobs)), strict=True):
-        if job.idempotency_key is not None or job.dedupe_key is not None:
-            _insert(transaction, shape, alike)
-            shape = None
-            existing = _standing_for(transaction, job)
-            if existing is not None:
-                answers.append(existing)
-                continue
-        of_job = _shape(job, transaction.now)
-        if of_job != shape:
-            _insert(transaction, shape, alike)
-            shape = of_job
-        alike.append((job_id, job.payload))
-        answers.append(Enqueued(JobRef(job.queue, job_id)))
-    _insert(transaction, shape, alike)
-    use_queues(transaction, {job.queue for job in jobs})
-    return answers
+    """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it."""
+    return enqueue_all(transaction, [jobs])[0]
 
 
 def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -> list[list[Enqueued]]:
-    """Add the jobs of several callers as if they were one's."""
-    answers = enqueue(transaction, [job for batch in batches for job in batch])
+    """Add the jobs of several callers, as if they were one's."""
     ends = list(accumulate(len(batch) for batch in batches))
-    return [answers[end - len(batch) : end] for batch, end in zip(batches, ends, strict=True)]
+    ids = new_ids(ends[-1])
+    row = _Row(transaction)
+    answers = [_add(row, batch, ids[end - len(batch) : end]) for batch, end in zip(batches, ends, strict=True)]
+    row.write()
+    return answers
+
+
+def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
+    if isinstance(jobs, Alike) and not _has_key(jobs.template):
+        row.add(_shape(jobs.template, row.transaction.now), ids, jobs.payloads)
+        queue = jobs.template.queue
+        return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+    answers: list[Enqueued] = []
+    for job, job_id in zip(jobs, ids, strict=True):
+        if _has_key(job):
+            row.write()  # the key may be that of a neighbour
+            existing = _standing_for(row.transaction, job)
+            if existing is not None:
+                answers.append(existing)
+                continue
+        row.add(_shape(job, row.transaction.now), (job_id,), (job.payload,))
+        answers.append(Enqueued(JobRef(job.queue, job_id)))
+    return answers
+
+
+class _Row:
+    """Neighbours that differ in nothing but id and payload: they go in by one statement."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self._shape: _Shape | None = None
+        self._ids: list[str] = []
+        self._payloads: list[str] = []
+
+    def add(self, shape: _Shape, ids: Sequence[str], payloads: Sequence[str]) -> None:
+        """Put jobs beside those that are there, if they are alike; else write those first."""
+        if shape != self._shape:
+            self.write()
+            self._shape = shape
+        self._ids += ids
+        self._payloads += payloads
+
+    def write(self) -> None:
+        """Add them to the store, and begin anew."""
+        if self._shape is None or not self._ids:
+            return
+        named = _named(self._shape, *self._queue(self._shape.queue), self.transaction.now)
+        execute = self.transaction.connection.execute
+        if len(self._ids) == 1:
+            execute(SQL.enqueue_one, named | {"id": self._ids[0], "payload": self._payloads[0]})
+        else:
+            rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
+            execute(SQL.enqueue, named | {"rows": rows})
+        self._shape, self._ids, self._payloads = None, [], []
+
+    def _queue(self, name: str) -> tuple[int, str | None]:
+        """See to it that claims look at a queue; answer what it says for jobs that say nothing."""
+        self.transaction.woke = True
+        found = self.transaction.connection.execute(SQL.queue_says, {"name": name}).fetchone()
+        if found is None or not found[0]:
+            use_queues(self.transaction, {name})
+        _, max_attempts, backoff = found or (0, None, None)
+        return max_attempts or MAX_ATTEMPTS, backoff
 
 
 def use_queues(transaction: Transaction, names: set[str]) -> None:
@@ -67,6 +105,10 @@ def use_queues(transaction: Transaction, names: set[str]) -> None:
 def default_retention() -> dict[str, int | None]:
     """What a queue keeps that has not been told."""
     return {"completed_us": micros(_KEPT.completed), "cancelled_us": micros(_KEPT.cancelled)}
+
+
+def _has_key(job: NewJob) -> bool:
+    return job.idempotency_key is not None or job.dedupe_key is not None
 
 
 def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
@@ -83,9 +125,23 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
     return None
 
 
-def _shape(job: NewJob, now: int) -> _Shape:
+class _Shape(NamedTuple):
     """All that a job is but its id and payload."""
-    return (
+
+    queue: str
+    type: str
+    priority: int
+    org_id: str | None
+    due: int | None
+    start_by: int | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    idempotency_key: str | None
+    dedupe_key: str | None
+
+
+def _shape(job: NewJob, now: int) -> _Shape:
+    return _Shape(
         job.queue,
         job.type,
         job.priority,
@@ -109,29 +165,23 @@ def _due(job: NewJob, now: int) -> int | None:
     return None
 
 
-def _insert(transaction: Transaction, shape: _Shape | None, alike: list[tuple[str, str]]) -> None:
-    """Add jobs of one shape, and begin the next."""
-    if shape is None or not alike:
-        return
-    queue, type_, priority, org_id, due, start_by, max_attempts, backoff, idempotency_key, dedupe_key = shape
-    transaction.connection.execute(
-        SQL.enqueue,
-        {
-            "rows": json_text(alike),
-            "queue": queue,
-            "type": type_,
-            "priority": priority,
-            "org_id": org_id,
-            "due": due,
-            "start_by": start_by,
-            "max_attempts": max_attempts,
-            "attempts_else": MAX_ATTEMPTS,
-            "backoff": backoff_text(backoff),
-            "idempotency_key": idempotency_key,
-            "key_digest": None if idempotency_key is None else digest(type_, idempotency_key),
-            "dedupe_key": dedupe_key,
-            "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
-            "now": transaction.now,
-        },
-    )
-    alike.clear()
+def _named(shape: _Shape, max_attempts: int, backoff: str | None, now: int) -> dict[str, Any]:
+    """Name the values of a statement; the attempts and the backoff given are what the queue says."""
+    key, dedupe_key = shape.idempotency_key, shape.dedupe_key
+    return {
+        "queue": shape.queue,
+        "type": shape.type,
+        "state": "pending" if shape.due is None else "scheduled",
+        "priority": shape.priority,
+        "org_id": shape.org_id,
+        "due": shape.due,
+        "ready": now if shape.due is None else None,
+        "start_by": shape.start_by,
+        "max_attempts": max_attempts if shape.max_attempts is None else shape.max_attempts,
+        "backoff": backoff if shape.backoff is None else backoff_text(shape.backoff),
+        "idempotency_key": key,
+        "key_digest": None if key is None else digest(shape.type, key),
+        "dedupe_key": dedupe_key,
+        "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
+        "now": now,
+    }
