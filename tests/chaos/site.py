@@ -93,12 +93,12 @@ class Site:
             worker.send_signal(signal.SIGCONT)
             await asyncio.sleep(self.random.uniform(0, 0.05))  # or it would not have come any further
 
-    def dismiss(self) -> None:
+    async def dismiss(self) -> None:
         """End all workers, in good order."""
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
-            worker.wait(60)
+            await asyncio.to_thread(worker.wait, 60)
 
     def clear(self) -> None:
         """End whatever is still there."""
@@ -146,7 +146,7 @@ class Site:
             await producing
         await eventually(lambda: not self.stopped, within=60)
         await eventually(self.all_ended, within=300)
-        self.dismiss()
+        await self.dismiss()
 
     async def all_at_work(self) -> bool:
         return len(await self.present()) == self.crew

@@ -76,7 +76,7 @@ async def test_who_sleeps_past_its_lease_finds_its_claims_gone(site: Site):  # X
     await eventually(site.all_ended, within=60)
     sleeper.send_signal(signal.SIGCONT)
     await eventually(lambda: len(site.lost_claims()) == 5, within=60)
-    site.dismiss()
+    await site.dismiss()
     await site.account_for(5)
     assert site.rejections() == 5
     assert {job.result["pid"] for job in await site.jobs()} == {site.workers[1].pid}
@@ -102,7 +102,7 @@ async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  #
     assert after is not None
     assert later is not None
     assert later >= after, "what the sleeper wrote has ended its successor's term"
-    site.dismiss()
+    await site.dismiss()
     await site.account_for(5)
 
 
@@ -114,7 +114,7 @@ async def test_a_job_that_kills_its_worker_is_found_out_and_its_neighbours_lose_
         if not site.workers or site.workers[-1].poll() is not None:
             site.hire()
         await asyncio.sleep(0.05)
-    site.dismiss()
+    await site.dismiss()
     found = {job.id: job for job in await site.jobs()}
     culprit = found.pop(murder.id)
     assert culprit.status is State.DEAD_LETTER

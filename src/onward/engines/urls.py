@@ -88,15 +88,19 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
-    ours = {name: value for name, value in asked if name in {"schema", "notify", "direct"}}
+    ours = {name: value for name, value in asked if name in {"schema", "notify", "direct", "answer_within"}}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
     notify = ours.get("notify", "on")
     if notify not in {"on", "off"}:
         raise InvalidJob("url", f"notify={notify}", "must be on or off")
+    answer_within = ours.get("answer_within", "30")
+    if not answer_within.isdecimal() or not int(answer_within):
+        raise InvalidJob("url", f"answer_within={answer_within}", "must be seconds, 1 or more")
     return PostgresEngine(
         f"{address}?{rest}",
         schema=ours.get("schema", DEFAULT),
         notify=notify == "on",
         direct=ours.get("direct"),
+        answer_within=float(answer_within),
         clock=clock,
     )

@@ -12,7 +12,7 @@ import select
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -21,11 +21,15 @@ from psycopg.pq import TransactionStatus
 from onward.errors import StoreUnavailable
 from onward.postgresql import forking
 from onward.postgresql.database import Database
+from onward.postgresql.patience import PatientAsyncConnection, PatientConnection
 
 MOST: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
 
-AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+BEAT: Final = 10.0
+"""Seconds to wait for the answer to a sign of life at most: there must be time for another before a lease ends."""
+
+AnyConnection = PatientConnection | PatientAsyncConnection
 
 
 class Connections:
@@ -40,9 +44,9 @@ class Connections:
 
     def _begin(self) -> None:
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
-        self._idle: list[psycopg.Connection[Any]] = []
+        self._idle: list[PatientConnection] = []
         self._room = threading.BoundedSemaphore(self._most)
-        self._pulse: psycopg.Connection[Any] | None = None
+        self._pulse: PatientConnection | None = None
         self._beating = threading.Lock()
         self._guard = threading.Lock()
 
@@ -78,8 +82,8 @@ class Connections:
             of_loop.is_closed = True
 
     @asynccontextmanager
-    async def borrowed(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Have a connection for a moment, on this event loop."""
+    async def borrowed(self, *, at_leisure: bool = False) -> AsyncIterator[PatientAsyncConnection]:
+        """Have a connection for a moment, on this event loop; ``at_leisure``: for what may take the server long."""
         loop = asyncio.get_running_loop()
         with self._guard:
             of_loop = self._by_loop.get(loop)
@@ -92,6 +96,7 @@ class Connections:
                 connection = of_loop.idle.pop() if of_loop.idle else None
             if connection is None:
                 connection = await self._database.aconnect()
+            connection.patience = None if at_leisure else self._database.patience
             try:
                 yield connection
             finally:
@@ -101,7 +106,7 @@ class Connections:
                     await connection.close()
 
     @contextmanager
-    def borrowed_sync(self) -> Iterator[psycopg.Connection[Any]]:
+    def borrowed_sync(self) -> Iterator[PatientConnection]:
         """Have a connection for a moment, on this thread."""
         with self._room:
             connection = self._pop()
@@ -119,12 +124,12 @@ class Connections:
                 else:
                     connection.close()
 
-    def _pop(self) -> psycopg.Connection[Any] | None:
+    def _pop(self) -> PatientConnection | None:
         with self._guard:
             return self._idle.pop() if self._idle else None
 
     @contextmanager
-    def for_the_pulse(self) -> Iterator[psycopg.Connection[Any]]:
+    def for_the_pulse(self) -> Iterator[PatientConnection]:
         """Have the one connection that is for nothing else: a sign of life must not wait behind other work."""
         with self._beating:
             connection, self._pulse = self._pulse, None
@@ -133,6 +138,7 @@ class Connections:
                 connection = None
             if connection is None:
                 connection = self._database.connect()
+            connection.patience = min(BEAT, self._database.patience)
             try:
                 yield connection
             finally:
@@ -145,7 +151,7 @@ class Connections:
 class _OfLoop:
     def __init__(self, most: int) -> None:
         self.room = asyncio.Semaphore(most)
-        self.idle: list[psycopg.AsyncConnection[Any]] = []
+        self.idle: list[PatientAsyncConnection] = []
         self.is_closed = False
 
 

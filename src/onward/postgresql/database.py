@@ -19,9 +19,12 @@ from onward.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from onward.postgresql.patience import PatientAsyncConnection, PatientConnection
 
 _WAIT: Final = 10
-"""Seconds until a server that does not answer is given up."""
+"""Seconds until a server that does not let us in is given up."""
+PATIENCE: Final = 30.0
+"""Seconds until a server that does not answer is given up. What takes long on a big store says so."""
 _PREPARED_AFTER: Final = 2
 _OURS: Final = {
     "connect_timeout": str(_WAIT),
@@ -38,13 +41,15 @@ _OURS: Final = {
 class Database:
     """One PostgreSQL database, by its address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, patience: float = PATIENCE) -> None:
         try:
             given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             # libpq's message may quote a part of the URL; the password is not among what it quotes.
             raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
         self._given = given
+        self.patience = patience
+        """Seconds to wait for an answer."""
         self.conninfo = make_conninfo(**(_OURS | given))
         self.is_pooled = True
         """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
@@ -61,19 +66,23 @@ class Database:
         """Where it is, without secrets."""
         return {name: self._given.get(name) for name in ("host", "port", "dbname", "user")}
 
-    def connect(self) -> psycopg.Connection[Any]:
+    def connect(self) -> PatientConnection:
         """Open a connection for plain code."""
         with self.translated():
-            return psycopg.Connection.connect(
+            connection = PatientConnection.connect(
                 self.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=self._prepares
             )
+        connection.patience = self.patience
+        return connection
 
-    async def aconnect(self) -> psycopg.AsyncConnection[Any]:
+    async def aconnect(self) -> PatientAsyncConnection:
         """Open a connection for an event loop."""
         with self.translated():
-            return await psycopg.AsyncConnection.connect(
+            connection = await PatientAsyncConnection.connect(
                 self.conninfo, autocommit=True, cursor_factory=psycopg.AsyncRawCursor, prepare_threshold=self._prepares
             )
+        connection.patience = self.patience
+        return connection
 
     @property
     def _prepares(self) -> int | None:
@@ -138,6 +147,7 @@ _REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError],
 _NO_ROOM: Final = "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it"
 _BY_WORDS: Final[tuple[tuple[str, type[StoreUnavailable], str], ...]] = (
     # Errors of a connection that never came about have no code; libpq has only its words for them.
+    ("has not answered", StoreUnavailable, "see whether the network loses answers; if it is only slow: answer_within="),
     ("password authentication failed", StoreUnavailable, _WRONG_USER),
     ("no password supplied", StoreUnavailable, "it wants a password; put one into the URL, PGPASSWORD or ~/.pgpass"),
     ("no pg_hba.conf entry", StoreUnavailable, "it does not let this user in from here; add a line to pg_hba.conf"),

@@ -34,6 +34,9 @@ _LONGEST_PAUSE: Final = 5.0
 
 _LOOK_EVERY: Final = 1.0
 """Seconds between looks where nobody can be told."""
+_ASK_EVERY: Final = 20.0
+"""Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
+and so does one on which there is nothing to say."""
 
 EVERYTHING: Final = "*"
 """Told where work is ready in queues that nobody lists."""
@@ -47,9 +50,10 @@ _KINDS: Final = {CANCELLED: SignalKind.CANCELLED, _ANYTHING: SignalKind.CHANGED}
 class Listener:
     """Tells those who wait on any event loop that something may have changed."""
 
-    def __init__(self, database: Database, channel: str) -> None:
+    def __init__(self, database: Database, channel: str, *, ask_every: float = _ASK_EVERY) -> None:
         self._database = database
         self._channel = channel
+        self._ask_every = ask_every
         self._waiting: dict[_Ear, asyncio.AbstractEventLoop] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -136,10 +140,15 @@ class Listener:
         poll = select.poll()
         poll.register(stop, select.POLLIN)
         poll.register(connection.fileno(), select.POLLIN)
+        connection.add_notify_handler(lambda notice: self.tell(notice.payload))  # what comes while it is asked
         pgconn = connection.pgconn
         while True:
-            if any(descriptor == stop for descriptor, _ in poll.poll()):
+            heard_from = poll.poll(self._ask_every * 1000)
+            if any(descriptor == stop for descriptor, _ in heard_from):
                 return True
+            if not heard_from:
+                connection.execute("select")
+                continue
             pgconn.consume_input()
             heard: dict[str, None] = {}
             while (notice := pgconn.notifies()) is not None:

@@ -12,6 +12,7 @@ from onward.engine.migrations import Migration
 from onward.errors import SchemaTooOld, StoreUnavailable
 from onward.postgresql.database import Database
 from onward.postgresql.naming import put_in
+from onward.postgresql.patience import PatientConnection
 
 OLDEST: Final = 140_000
 """PostgreSQL 14: SQL-standard function bodies."""
@@ -43,6 +44,8 @@ class Migrations:
         check_version(connection, self._database)
         if not self._missing(connection):
             return []
+        if isinstance(connection, PatientConnection):
+            connection.patience = None  # others may be at it, and what is changed may be large
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"{self._schema}.migration"])
             missing = self._missing(connection)

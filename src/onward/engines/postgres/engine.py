@@ -55,7 +55,7 @@ from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import Database
+from onward.postgresql.database import PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import EVERYTHING, Listener
 from onward.postgresql.plans import Plan, arun, run
@@ -86,6 +86,7 @@ class PostgresEngine:
         notify: bool = True,
         direct: str | None = None,
         connections: int = MOST,
+        answer_within: float = PATIENCE,
         clock: Clock | None = None,
     ) -> None:
         """Name a store; nothing is connected to yet.
@@ -96,12 +97,13 @@ class PostgresEngine:
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
             direct: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
+            answer_within: seconds after which a connection is given up on which no answer comes.
             clock: for tests; the database's own unless given.
         """
-        self.database = Database(url)
+        self.database = Database(url, patience=answer_within)
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
-        self._direct = self.database if direct is None else Database(direct)
+        self._direct = self.database if direct is None else Database(direct, patience=answer_within)
         self._listener = Listener(self._direct, self.schema.channel)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._notifies = notify
@@ -287,15 +289,17 @@ class PostgresEngine:
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self._ask(lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first))
+        return await self._ask(
+            lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first), at_leisure=True
+        )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(lambda: reading.count(self.schema, which, by))
+        return await self._ask(lambda: reading.count(self.schema, which, by), at_leisure=True)
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._ask(lambda: reading.queues(self.schema, pattern))
+        return await self._ask(lambda: reading.queues(self.schema, pattern), at_leisure=True)
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
@@ -309,15 +313,15 @@ class PostgresEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.cancel(self.schema, which, reason, limit))
+        return await self._ask(lambda: operating.cancel(self.schema, which, reason, limit), at_leisure=True)
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.replay(self.schema, which, limit))
+        return await self._ask(lambda: operating.replay(self.schema, which, limit), at_leisure=True)
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.delete(self.schema, which, limit))
+        return await self._ask(lambda: operating.delete(self.schema, which, limit), at_leisure=True)
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
@@ -349,20 +353,23 @@ class PostgresEngine:
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending))
+        return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending), at_leisure=True)
 
     def _tell(self, notice: str) -> None:
         self._ask_sync(lambda: holding.tell(self.schema, notice))
 
     # Driving plans
 
-    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
-        """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
+    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False) -> T:
+        """Drive a plan on a connection of ours.
+
+        ``atomic``: all of its statements, or none. ``at_leisure``: it looks at as much as there is, and may take long.
+        """
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._connections.borrowed() as connection:
+                    async with self._connections.borrowed(at_leisure=at_leisure) as connection:
                         execute = within.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)

@@ -1,0 +1,155 @@
+"""Where answers get lost: what was said may have been done, and is neither done twice nor waited for without end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from urllib.parse import unquote
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.urls import open_engine
+from onward.errors import InvalidJob, StoreUnavailable
+from onward.job import Arrival
+from onward.lifecycle import Complete, Release, State
+from tests.conformance.desk import PAST_LEASE, Desk, new_job, worker_info
+from tests.conformance.postgres_case import PostgresStore
+from tests.conformance.processes import eventually
+from tests.servers.proxy import Proxy
+
+SILENT, HUNG_UP = False, True
+
+
+@pytest.fixture
+async def proxy(store: PostgresStore) -> AsyncIterator[Proxy]:
+    folder = unquote(str(conninfo_to_dict(store.url)["host"]))
+    async with Proxy.before(Path(folder) / ".s.PGSQL.5432") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[ObservedEngine]:
+    """A handle that reaches the store through the proxy, and has little patience."""
+    url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+    bare = PostgresEngine(url, schema=store.schema, clock=store.clock, answer_within=0.5)
+    bare._listener._ask_every = 0.2
+    engine = ObservedEngine(bare)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
+async def test_an_outcome_whose_answer_is_lost_stands_and_cannot_be_given_again(
+    far: ObservedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+):  # X3
+    ref = await desk.add()
+    (claim,) = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
+    proxy.deafen_all(hang_up=hang_up)
+    with pytest.raises(StoreUnavailable):
+        await far.settle([Settlement(claim, Complete('"first"'))])
+    job = await desk.job(ref)
+    assert (job.status, job.result) == (State.COMPLETED, "first")
+    assert await far.settle([Settlement(claim, Complete('"second"'))]) == {claim.token}
+    assert (await desk.job(ref)).result == "first"
+
+
+@pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
+async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
+    far: ObservedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+):  # O4
+    await far.enqueue([new_job()])
+    proxy.deafen_all(hang_up=hang_up)
+    with pytest.raises(StoreUnavailable):
+        await far.enqueue([new_job(idempotency_key="k")])
+    (again,) = await far.enqueue([new_job(idempotency_key="k")])
+    # Deaf before the commit was sent, or after: either way there is one, and who asks again is told of it.
+    assert again.arrival in {Arrival.INSERTED, Arrival.SAME_KEY}
+    assert len(await desk.jobs()) == 2
+
+
+async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_nothing(
+    far: ObservedEngine, desk: Desk, proxy: Proxy
+):  # X3, Counting
+    ref = await desk.add()
+    await far.workers()
+    proxy.deafen_all(hang_up=True)
+    with pytest.raises(StoreUnavailable):
+        await far.claim(ClaimRequest(worker_id="far", slots=1))
+    assert (await desk.job(ref)).status is State.RUNNING
+    await desk.advance(PAST_LEASE)
+    await desk.rescue()
+    job = await desk.job(ref)
+    assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
+
+
+Verb = Callable[[ObservedEngine, Sequence[Claim]], Awaitable[object]]
+
+VERBS: dict[str, Verb] = {
+    "enqueue": lambda engine, claims: engine.enqueue([new_job()]),
+    "claim": lambda engine, claims: engine.claim(ClaimRequest(worker_id="far", slots=1)),
+    "heartbeat": lambda engine, claims: engine.heartbeat(worker_info("far"), claims),
+    "workers": lambda engine, claims: engine.workers(),
+    "enqueue_sync": lambda engine, claims: asyncio.to_thread(engine.enqueue_sync, [new_job()]),
+    "settle_sync": lambda engine, claims: asyncio.to_thread(engine.settle_sync, [Settlement(claims[0], Release())]),
+    "heartbeat_sync": lambda engine, claims: asyncio.to_thread(engine.heartbeat_sync, worker_info("far"), claims),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+async def test_nobody_waits_for_ever_for_an_answer(far: ObservedEngine, desk: Desk, proxy: Proxy, verb: Verb):
+    await desk.add()
+    claims = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
+    await verb(far, claims)
+    proxy.deafen_all(hang_up=False)
+    with pytest.raises(StoreUnavailable, match="has not answered"):
+        await verb(far, claims)
+    await verb(far, claims)
+
+
+async def test_what_may_take_long_is_waited_for(desk: Desk, store: PostgresStore):
+    hasty = ObservedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, answer_within=0.1))
+    await hasty.open()
+    await desk.add()
+    with psycopg.connect(store.url) as blocker, psycopg.connect(store.url, autocommit=True) as admin:
+        blocker.execute(f"lock table {store.schema}.job")
+        finding = asyncio.ensure_future(hasty.find(JobFilter()))
+
+        async def has_waited() -> bool | None:
+            return (
+                admin.execute(
+                    "select true from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'onward'"
+                    " and clock_timestamp() - query_start > interval '0.5 s'"
+                ).fetchone()
+                is not None
+                or None
+            )
+
+        await eventually(has_waited)
+        blocker.rollback()
+        assert len((await finding).items) == 1
+    await hasty.close()
+
+
+async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(far: ObservedEngine, desk: Desk, proxy: Proxy):
+    async with aclosing(far.signals(["*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
+        await anext(signals)
+        proxy.deafen_all(hang_up=False)
+        lost = proxy.lost_answers
+        ref = await desk.add()
+        await anext(signals)
+        assert proxy.lost_answers > lost, "nothing was lost: nothing was tried"
+    assert [claim.ref for claim in (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims] == [ref]
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "soon", "1.5", ""])
+def test_patience_is_a_number_of_seconds(told: str):
+    with pytest.raises(InvalidJob, match="answer_within"):
+        open_engine(f"postgresql://host/db?answer_within={told}")
