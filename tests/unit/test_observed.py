@@ -159,6 +159,8 @@ ASKED: dict[Feature, list[Ask]] = {
 }
 # What an engine only tells of: there is no call that asks for it.
 TOLD = {
+    Feature.READY_ORDER,
+    Feature.PROMOTION,
     Feature.CANCELLED_STATE,
     Feature.QUEUES_BY_USE,
     Feature.ERROR_HISTORY,
