@@ -69,7 +69,7 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
             if not isinstance(text, str) or not text:
                 raise InvalidJob(field, text, "must be a non-empty string, or None")
             check_text(field, text)
-    if may_be_too_large(job, max_payload):
+    if len(job.payload) > room_for_payload(job, max_payload):
         size = len(job.payload.encode()) + len(msgspec.json.encode(_options_of(job)))
         if size > max_payload:
             raise PayloadTooLarge(size, max_payload)
@@ -77,10 +77,10 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
     return job
 
 
-def may_be_too_large(job: NewJob, max_payload: int) -> bool:
-    """Say whether it is worth while to count the bytes of a job."""
-    texts = (job.payload, job.type, job.org_id, job.idempotency_key, job.dedupe_key)
-    return sum(len(text) for text in texts if text) * _WIDEST + _OPTIONS_ROOM > max_payload
+def room_for_payload(job: NewJob, max_payload: int) -> int:
+    """Say how many characters a job's payload may have before it is worth while to count its bytes."""
+    texts = (job.type, job.org_id, job.idempotency_key, job.dedupe_key)
+    return (max_payload - _OPTIONS_ROOM) // _WIDEST - sum(len(text) for text in texts if text)
 
 
 def _options_of(job: NewJob) -> dict[str, Any]:

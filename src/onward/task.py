@@ -215,7 +215,7 @@ class Task(Generic[P, R]):
         """
         if self._using.within is not None:
             raise InvalidJob("within", self._using.within, "belongs to the enqueue, not to the job: give it there")
-        return self._new_job(args, kwargs)
+        return self._jobs(self._encoded(args, kwargs))[0]
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job that will call the function with these arguments. Durable when it returns.
@@ -225,41 +225,39 @@ class Task(Generic[P, R]):
             InvalidJob: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        handles = await self._app.send(self, [self._new_job(args, kwargs)], within=self._using.within)
+        handles = await self._app.send(self, self._jobs(self._encoded(args, kwargs)), within=self._using.within)
         return handles[0]
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, [self._new_job(args, kwargs)], within=self._using.within)[0]
+        return self._app.send_sync(self, self._jobs(self._encoded(args, kwargs)), within=self._using.within)[0]
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Store many jobs at once, all or none: each call is the arguments by name, or a tuple of them by position."""
-        return await self._app.send(self, self._new_jobs(calls), within=self._using.within)
+        return await self._app.send(self, self._jobs(self._encoded_all(calls)), within=self._using.within)
 
     def enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, self._new_jobs(calls), within=self._using.within)
+        return self._app.send_sync(self, self._jobs(self._encoded_all(calls)), within=self._using.within)
 
-    def _new_jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob]:
-        payloads = self.arguments.encode_many(calls, max_size=self._app.max_payload)
-        if self._dedupes:
-            return [self._with_payload(payload) for payload in payloads]
-        return Alike(self._template or self._make_template(), payloads)
+    def _encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+        return [self.arguments.encode(args, kwargs, max_size=self._app.max_payload)]
 
-    def _new_job(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewJob:
-        return self._with_payload(self.arguments.encode(args, kwargs, max_size=self._app.max_payload))
+    def _encoded_all(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[str]:
+        return self.arguments.encode_many(calls, max_size=self._app.max_payload)
 
-    def _with_payload(self, payload: str) -> NewJob:
+    def _jobs(self, payloads: Sequence[str]) -> Sequence[NewJob]:
         template = self._template or self._make_template()
-        if self._dedupes:
-            key = keys.dedupe_key(self.name, template.org_id, msgspec.json.decode(payload))
-            return msgspec.structs.replace(template, payload=payload, dedupe_key=key)
-        return msgspec.structs.replace(template, payload=payload)
-
-    @property
-    def _dedupes(self) -> bool:
-        """Whether the arguments themselves are the key."""
-        return _or(self._using.dedupe, self.options.dedupe) is True
+        if _or(self._using.dedupe, self.options.dedupe) is not True:
+            return Alike(template, payloads)
+        return [
+            msgspec.structs.replace(
+                template,
+                payload=payload,
+                dedupe_key=keys.dedupe_key(self.name, template.org_id, msgspec.json.decode(payload)),
+            )
+            for payload in payloads
+        ]
 
     def _make_template(self) -> NewJob:
         """Gather what all jobs of this copy of the task have in common."""

@@ -118,15 +118,15 @@ WORDS: Final = (
         (
             Edit(
                 "engine/observed.py",
-                "        for job in self._differing(jobs):\n            rules.check_job",
-                "        for job in jobs[:1]:\n            rules.check_job",
+                "            for job in jobs:\n                self._check_job(job)\n\n    def _check_alike",
+                "            for job in jobs[:1]:\n                self._check_job(job)\n\n    def _check_alike",
             ),
         ),
         (f"{CONFORMANCE}/test_enqueue.py",),
     ),
     Mutant(
         "observed: absent keys are not refused",
-        (Edit("engine/observed.py", "                require(Feature.IDEMPOTENCY)", "                pass"),),
+        (Edit("engine/observed.py", "            require(Feature.IDEMPOTENCY)", "            pass"),),
         (f"{UNIT}/test_observed.py",),
     ),
     Mutant(
@@ -571,6 +571,21 @@ LANES: Final = (
         "lane: everybody for himself",
         (Edit(f"{_PY}/lane.py", "while len(requests) < _MOST_TOGETHER:", "while len(requests) < 1:"),),
         (f"{SQLITE}/test_group_commit.py",),
+    ),
+    Mutant(
+        "lane: a slow disk holds loops up",
+        (Edit(f"{_PY}/lane.py", "if self._slowest > _QUICK:", "if False:"),),
+        (f"{SQLITE}/test_own_hands.py",),
+    ),
+    Mutant(
+        "lane: who goes away leaves a job behind",
+        (Edit(f"{_PY}/lane.py", "            comers.remove(request)\n", ""),),
+        (f"{SQLITE}/test_own_hands.py",),
+    ),
+    Mutant(
+        "lane: a loop waits for another program",
+        (Edit(f"{_PY}/lane.py", '"pragma busy_timeout = 0"', '"pragma busy_timeout = 200"'),),
+        (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "lane: heartbeats wait in the line",

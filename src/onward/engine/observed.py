@@ -73,6 +73,8 @@ class ObservedEngine:
         self._max_payload = max_payload
         self._keeps_results = engine.capabilities.has(Feature.RESULTS)
         self._foreign = engine.capabilities.foreign_names
+        self._checked: tuple[NewJob | None, int] = (None, 0)
+        """What the jobs of the last task have in common, once it was found right, and the room it leaves a payload."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -141,30 +143,42 @@ class ObservedEngine:
             return self.inner.enqueue_sync(jobs, within=within)
 
     def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
-        require = self.capabilities.require
         if within is not None:
-            require(Feature.TRANSACTIONS)
-        for job in self._differing(jobs):
-            rules.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
-            if job.priority:
-                require(Feature.PRIORITY)
-            if job.delay or job.run_at is not None:
-                require(Feature.DELAY)
-            if job.start_by is not None:
-                require(Feature.START_BY)
-            if job.idempotency_key is not None:
-                require(Feature.IDEMPOTENCY)
-            if job.dedupe_key is not None:
-                require(Feature.DEDUPLICATION)
-            if job.org_id is not None:
-                require(Feature.ORGANISATIONS)
+            self.capabilities.require(Feature.TRANSACTIONS)
+        if isinstance(jobs, Alike):
+            self._check_alike(jobs)
+        else:
+            for job in jobs:
+                self._check_job(job)
 
-    def _differing(self, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-        """Take one of those that are alike: the longest, unless it might be too long, and others then too."""
-        if not isinstance(jobs, Alike) or not jobs:
-            return jobs
-        longest = Alike(jobs.template, [max(jobs.payloads, key=len)])
-        return jobs if rules.may_be_too_large(longest[0], self._max_payload) else longest
+    def _check_alike(self, jobs: Alike) -> None:
+        """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
+        if not jobs:
+            return
+        template, room = self._checked
+        if template is not jobs.template:
+            self._check_job(jobs[0])
+            room = rules.room_for_payload(jobs.template, self._max_payload)
+            self._checked = jobs.template, room
+        if max(map(len, jobs.payloads)) > room:
+            for job in jobs:
+                self._check_job(job)
+
+    def _check_job(self, job: NewJob) -> None:
+        require = self.capabilities.require
+        rules.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
+        if job.priority:
+            require(Feature.PRIORITY)
+        if job.delay or job.run_at is not None:
+            require(Feature.DELAY)
+        if job.start_by is not None:
+            require(Feature.START_BY)
+        if job.idempotency_key is not None:
+            require(Feature.IDEMPOTENCY)
+        if job.dedupe_key is not None:
+            require(Feature.DEDUPLICATION)
+        if job.org_id is not None:
+            require(Feature.ORGANISATIONS)
 
     # Work
 
@@ -366,9 +380,9 @@ class ObservedEngine:
         if change.paused is not UNSET:
             require(Feature.PAUSE)
         if change.rate is not UNSET:
-            require(Feature.RATE)
             if change.rate is not None and change.rate.burst > 1:
                 require(Feature.BURST)
+            require(Feature.RATE)
         if change.concurrency is not UNSET:
             require(Feature.CONCURRENCY)
             if change.concurrency is not None:

@@ -173,6 +173,11 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
 }
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Say whether another connection was in the way."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -29,12 +29,23 @@ def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -> list[list[Enqueued]]:
     """Add the jobs of several callers, as if they were one's."""
+    if len(batches) == 1 and len(batches[0]) == 1:
+        return [[_add_one(transaction, batches[0][0])]]
     ends = list(accumulate(len(batch) for batch in batches))
     ids = new_ids(ends[-1])
     row = _Row(transaction)
     answers = [_add(row, batch, ids[end - len(batch) : end]) for batch, end in zip(batches, ends, strict=True)]
     row.write()
     return answers
+
+
+def _add_one(transaction: Transaction, job: NewJob) -> Enqueued:
+    if _has_key(job) and (existing := _standing_for(transaction, job)) is not None:
+        return existing
+    (job_id,) = new_ids(1)
+    named = _named(_shape(job, transaction.now), *_queue_says(transaction, job.queue), transaction.now)
+    transaction.connection.execute(SQL.enqueue_one, named | {"id": job_id, "payload": job.payload})
+    return Enqueued(JobRef(job.queue, job_id))
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
@@ -76,23 +87,21 @@ class _Row:
         """Add them to the store, and begin anew."""
         if self._shape is None or not self._ids:
             return
-        named = _named(self._shape, *self._queue(self._shape.queue), self.transaction.now)
-        execute = self.transaction.connection.execute
-        if len(self._ids) == 1:
-            execute(SQL.enqueue_one, named | {"id": self._ids[0], "payload": self._payloads[0]})
-        else:
-            rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
-            execute(SQL.enqueue, named | {"rows": rows})
+        transaction = self.transaction
+        named = _named(self._shape, *_queue_says(transaction, self._shape.queue), transaction.now)
+        rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
+        transaction.connection.execute(SQL.enqueue, named | {"rows": rows})
         self._shape, self._ids, self._payloads = None, [], []
 
-    def _queue(self, name: str) -> tuple[int, str | None]:
-        """See to it that claims look at a queue; answer what it says for jobs that say nothing."""
-        self.transaction.woke = True
-        found = self.transaction.connection.execute(SQL.queue_says, {"name": name}).fetchone()
-        if found is None or not found[0]:
-            use_queues(self.transaction, {name})
-        _, max_attempts, backoff = found or (0, None, None)
-        return max_attempts or MAX_ATTEMPTS, backoff
+
+def _queue_says(transaction: Transaction, name: str) -> tuple[int, str | None]:
+    """Answer what a queue says for jobs that say nothing, and see to it that claims look at it."""
+    transaction.woke = True
+    found = transaction.connection.execute(SQL.queue_says, {"name": name}).fetchone()
+    if found is None or not found[0]:
+        use_queues(transaction, {name})
+    _, max_attempts, backoff = found or (0, None, None)
+    return max_attempts or MAX_ATTEMPTS, backoff
 
 
 def use_queues(transaction: Transaction, names: set[str]) -> None:

@@ -1,10 +1,14 @@
-"""One thread, one connection: everything that is asked of it is done there, in the order it was asked.
+"""One connection and a thread for it: what is asked is done there, in the order it was asked.
 
 A :class:`Lane` takes requests from any thread or event loop and answers each in its own way (a future of the caller's
 loop, or a thread that waits). Requests that have piled up while the last transaction was being written share the next
 one: a hundred concurrent enqueues cost one write to the disk, and each caller is answered only when that write is
 durable. If one of them fails, the transaction is undone and each is done again alone, so that nobody suffers for
 another's fault.
+
+To wake another thread and be woken by it takes almost as long as a write. So a caller who is alone writes with its own
+hands, if nothing is in the way: a thread that would have waited in any case; an event loop only where writes have been
+quick of late, for they hold it up. Whoever would have to wait, for a lock or for others, leaves it to the thread.
 
 Why so few statements: each time SQLite works, Python lets go of its global lock, and a busy event loop takes up to 5
 ms to give it back. So rows come as one JSON text and not one by one.
@@ -25,14 +29,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from onward.clock import Clock
 from onward.engines.sqlite import forking
-from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, translate
+from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, is_busy, translate
 from onward.engines.sqlite.turnstile import Turnstile
 from onward.errors import StoreBusy, StoreUnavailable
 
@@ -41,6 +45,12 @@ T = TypeVar("T")
 _MOST_TOGETHER: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 _COMMITS_BETWEEN_LOOKS: Final = 16
+_QUICK: Final = 0.002
+"""Seconds that a commit may take for an event loop to be held up by the next."""
+_PAUSES: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
+"""Seconds between attempts to write while a program of somebody else's does."""
+_FORGIVING: Final = 0.9
+"""What is left, with each commit, of the memory of a slow one: after 10 ms, fifteen quick ones are asked for."""
 
 
 @dataclass(slots=True)
@@ -84,7 +94,7 @@ class _Request(Generic[T]):
 
 @dataclass(eq=False)
 class Lane:
-    """A thread with a connection of its own, for writing or for reading."""
+    """A connection for writing or for reading, and the thread that works on it."""
 
     database: Database
     clock: Clock
@@ -94,20 +104,30 @@ class Lane:
     _urgent: deque[_Request[Any]] = field(default_factory=deque, init=False)
     _bell: SimpleQueue[None] = field(default_factory=SimpleQueue, init=False)
     """Rung once for each request; a ring that finds nothing to do is harmless."""
+    _comers: dict[asyncio.AbstractEventLoop, list[_Request[Any]]] = field(default_factory=dict, init=False)
+    """Requests of an event loop's present turn, which end it together."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _door: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while the thread begins or ends, and while it is handed a request: none is handed to one that has ended."""
+    _hands: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held by whoever works on the connection."""
+    _connection: sqlite3.Connection | None = field(default=None, init=False)
+    _turnstile: Turnstile = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _is_open: bool = field(default=False, init=False)
     _is_ending: bool = field(default=False, init=False)
+    _is_let_go: bool = field(default=False, init=False)
     _at_gate: Sequence[_Request[Any]] | None = field(default=None, init=False)
     """Requests that wait for their turn to be written."""
     _at_gate_since: float = field(default=0.0, init=False)
     _watch: threading.Thread | None = field(default=None, init=False)
     _commits: int = field(default=0, init=False)
+    _slowest: float = field(default=1.0, init=False)
+    """Seconds that commits have taken at most of late; until some have been seen, too many."""
 
     def __post_init__(self) -> None:
         """Be told of forks."""
+        self._turnstile = Turnstile(self.database.path)
         forking.register(self)
 
     # What callers see
@@ -127,20 +147,38 @@ class Lane:
         """Have an item done together with those that others share for the same work at the moment, by one call."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(_Request(shared=work, item=item, loop=loop, future=future), urgent=False)
+        request = _Request(shared=work, item=item, loop=loop, future=future)
+        if self._slowest > _QUICK:
+            self._submit(request)
+            return await future
+        comers = self._comers.setdefault(loop, [])
+        comers.append(request)
+        try:
+            await asyncio.sleep(0)  # whoever comes in this turn of the loop comes together
+        except BaseException:
+            comers.remove(request)
+            raise
+        finally:
+            if self._comers.get(loop) is comers:  # the first to go on does it for all
+                del self._comers[loop]
+                if len(comers) == 1 and self._serve_here(comers[0]):
+                    comers[0].finish()
+                else:
+                    self._submit_all(comers)
         return await future
 
     def share_sync(self, work: Callable[[Transaction, list[Any]], list[T]], item: Any) -> T:
         """Do the same, and wait for it on this thread."""
-        return self._wait(_Request(shared=work, item=item, done=threading.Event()))
+        return self._wait(_Request(shared=work, item=item))
 
     def ask_sync(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Have work done on the lane's thread, and wait for it on this one."""
-        return self._wait(_Request(work, done=threading.Event()), urgent=urgent)
+        return self._wait(_Request(work), urgent=urgent)
 
     def _wait(self, request: _Request[T], *, urgent: bool = False) -> T:
-        self._submit(request, urgent=urgent)
-        if request.done is not None:
+        if not self._serve_here(request):
+            request.done = threading.Event()
+            self._submit(request, urgent=urgent)
             request.done.wait()
         if request.error is not None:
             raise request.error
@@ -148,6 +186,8 @@ class Lane:
 
     def close(self) -> None:
         """Finish what was asked, then end the thread and close the connection."""
+        for loop in list(self._comers):
+            self._submit_all(self._comers.pop(loop, []))
         with self._door:
             self._is_open = False
             self._end()
@@ -155,18 +195,21 @@ class Lane:
     def let_go(self) -> None:
         """See :class:`~onward.engines.sqlite.forking.Holder`."""
         self._door.acquire()
+        self._is_let_go = True
         self._end()
 
     def go_on(self) -> None:
         """See :class:`~onward.engines.sqlite.forking.Holder`."""
+        self._is_let_go = False
         self._door.release()
 
     def begin_anew(self) -> None:
         """See :class:`~onward.engines.sqlite.forking.Holder`."""
-        self._door, self._lock = threading.Lock(), threading.Lock()
-        self._thread = None
+        self._door, self._hands, self._lock = threading.Lock(), threading.Lock(), threading.Lock()
+        self._thread, self._comers = None, {}
+        self._is_let_go = False
 
-    def _submit(self, request: _Request[Any], *, urgent: bool) -> None:
+    def _submit(self, request: _Request[Any], *, urgent: bool = False) -> None:
         with self._door:
             if not self._is_open:
                 message = f"{self.database} is not open: enter the app with `async with app`, or call open()"
@@ -175,6 +218,14 @@ class Lane:
                 self._begin()
             (self._urgent if urgent else self._requests).append(request)
             self._bell.put(None)
+
+    def _submit_all(self, requests: Sequence[_Request[Any]]) -> None:
+        for request in requests:
+            try:
+                self._submit(request)
+            except StoreUnavailable as error:
+                request.error = error
+                request.finish()
 
     def _begin(self) -> None:
         self._requests, self._urgent = deque(), deque()
@@ -190,26 +241,56 @@ class Lane:
             self._bell.put(None)
             self._thread.join()
             self._thread = None
+        with self._hands:
+            if self._connection is not None:
+                with self._turnstile.passed():
+                    self._disconnect()  # the last one to close checkpoints
+            self._turnstile.close()
+
+    # What is done with the caller's own hands
+
+    def _serve_here(self, request: _Request[Any]) -> bool:
+        """Do a request on this thread, if that can be done without waiting; False: it was not."""
+        if not self.writes or not self._hands.acquire(blocking=False):
+            return False
+        try:
+            connection = self._connection
+            is_first = not self._requests and not self._urgent
+            if connection is None or not is_first or not self._is_open or self._is_let_go:
+                return False
+            return self._turnstile.pass_at_once() and self._write_here(request, connection)
+        finally:
+            self._hands.release()
+
+    def _write_here(self, request: _Request[Any], connection: sqlite3.Connection) -> bool:
+        """Do a request in our turn to write, and let others have theirs."""
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.Error:  # the lane's thread will wait, or say what is wrong
+            return False
+        else:
+            try:
+                self._write([request], connection)
+                self._checkpoint_when_due(connection)
+            except BaseException as error:  # noqa: BLE001 - as on the lane's thread
+                self._fail([request], error)
+            return True
+        finally:
+            self._turnstile.leave()
 
     # What the thread does
 
     def _run(self) -> None:
-        turnstile = Turnstile(self.database.path)
-        connection: sqlite3.Connection | None = None
-        try:
-            while True:
-                self._bell.get()
+        while True:
+            self._bell.get()
+            with self._hands:
                 requests = self._take()
                 if requests:
-                    connection = self._serve(connection, turnstile, requests)
-                    self._answer(requests)
-                elif self._is_ending:
-                    return
-        finally:
-            if connection is not None:
-                with turnstile.passed():
-                    connection.close()  # the last one to close checkpoints
-            turnstile.close()
+                    self._serve(requests)
+            if requests:
+                self._answer(requests)
+            elif self._is_ending:
+                return
 
     def _take(self) -> list[_Request[Any]]:
         """Take what has piled up, the urgent first."""
@@ -221,29 +302,37 @@ class Lane:
                 break
         return requests
 
-    def _serve(
-        self, connection: sqlite3.Connection | None, turnstile: Turnstile, requests: Sequence[_Request[Any]]
-    ) -> sqlite3.Connection | None:
-        """Do requests when it is our turn; answer the connection to go on with."""
+    def _serve(self, requests: Sequence[_Request[Any]]) -> None:
+        """Do requests when it is our turn."""
         try:
             if self.writes:
-                turnstile.open()
+                self._turnstile.open()
             with self._lock:
                 self._at_gate, self._at_gate_since = requests, time.monotonic()
-            with turnstile.passed(must_wait=self._watch_the_wait):
-                if not self._leave_gate():
-                    return connection
-                if connection is None:
-                    connection = self.database.connect(read_only=not self.writes)
-                self._do_all(requests, connection)
+            with self._turnstile.passed(must_wait=self._watch_the_wait):
+                if self._leave_gate():
+                    self._do_all(requests, self._connect())
         except BaseException as error:  # noqa: BLE001 - a caller that waits must be answered whatever happens
-            for request in requests:
-                if not request.is_done:
-                    request.error = self._ours(error)
-            if connection is not None:  # whatever state it is in, the next request gets a new one
-                connection.close()
-                connection = None
-        return connection
+            self._fail(requests, error)
+
+    def _connect(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self.database.connect(read_only=not self.writes)
+            if self.writes:  # who waits, and for how long, is for us to say: see _begin_writing
+                self._connection.execute("pragma busy_timeout = 0")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            connection.close()
+
+    def _fail(self, requests: Sequence[_Request[Any]], error: BaseException) -> None:
+        """Tell all who have no answer yet; the next request gets a new connection, whatever state this one is in."""
+        for request in requests:
+            if not request.is_done:
+                request.error = self._ours(error)
+        self._disconnect()
 
     def _do_all(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> None:
         if not self.writes:
@@ -257,11 +346,33 @@ class Lane:
 
     def _do(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in one transaction; False: nothing was done, try them one by one."""
-        connection.execute("begin immediate" if self.writes else "begin")
+        if self.writes:
+            self._begin_writing(connection)
+        else:
+            connection.execute("begin")
+        return self._write(requests, connection)
+
+    def _begin_writing(self, connection: sqlite3.Connection) -> None:
+        """Wait, for as long as our patience lasts, until no program of somebody else's is writing."""
+        give_up = time.monotonic() + self.database.busy_timeout
+        for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() > give_up:
+                    raise
+            else:
+                return
+            time.sleep(pause)
+
+    def _write(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
+        """Do requests in the transaction that has begun, and end it."""
         try:
             transaction = Transaction(connection, self.clock.micros(), alone=len(requests) == 1)
             results = _results(transaction, requests)
+            written = time.perf_counter()
             connection.execute("commit")
+            self._slowest = max(time.perf_counter() - written, self._slowest * _FORGIVING)
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -343,6 +454,8 @@ class Lane:
 
 def _results(transaction: Transaction, requests: Sequence[_Request[Any]]) -> list[Any]:
     """Do requests in order; neighbours that share their work by one call."""
+    if len(requests) == 1 and (only := requests[0]).shared is not None:
+        return only.shared(transaction, [only.item])
     results: list[Any] = []
     for shared, neighbours in groupby(requests, key=attrgetter("shared")):
         if shared is not None:

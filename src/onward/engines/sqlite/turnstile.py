@@ -63,7 +63,24 @@ class Turnstile:
         try:
             yield
         finally:
-            fcntl.flock(write, fcntl.LOCK_UN)
+            self.leave()
+
+    def pass_at_once(self) -> bool:
+        """Take our turn to write if it can be had without waiting, to be given up by :meth:`leave`."""
+        if self._gates is None:
+            return fcntl is None
+        turn, write = self._gates
+        if not _pass_at_once(turn):
+            return False
+        try:
+            return _pass_at_once(write)
+        finally:
+            fcntl.flock(turn, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        """Let others have their turn."""
+        if self._gates is not None:
+            fcntl.flock(self._gates[1], fcntl.LOCK_UN)
 
 
 def _pass_at_once(gate: int) -> bool:
