@@ -119,7 +119,6 @@ def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):
     [
         ("redis://user:swordfish@host", "BullMQ"),
         ("rediss://host", "BullMQ"),
-        ("pgboss+postgresql://host", "pg-boss"),
         ("pgmq+postgresql://host", "PGMQ"),
     ],
 )

@@ -315,9 +315,10 @@ SQLITE = EngineCase(
 )
 
 # Last, because a case of another module is made of what stands above.
+from tests.conformance.pgboss_case import PGBOSS  # noqa: E402
 from tests.conformance.postgres_case import POSTGRES  # noqa: E402
 
-CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES)
+CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS)
 CASE_OF = {case.name: case for case in CASES}
 
 

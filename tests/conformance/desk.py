@@ -81,10 +81,14 @@ class Desk:
 
     async def put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue jobs; where queues are not made by use, make them first."""
-        if not self.engine.capabilities.has(Feature.QUEUES_BY_USE):
-            for queue in {job.queue for job in jobs}:
-                await self.set(queue)
+        await self.make(*{job.queue for job in jobs})
         return await self.engine.enqueue(jobs)
+
+    async def make(self, *queues: str) -> None:
+        """Make queues, where they are not made by use."""
+        if not self.engine.capabilities.has(Feature.QUEUES_BY_USE):
+            for queue in queues:
+                await self.set(queue)
 
     # Work
 

@@ -147,7 +147,8 @@ async def test_ids_differ_and_native_ones_are_uuids_of_version_7(desk: Desk, cas
 async def test_a_job_is_found_by_its_name_and_by_a_bare_id_where_ids_are_global(desk: Desk, case: EngineCase):  # O2
     ref = await desk.add(queue="here")
     await desk.add(queue="there")
-    assert await desk.engine.get(JobRef("there", ref.id)) is None
+    elsewhere = await desk.engine.get(JobRef("there", ref.id))
+    assert elsewhere is None or (elsewhere.queue == "there" and not case.has_native_ids)
     if case.has_native_ids:
         job = await desk.engine.get(ref.id)
         assert job is not None
@@ -169,6 +170,7 @@ async def test_an_empty_bulk_is_no_job(desk: Desk):
 
 
 async def test_code_without_an_event_loop_can_enqueue(desk: Desk):
+    await desk.make("default")
     (answer,) = await asyncio.to_thread(desk.engine.enqueue_sync, [new_job(payload='{"from": "a thread"}')])
     assert answer.is_new
     assert (await desk.job(answer.ref)).payload == {"from": "a thread"}
@@ -266,7 +268,7 @@ async def test_every_allowed_queue_name_works(desk: Desk, name: str):  # X5
 @pytest.mark.parametrize("name", ["", "A", "a b", "a/", "/a", "a//b", "ä", "a*", "*", "a/*", "a:b", "a" * 121])
 async def test_a_queue_with_a_bad_name_cannot_be_made_by_its_settings_either(desk: Desk, name: str):  # X5
     with pytest.raises(InvalidJob) as refusal:
-        await desk.set(name, weight=2)
+        await desk.set(name)
     assert refusal.value.field == "queue"
     assert await desk.engine.queues() == []
 
@@ -275,8 +277,11 @@ async def test_a_queue_with_a_bad_name_cannot_be_made_by_its_settings_either(des
 @pytest.mark.parametrize("pattern", ["", "A", "mail/", "mail*", "*/mail", "mail/*/acme", "**"])
 async def test_a_bad_pattern_is_refused_and_nothing_is_claimed(desk: Desk, pattern: str):  # X5
     ref = await desk.add(queue="mail")
-    with pytest.raises(InvalidJob):
-        await desk.take(pattern)
+    if pattern and desk.engine.capabilities.foreign_names:  # any text may be a queue's name there
+        assert await desk.take(pattern) == ()
+    else:
+        with pytest.raises(InvalidJob):
+            await desk.take(pattern)
     assert await desk.state(ref) is State.PENDING
 
 

@@ -283,7 +283,7 @@ async def test_a_claim_finds_what_there_is_past_queues_whose_jobs_were_taken_bac
     assert await desk.taken("*", slots=1) == [ref]
 
 
-@needs(Feature.PATTERNS, Feature.PAUSE)
+@needs(Feature.PATTERNS, Feature.PAUSE, Feature.QUEUES_BY_USE)  # ten thousand of them are cheap there only
 async def test_one_open_queue_is_found_among_9_999_that_are_paused(desk: Desk):
     names = [f"m/{number:04}" for number in range(10_000)]
     await desk.put([new_job(queue=name) for name in names])

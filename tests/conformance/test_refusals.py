@@ -178,7 +178,7 @@ async def test_an_unknown_queue_is_refused_where_queues_are_not_made_by_use(desk
         return
     before = await desk.snapshot()
     with pytest.raises(Unsupported) as refusal:
-        await desk.add(queue="never-made")
+        await desk.engine.enqueue([NewJob(type="greet", queue="never-made")])
     assert case.capabilities.features[Feature.QUEUES_BY_USE].note in str(refusal.value)
     assert await desk.snapshot() == before
 

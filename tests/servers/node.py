@@ -61,8 +61,11 @@ class NodePackages:
 
 
 @cache
-def node_packages(*wanted: str) -> NodePackages:
-    """Give a folder with these packages, as npm spells them (``bullmq@6``), installed with the first call."""
+def node_packages(*wanted: str, instead: tuple[str, ...] = ()) -> NodePackages:
+    """Give a folder with these packages, as npm spells them (``bullmq@6``), installed with the first call.
+
+    ``instead`` names versions to be taken of what they depend on, where the registry lacks the one they ask for.
+    """
     name = "-".join(spec.replace("/", "_") for spec in wanted)
     home = Path(sys.prefix) / "share" / "onward-node"
     home.mkdir(parents=True, exist_ok=True)
@@ -72,15 +75,15 @@ def node_packages(*wanted: str) -> NodePackages:
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = folder / "versions.json"
         if not record.exists():
-            _install(folder, wanted)
+            _install(folder, wanted, dict(spec.rsplit("@", 1) for spec in instead))
             record.write_text(json.dumps(_versions(folder)))
         return NodePackages(folder, json.loads(record.read_text()))
 
 
-def _install(folder: Path, wanted: tuple[str, ...]) -> None:
+def _install(folder: Path, wanted: tuple[str, ...], instead: dict[str, str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    (folder / "package.json").write_text('{"private": true}')
+    (folder / "package.json").write_text(json.dumps({"private": True, "overrides": instead}))
     command = [*_npm(), "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *wanted]
     path = f"{node_program().parent}{os.pathsep}{os.environ.get('PATH', '')}"
     done = subprocess.run(

@@ -7,7 +7,7 @@ URL                            engine
 ``sqlite://``                  SQLite      a private temporary file, gone when it is closed
 ``postgresql://host/db``       PostgreSQL  as libpq reads it; ``?schema=onward`` is the schema of the jobs
 ``redis://…``                  BullMQ      not in this version yet
-``pgboss+postgresql://…``      pg-boss     not in this version yet
+``pgboss+postgresql://…``      pg-boss     ``?schema=pgboss`` is where it is; ``supervise=on`` where no Node runs
 ``pgmq+postgresql://…``        PGMQ        not in this version yet
 =============================  ==========  =============================================================
 
@@ -27,7 +27,6 @@ from onward.errors import EngineNotIncluded, InvalidJob
 _TO_COME: Final = {
     "redis": "BullMQ on Redis",
     "rediss": "BullMQ on Redis",
-    "pgboss+postgresql": "pg-boss",
     "pgmq+postgresql": "PGMQ",
 }
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
@@ -50,11 +49,13 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         return _open_sqlite(url, clock)
     if scheme in {"postgresql", "postgres"}:
         return _open_postgres(url, clock)
+    if scheme in {"pgboss+postgresql", "pgboss+postgres"}:
+        return _open_pgboss(url, clock)
     if scheme in _TO_COME:
         raise EngineNotIncluded(
             f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
         )
-    close = difflib.get_close_matches(scheme, ["sqlite", "postgresql", *_TO_COME], n=1)
+    close = difflib.get_close_matches(scheme, ["sqlite", "postgresql", "pgboss+postgresql", *_TO_COME], n=1)
     hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
@@ -102,5 +103,31 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
         notify=notify == "on",
         direct=ours.get("direct"),
         answer_within=float(answer_within),
+        clock=clock,
+    )
+
+
+def _open_pgboss(url: str, clock: Clock | None) -> Engine:
+    try:
+        from onward.engines.pgboss.engine import PgBossEngine  # noqa: PLC0415 - see the module's first sentence
+        from onward.engines.pgboss.schema import DEFAULT  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("psycopg"):
+            raise
+        raise EngineNotIncluded("pg-boss needs PostgreSQL's driver: pip install 'onward[postgres]'") from error
+
+    address, _, query = url.partition("+")[2].partition("?")
+    asked = parse_qsl(query, keep_blank_values=True)
+    ours = {name: value for name, value in asked if name in {"schema", "notify", "supervise", "direct"}}
+    rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
+    for name in ("notify", "supervise"):
+        if (told := ours.get(name, "on")) not in {"on", "off"}:
+            raise InvalidJob("url", f"{name}={told}", "must be on or off")
+    return PgBossEngine(
+        f"{address}?{rest}",
+        schema=ours.get("schema", DEFAULT),
+        notify=ours.get("notify", "on") == "on",
+        supervise=ours.get("supervise", "off") == "on",
+        direct=ours.get("direct"),
         clock=clock,
     )

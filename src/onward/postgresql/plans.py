@@ -1,5 +1,6 @@
 """One logic for every kind of connection: a plan yields statements and is sent their rows.
 
+What the database answers with an error is raised in the plan, at the statement, so that a plan can expect it.
 :func:`run` drives a plan on a plain connection, :func:`arun` on an asynchronous one, and the caller's own transaction
 is just another connection (:mod:`onward.postgresql.within`).
 """
@@ -31,7 +32,12 @@ def run(plan: Plan[T], execute: Execute) -> T:
     try:
         statement = next(plan)
         while True:
-            statement = plan.send(execute(statement))
+            try:
+                rows = execute(statement)
+            except Exception as error:  # noqa: BLE001 - the plan's to catch, or nobody's
+                statement = plan.throw(error)
+            else:
+                statement = plan.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
@@ -41,6 +47,11 @@ async def arun(plan: Plan[T], execute: AsyncExecute) -> T:
     try:
         statement = next(plan)
         while True:
-            statement = plan.send(await execute(statement))
+            try:
+                rows = await execute(statement)
+            except Exception as error:  # noqa: BLE001 - the plan's to catch, or nobody's
+                statement = plan.throw(error)
+            else:
+                statement = plan.send(rows)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

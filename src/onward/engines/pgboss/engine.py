@@ -1,0 +1,503 @@
+"""The engine: each verb a plan, driven on a connection of ours, or on the caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+from psycopg import errors as pg
+
+from onward.clock import Clock
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.engines.pgboss import claiming, enqueueing, holding, operating, reading, settling, stewarding
+from onward.engines.pgboss.installed import Installed
+from onward.engines.pgboss.schema import DEFAULT, Schema
+from onward.engines.pgboss.shelf import Migrated, Shelf
+from onward.errors import InvalidJob, SchemaTooOld
+from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import State
+from onward.postgresql import within
+from onward.postgresql.connections import MOST, Connections
+from onward.postgresql.database import Database
+from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.listening import Listener
+from onward.postgresql.plans import Plan, Statement, arun, run
+
+T = TypeVar("T")
+
+log = logging.getLogger("onward.engines.pgboss")
+
+_NO_LIMITS: Final = "pg-boss has no such limit that Node workers would keep to; use one of its queue policies"
+
+CAPABILITIES: Final = Capabilities(
+    engine="pg-boss",
+    features={
+        **dict.fromkeys(Feature, NATIVE),
+        Feature.CLAIMED_STATE: absent("pg-boss starts a job with its claim: ask for no more than there are hands"),
+        Feature.START_BY: absent("pg-boss removes what has waited longer than its queue's retention: set that"),
+        Feature.IDEMPOTENCY: absent(
+            "pg-boss keeps no keys of ended jobs: use a dedupe key, which holds while it lives"
+        ),
+        Feature.DEDUPLICATION: emulated(
+            "pg-boss's singleton key, within a queue; where the queue's policy does not hold it, Onward does, among "
+            "those who enqueue through Onward"
+        ),
+        Feature.ORGANISATIONS: emulated("the group of pg-boss 12, and in the data of the job before that"),
+        Feature.PAUSE: absent("pg-boss cannot pause a queue, and Node workers would go on: stop the workers"),
+        Feature.RATE: absent(_NO_LIMITS),
+        Feature.BURST: absent(_NO_LIMITS),
+        Feature.CONCURRENCY: absent(_NO_LIMITS),
+        Feature.WEIGHT: absent("pg-boss has no place for weights: give workers the queues they are to take"),
+        Feature.PATTERNS: emulated("over the queues there are; one that Node makes is found within a second"),
+        Feature.QUEUES_BY_USE: absent(
+            "pg-boss wants a queue made before jobs are sent to it: make it in Node, or by configuring it here"
+        ),
+        Feature.RETENTION: absent(
+            "pg-boss keeps ended jobs for one time, however they ended: give the queue its deleteAfterSeconds"
+        ),
+        Feature.ERROR_HISTORY: absent("pg-boss keeps the last error only"),
+        Feature.PROGRESS: absent("pg-boss has no place for progress: keep it in a table of yours"),
+        Feature.LOG_LINES: absent("pg-boss has no place for log lines: use the program's own log"),
+        Feature.SUSPECTS: absent(
+            "pg-boss would give a suspect to any Node worker; a job that loses its workers too often costs attempts"
+        ),
+        Feature.PUSH: emulated(
+            "at once for jobs that Onward enqueues, and for Node's where the queue has notify (since pg-boss 12.21); "
+            "others are found by polling"
+        ),
+        Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
+        Feature.CHANGE_TIMES: absent("pg-boss does not keep when a job was changed"),
+        Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),
+        Feature.PROMOTION: absent("on pg-boss a job is ready when its time has come, without anybody doing anything"),
+    },
+    folds={State.CLAIMED: State.RUNNING},
+    foreign_names=True,
+)
+
+_TRIES: Final = 5
+"""How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
+_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure, pg.UniqueViolation)
+_CHANGED: Final = (Migrated, pg.UndefinedColumn, pg.UndefinedTable, pg.UndefinedFunction)
+"""What is met where Node has migrated pg-boss meanwhile."""
+
+
+class PgBossEngine:
+    """Jobs in the queues of a pg-boss, shared with its Node producers and workers."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = DEFAULT,
+        notify: bool = True,
+        supervise: bool = False,
+        direct: str | None = None,
+        connections: int = MOST,
+        clock: Clock | None = None,
+    ) -> None:
+        """Name a store; nothing is connected to yet.
+
+        Args:
+            url: where the database is, as libpq reads it.
+            schema: where in it pg-boss is.
+            notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
+            supervise: whether to do what a Node instance does besides: expiry, retention and cron.
+            direct: another address of the same database, past a pooler, to be told of new jobs there.
+            connections: how many there may be for an event loop, and how many for threads.
+            clock: for tests; the database's own unless given.
+        """
+        self.database = Database(url)
+        self.schema = Schema(schema, clock=clock)
+        self.shelf = Shelf(self.schema, CAPABILITIES)
+        self.notifies = notify
+        self.supervises = supervise
+        self._connections = Connections(self.database, most=connections)
+        self._direct = self.database if direct is None else Database(direct)
+        self._listener = Listener(self._direct, self.schema.channel)
+        self._steps = self.schema.beside.steps(self.database)
+        self._ids = enqueueing.Ids()
+        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._identity = ("", "")
+        self._guests: WeakSet[Any] = WeakSet()
+        """Connections of callers that are known to lead to this store."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What pg-boss can do."""
+        return CAPABILITIES
+
+    # Session
+
+    async def open(self) -> None:
+        """Connect, look at what pg-boss is there, and make what we keep beside it."""
+        await asyncio.to_thread(self._open)
+        self._connections.open()
+
+    def _open(self) -> None:
+        with self.database.connect() as connection, self.database.translated():
+            execute = within.on_psycopg(connection)
+            run(self._detect(), execute)
+            self._steps.migrate(connection)
+            self._identity = run(self.schema.beside.identity(), execute)
+            self.database.find_out(connection)
+        if self._direct is not self.database:
+            with self._direct.connect() as connection, self._direct.translated():
+                run(self._same_store(), within.on_psycopg(connection))
+                self._direct.find_out(connection)
+
+    def _detect(self) -> Plan[None]:
+        """Look at what is installed, and fit the statements to it."""
+        # Not to_regclass(): it may remember that there was none before somebody else's transaction made it.
+        found = yield Statement(
+            "select from pg_catalog.pg_tables where schemaname = $1 and tablename = 'version'", [self.schema.name]
+        )
+        rows = (yield Statement(f'select version from "{self.schema.name}".version')) if found else ()  # noqa: S608
+        if not rows:
+            message = (
+                f"{self} is not there: start a pg-boss once on this database (new PgBoss(url).start()), it makes its "
+                "tables itself; Onward never does"
+            )
+            raise SchemaTooOld(message)
+        installed = Installed(rows[0][0], (yield self.schema.statement("installed", [self.schema.name])))
+        installed.check(str(self))
+        self.schema.fit(installed)
+        self.shelf.forget()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await asyncio.to_thread(self._listener.close)
+        await self._connections.close()
+
+    async def check(self) -> EngineInfo:
+        """Say what the engine stands on; without opening it, and so without changing anything."""
+        return await asyncio.to_thread(self._check)
+
+    def _check(self) -> EngineInfo:
+        with self.database.connect() as connection, self.database.translated():
+            execute = within.on_psycopg(connection)
+            run(self._detect(), execute)
+            self._steps.check(connection)
+            ((server, commit, fsync, now),) = run(_facts(), execute)
+        warning = self.schema.installed.warning
+        return EngineInfo(
+            engine="pg-boss",
+            server=f"PostgreSQL {server}, pg-boss schema {self.schema.installed.version}",
+            schema=self.schema.installed.version,
+            now=now,
+            durability=_durability(commit, fsync),
+            warnings=() if warning is None else (warning,),
+        )
+
+    def schema_script(self) -> str:
+        """Write what we keep beside pg-boss as SQL; pg-boss's own schema is not ours to write."""
+        return self._steps.script()
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which database this is, without secrets."""
+        return {"engine": "pg-boss", **self.database.address, "schema": self.schema.name}
+
+    def __str__(self) -> str:
+        """Name it as errors do."""
+        return f"pg-boss in schema {self.schema.name} of {self.database}"
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return await self._within(within, lambda: self._put_in(jobs))
+        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+            return await self._put(jobs)
+        return await self._gathering().enqueue(jobs)
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within_sync(within, lambda: self._put_in(jobs))
+        return self.ask_sync(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
+
+    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self.ask(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
+
+    def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
+        sendings = enqueueing.sendings_of(self.schema, jobs, self._ids.take(len(jobs)))
+        return enqueueing.send(self.schema, self.shelf, sendings, notify=self.notifies)
+
+    def _gathering(self) -> Gathering:
+        loop = asyncio.get_running_loop()
+        if (gathering := self._gatherings.get(loop)) is None:
+            gathering = self._gatherings[loop] = Gathering(self._put)
+        return gathering
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        round_ = self._round(request)
+        return await self.ask(lambda: claiming.claim(self.schema, self.shelf, request, round_))
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        return await self.ask(lambda: settling.start(claims))
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return await self._within(within, lambda: self._settle(settlements))
+        return await self.ask(lambda: self._settle(settlements))
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if within is not None:
+            return self._within_sync(within, lambda: self._settle(settlements))
+        return self.ask_sync(lambda: self._settle(settlements))
+
+    def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+        return settling.settle(self.schema, self.shelf, settlements, notify=self.notifies)
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        round_ = self._round(exchange.request)
+        return await self.ask(
+            lambda: settling.exchange(self.schema, self.shelf, exchange, round_, notify=self.notifies)
+        )
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return await self.ask(lambda: holding.heartbeat(self.schema, worker, claims))
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        self._connections.check_open()
+        with self._connections.for_the_pulse() as connection, self.database.translated():
+            return run(holding.heartbeat(self.schema, worker, claims), within.on_psycopg(connection))
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        await self.ask(lambda: self.schema.beside.leave(worker_id))
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """Nothing of this can be kept, and asking for it is refused: see the capabilities."""
+        del claim, progress, message, lines
+        return False
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        return self._listener.signals(queues)
+
+    def _round(self, request: ClaimRequest | None) -> claiming.Round:
+        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        return await self.ask(lambda: reading.get(self.schema, ref))
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        return await self.ask(lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first))
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self.ask(lambda: reading.count(self.schema, which, by))
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        return await self.ask(lambda: reading.queues(self.schema, self.shelf, pattern))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        return await self.ask(self.schema.beside.workers)
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """There are none, and asking for them is refused: see the capabilities."""
+        del ref
+        return []
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self.ask(lambda: operating.cancel(self.schema, which, reason, limit))
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self.ask(lambda: operating.replay(self.schema, which, limit, notify=self.notifies))
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self.ask(lambda: operating.delete(self.schema, which, limit))
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        return await self.ask(lambda: operating.edit(self.schema, ref, change, notify=self.notifies))
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        return await self.ask(lambda: operating.configure(self.schema, self.shelf, queue, change), atomic=True)
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        return await self.ask(lambda: self.schema.beside.elect(candidate, lease, holding))
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        await self.ask(lambda: self.schema.beside.resign(term))
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract. Jobs become ready by themselves: it only says when the next does."""
+        del term, limit
+        return await self.ask(lambda: stewarding.promote(self.schema, self.shelf))
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self.ask(
+            lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, supervises=self.supervises)
+        )
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract. Node does it, unless we are asked to supervise."""
+        if not self.supervises:
+            return Batch()
+        return await self.ask(lambda: stewarding.prune(self.schema, term, limit))
+
+    # Driving plans
+
+    async def ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
+        self._connections.check_open()
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with self._connections.borrowed() as connection:
+                        execute = within.on_async_psycopg(connection)
+                        if not atomic:
+                            return await arun(plan(), execute)
+                        async with connection.transaction():
+                            return await arun(plan(), execute)
+                except (*_GAVE_WAY, *_CHANGED) as error:
+                    if not left:
+                        raise
+                    if isinstance(error, _CHANGED):
+                        async with self._connections.borrowed() as connection:
+                            await arun(self._detect(), within.on_async_psycopg(connection))
+        raise AssertionError
+
+    def ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+        """Do the same from plain code."""
+        self._connections.check_open()
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
+                    with self._connections.borrowed_sync() as connection:
+                        execute = within.on_psycopg(connection)
+                        if not atomic:
+                            return run(plan(), execute)
+                        with connection.transaction():
+                            return run(plan(), execute)
+                except (*_GAVE_WAY, *_CHANGED) as error:
+                    if not left:
+                        raise
+                    if isinstance(error, _CHANGED):
+                        with self._connections.borrowed_sync() as connection:
+                            run(self._detect(), within.on_psycopg(connection))
+        raise AssertionError
+
+    async def _within(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
+        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
+        self._connections.check_open()
+        guest = await within.async_guest_of(connection)
+        if guest is None:
+            return self._within_sync(connection, plan)
+        with self.database.translated():
+            async with guest.transaction:
+                if not self._knows(guest.handle):
+                    await arun(self._same_store(), guest.execute)
+                    self._remember(guest.handle)
+                return await arun(plan(), guest.execute)
+
+    def _within_sync(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
+        """Do the same on a connection for plain code."""
+        self._connections.check_open()
+        guest = within.guest_of(connection)
+        if guest is None:
+            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
+        with self.database.translated(), guest.transaction:
+            if not self._knows(guest.handle):
+                run(self._same_store(), guest.execute)
+                self._remember(guest.handle)
+            return run(plan(), guest.execute)
+
+    def _same_store(self) -> Plan[None]:
+        return self.schema.beside.same_store(self._identity, self)
+
+    def _knows(self, handle: object) -> bool:
+        try:
+            return handle in self._guests
+        except TypeError:  # it cannot be remembered: it is asked each time
+            return False
+
+    def _remember(self, handle: object) -> None:
+        with suppress(TypeError):
+            self._guests.add(handle)
+
+
+def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:
+    return enqueueing.has_keys(jobs) or len({job.queue for job in jobs}) > 1
+
+
+def _facts() -> Plan[Sequence[Any]]:
+    return (
+        yield Statement(
+            "select current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),"
+            " clock_timestamp()"
+        )
+    )
+
+
+def _durability(commit: str, fsync: str) -> str:
+    if fsync == "off":
+        return "a crash of the server's machine may lose or corrupt everything (fsync is off)"
+    if commit == "off":
+        return "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
+    return f"every acknowledged job survives a crash of the server (synchronous_commit={commit})"

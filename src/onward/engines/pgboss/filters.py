@@ -1,0 +1,88 @@
+"""Turns a filter into a condition: a closed list of fragments, values always as parameters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from onward.engine.values import JobFilter
+from onward.engines.pgboss.schema import Schema
+from onward.lifecycle import FINISHED
+from onward.postgresql.plans import Statement
+
+TYPE: Final = "coalesce(j.data #>> '{$onward,type}', j.name)"
+_ORG: Final = "coalesce(j.data #>> '{$onward,org_id}', j.group_id)"
+_ORG_WITHOUT_GROUPS: Final = "j.data #>> '{$onward,org_id}'"
+
+
+class Condition:
+    """A condition on jobs as ``sql/find.sql`` names them, and its values."""
+
+    def __init__(self, schema: Schema, which: JobFilter) -> None:
+        self._parts = ["not starts_with(j.name, '__pgboss__')"]
+        self.values: list[Any] = []
+        value = self.value
+        if which.refs is not None:
+            known = [ref for ref in which.refs if is_id(ref.id)]
+            names, ids = value([ref.queue for ref in known]), value([ref.id for ref in known])
+            self.add(f"j.name = any ({names}::text[]) and j.id = any ({ids}::text[]::uuid[])")
+            self.add(f"(j.name, j.id) in (select * from unnest({names}::text[], {ids}::text[]::uuid[]))")  # noqa: S608 - ours
+        if which.ids is not None:
+            ids = value([id for id in which.ids if is_id(id)])
+            # By the names of all queues too: the index begins with them.
+            self.add(f'j.name in (select q.name from "{schema.name}".queue q)')  # noqa: S608 - its name was checked
+            self.add(f"j.id = any ({ids}::text[]::uuid[])")
+        if which.queues is not None:
+            names = value([pattern for pattern in which.queues if not pattern.endswith("*")])
+            stems = value([pattern[:-1] for pattern in which.queues if pattern.endswith("*")])
+            below = f"exists (select from unnest({stems}::text[]) stem where starts_with(j.name, stem))"
+            self.add(f"j.name = any ({names}::text[]) or {below}")
+        if which.types is not None:
+            self.add(f"{TYPE} = any ({value(list(which.types))}::text[])")
+        if which.states is not None:
+            self.add(f"s.shown = any ({value(sorted(which.states))}::text[])")
+        if which.org_id is not None:
+            self.add(f"{org_of(schema)} = {value(which.org_id)}::text")
+        if which.worker_id is not None:
+            self.add(f"j.state = 'active' and j.output #>> '{{onward,worker}}' = {value(which.worker_id)}::text")
+        if which.error_contains is not None:
+            told = f"strpos(lower(j.output::text), lower({value(which.error_contains)}::text)) > 0"
+            self.add(f"j.state not in ('active', 'completed') and {told}")
+        if which.created_after is not None:
+            self.add(f"j.created_on > {value(which.created_after)}::timestamptz")
+        if which.created_before is not None:
+            self.add(f"j.created_on < {value(which.created_before)}::timestamptz")
+        if which.finished_before is not None:
+            ended = f"s.shown = any ({value(sorted(FINISHED))}::text[])"
+            self.add(f"{ended} and j.completed_on < {value(which.finished_before)}::timestamptz")
+
+    def add(self, fragment: str) -> None:
+        """Narrow it further."""
+        self._parts.append(fragment)
+
+    def value(self, value: Any) -> str:
+        """Add a value, and say by which name it is known."""
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+    def __str__(self) -> str:
+        """Write it out."""
+        return " and ".join(f"({part})" for part in self._parts)
+
+    def behind(self, text: str, rest: str = "") -> Statement:
+        """Put it behind a statement."""
+        return Statement(f"{text} where {self} {rest}", self.values)
+
+
+def org_of(schema: Schema) -> str:
+    """Say where the organisation of a job stands."""
+    return _ORG if schema.has("job.group_id") else _ORG_WITHOUT_GROUPS
+
+
+def is_id(text: str) -> bool:
+    """Say whether a text could be the id of a job."""
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True

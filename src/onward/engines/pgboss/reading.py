@@ -1,0 +1,72 @@
+"""Looks, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from onward.clock import micros_of, moment_of
+from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo
+from onward.engines.pgboss.filters import TYPE, Condition, is_id, org_of
+from onward.engines.pgboss.rows import job_of
+from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.shelf import Shelf
+from onward.errors import InvalidJob
+from onward.job import Job, JobRef
+from onward.lifecycle import State
+from onward.postgresql.plans import Plan, Statement
+
+_COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.shown", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
+
+
+def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
+    """Find one job."""
+    if isinstance(ref, JobRef):
+        if not is_id(ref.id):
+            return None
+        text = f"{schema.text('find')} where j.name = $1::text and j.id = $2::uuid"
+        rows = yield Statement(text, [ref.queue, ref.id])
+    else:
+        rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(schema.text("find"), "limit 1")
+    return job_of(rows[0]) if rows else None
+
+
+def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
+    """List jobs in the order in which they were created."""
+    condition = Condition(schema, which)
+    if after is not None:
+        micros, _, id = after.partition("-")
+        if not micros.isdecimal() or not is_id(id):
+            raise InvalidJob("after", after, "must be what the page before gave as `after`")
+        created, place = condition.value(moment_of(int(micros))), condition.value(id)
+        sign = "<" if newest_first else ">"
+        condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {place}::uuid)")
+    way = "desc" if newest_first else "asc"
+    order = f"order by j.created_on {way}, j.id {way} limit {condition.value(limit + 1)}::bigint"
+    jobs = [job_of(row) for row in (yield condition.behind(schema.text("find"), order))]
+    shown = jobs[:limit]
+    last = f"{micros_of(shown[-1].created_at)}-{shown[-1].id}" if len(jobs) > limit else None
+    return Page(items=tuple(shown), after=last)
+
+
+def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
+    """Count jobs."""
+    condition = Condition(schema, which)
+    counted = f"coalesce({org_of(schema)}, '')" if by is GroupBy.ORG else _COUNTED[by]
+    text = schema.text("count").replace("select counted as", f"select {counted} as")
+    rows = yield Statement(text.replace("where condition", f"where {condition}"), condition.values)
+    return {row[0]: row[1] for row in rows}
+
+
+def queues(schema: Schema, shelf: Shelf, pattern: str) -> Plan[list[QueueInfo]]:
+    """List queues with their depth."""
+    shelf.forget()
+    found = yield from shelf.matching([pattern])
+    infos = {queue.name: queue.info(shelf.own_lease_of(queue.name)) for queue in found}
+    for name, shown, number, oldest in (yield schema.statement("depths", [list(infos)])):
+        infos[name].counts[State(shown)] = number
+        if oldest is not None:
+            infos[name] = QueueInfo(
+                name=name, settings=infos[name].settings, counts=infos[name].counts, oldest_ready_at=oldest
+            )
+    return list(infos.values())

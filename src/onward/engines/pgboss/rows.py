@@ -1,0 +1,282 @@
+"""Between rows and values. Everything pg-boss-shaped about a job is in here.
+
+pg-boss has no types: the name of a queue says who works on it. A job whose type is its queue's name is stored as Node
+would store it. What of any other job pg-boss has no place for travels in its data, under :data:`OURS`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from onward.backoff import Backoff, BackoffKind
+from onward.clock import micros_of, moment_of
+from onward.engine.values import Claim, QueueInfo, QueueSettings, Token
+from onward.job import Job, JobRef, NewJob
+from onward.keys import digest
+from onward.lifecycle import Failure, State
+from onward.postgresql.plans import Row
+from onward.rules import MAX_SAFE_INTEGER
+
+OURS: Final = "$onward"
+"""The member of a job's data that holds what pg-boss has no place for."""
+
+LONGEST_KEY: Final = 1000
+"""Bytes: pg-boss has singleton keys in its indexes, which take up to 2 700. Longer ones are stored as digests."""
+
+_decode = msgspec.json.decode
+_encode = msgspec.json.encode
+_backoff = msgspec.json.Decoder(Backoff)
+_FIRST: Final = Backoff()
+_MANY_DIGITS: Final = re.compile(r"\d{17}")
+_DEFAULT: Final = (1, True, 60)
+"""How our default backoff stands in pg-boss's columns: delay, doubling, longest."""
+
+
+class Retrying(msgspec.Struct, frozen=True):
+    """When pg-boss tries again, in its own words."""
+
+    delay: int
+    backoff: bool
+    delay_max: int | None
+
+
+def retrying_of(backoff: Backoff) -> Retrying:
+    """Say a backoff in pg-boss's words, or what of its words comes nearest: never sooner than asked for."""
+    whole = max(1, math.ceil(backoff.base))
+    if backoff.kind is BackoffKind.FIXED or backoff.factor == 1:
+        return Retrying(whole, backoff=False, delay_max=None)
+    return Retrying(whole, backoff=True, delay_max=None if backoff.cap is None else math.ceil(backoff.cap))
+
+
+def backoff_of(delay: int | None, doubles: bool | None, longest: int | None) -> Backoff | None:  # noqa: FBT001 - a row
+    """Read when pg-boss would try again; None: as we do by default."""
+    if (delay, doubles, longest) == _DEFAULT:
+        return None
+    if not doubles:
+        # At once is what pg-boss does by default; a backoff of ours is more than nothing.
+        return Backoff.fixed(delay or 0.001)
+    return Backoff.exponential(max(delay or 0, 1), cap=longest or None, jitter=1.0)
+
+
+# Data -----------------------------------------------------------------------------------------------------------------
+
+
+def key_in(key: str | None) -> str | None:
+    """Give the singleton key that stands for a dedupe key."""
+    if key is None or len(key) * 4 <= LONGEST_KEY or len(key.encode()) <= LONGEST_KEY:
+        return key
+    return f"onward:{digest(key).hex()}"
+
+
+def extras_of(job: NewJob, *, has_groups: bool) -> dict[str, Any]:
+    """Gather what pg-boss has no place for."""
+    extras: dict[str, Any] = {}
+    if job.type != job.queue:
+        extras["type"] = job.type
+    if job.backoff is not None:
+        kept = retrying_of(job.backoff)
+        if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or _FIRST) != job.backoff:
+            extras["backoff"] = job.backoff
+    if job.dedupe_key is not None and key_in(job.dedupe_key) != job.dedupe_key:
+        extras["dedupe_key"] = job.dedupe_key
+    if job.org_id is not None and not has_groups:
+        extras["org_id"] = job.org_id
+    return extras
+
+
+def data_of(payload: str, extras: Mapping[str, Any]) -> str:
+    """Write a job's data: its payload, with what else there is to say beside it."""
+    if not extras:
+        return payload
+    text = payload.strip()
+    if text[0] != "{" or OURS in text or "\\u0024" in text:
+        return _encode({OURS: {**extras, "payload": msgspec.Raw(payload.encode())}}).decode()
+    ours = f'"{OURS}":{_encode(extras).decode()}}}'
+    inside = text[1:-1].strip()
+    return f"{{{inside},{ours}" if inside else f"{{{ours}"
+
+
+def read_data(text: str | None) -> tuple[Any, dict[str, Any]]:
+    """Read a job's payload, and what was said beside it."""
+    if text is None:
+        return None, {}
+    data = _decode(text)
+    if _MANY_DIGITS.search(text):
+        data = _as_it_was(data)
+    if not isinstance(data, dict) or not isinstance(data.get(OURS), dict):
+        return data, {}
+    extras = data.pop(OURS)
+    return (extras.pop("payload") if "payload" in extras else data), extras
+
+
+def _as_it_was(value: Any) -> Any:
+    """Make floats again of what PostgreSQL writes out as whole numbers: beyond 2^53 a payload has no others."""
+    if type(value) is int:
+        return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else float(value)
+    if type(value) is dict:
+        return {name: _as_it_was(member) for name, member in value.items()}
+    if type(value) is list:
+        return [_as_it_was(member) for member in value]
+    return value
+
+
+# Outputs --------------------------------------------------------------------------------------------------------------
+
+
+def output_of(result: str | None) -> str | None:
+    """Write a result as pg-boss does: an object as it is, anything else as the value of one."""
+    if result is None or result == "null":
+        return None
+    if not result.lstrip().startswith("{"):
+        return f'{{"value":{result}}}'
+    # One that pg-boss would take for a wrapped value is wrapped itself, so that it comes back as it was.
+    return f'{{"value":{result}}}' if set(_decode(result)) == {"value"} else result
+
+
+def result_of(output: str | None) -> Any:
+    """Read a result."""
+    value = None if output is None else _decode(output)
+    return value["value"] if isinstance(value, dict) and set(value) == {"value"} else value
+
+
+def failure_of(failure: Failure, *, end: State | None = None) -> str:
+    """Write an error as Node's look; ``end`` where the counts of the job would tell another end than it has come to."""
+    told = {"name": failure.kind, "message": failure.message, "stack": failure.traceback, "end": end}
+    return _encode({name: value for name, value in told.items() if value is not None}).decode()
+
+
+def error_of(output: Any) -> str | None:
+    """Read what went wrong, from an error of ours, of Node's, or of pg-boss's own supervisor."""
+    if isinstance(output, dict) and set(output) == {"value"}:
+        output = output["value"]
+    if isinstance(output, dict) and ("message" in output or "name" in output):
+        parts = [str(output[part]) for part in ("name", "message") if output.get(part)]
+        return ": ".join(parts) or None
+    if output is None or isinstance(output, str):
+        return output
+    return _encode(output).decode()
+
+
+# Jobs -----------------------------------------------------------------------------------------------------------------
+
+
+def job_of(row: Row) -> Job:
+    """Read a job from a row of ``sql/find.sql``."""
+    (id, name, data, shown, priority, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max,
+     start_after, created_on, started_on, completed_on, singleton_key, group_id, output, state) = row  # fmt: skip
+    payload, extras = read_data(data)
+    said = None if output is None or state == "completed" else _decode(output)
+    held = said.get("onward") if isinstance(said, dict) else None
+    if not isinstance(held, dict):
+        held = {}
+    elif said is not None:
+        said = held.get("before")
+    return Job(
+        id=id,
+        type=str(extras.get("type", name)),
+        queue=name,
+        status=State(shown),
+        org_id=extras.get("org_id", group_id),
+        payload=payload,
+        priority=priority,
+        dedupe_key=extras.get("dedupe_key", singleton_key),
+        worker_id=held.get("worker") if state == "active" else None,
+        attempts=retry_count + (started_on is not None),
+        max_attempts=retry_limit + 1,
+        crashes=held.get("crashes", 0),
+        backoff=_backoff_among(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
+        last_error=None if state == "completed" else error_of(said),
+        result=result_of(output) if state == "completed" else None,
+        next_run_at=start_after if shown == State.SCHEDULED else None,
+        created_at=created_on,
+        claimed_at=started_on,
+        started_at=started_on,
+        completed_at=completed_on,
+        updated_at=max(moment for moment in (created_on, started_on, completed_on) if moment is not None),
+    )
+
+
+def claim_of(row: Row, number: str) -> Claim:
+    """Read a claim from a row of ``sql/claim.sql``."""
+    (name, id, data, retry_count, retry_limit, started_on, priority, _, start_after, retry_delay, retry_backoff,
+     retry_delay_max, group_id, crashes) = row  # fmt: skip
+    type_, backoff, org_id = name, None, group_id
+    if data is None:
+        data = "{}"  # sent without data: to a handler, no arguments
+    elif OURS in data or _MANY_DIGITS.search(data):
+        payload, extras = read_data(data)
+        data = _encode(payload).decode()
+        type_, backoff, org_id = extras.get("type", name), _backoff_among(extras), extras.get("org_id", group_id)
+    return Claim(
+        ref=JobRef(name, id),
+        token=(name, id, retry_count, micros_of(started_on), number),
+        type=type_,
+        payload=data,
+        attempts=retry_count + 1,
+        started=True,
+        max_attempts=retry_limit + 1,
+        crashes=crashes or 0,
+        org_id=org_id,
+        priority=priority,
+        backoff=backoff or backoff_of(retry_delay, retry_backoff, retry_delay_max),
+        waited=max(0.0, (started_on - start_after).total_seconds()),
+    )
+
+
+def columns_of(tokens: list[Token]) -> list[list[Any]]:
+    """Lay claims out as statements take them: queues, ids, attempts, when they began, numbers."""
+    if not tokens:
+        return [[], [], [], [], []]
+    names, ids, counts, began, numbers = zip(*tokens, strict=True)
+    return [list(names), list(ids), list(counts), [moment_of(int(micros)) for micros in began], list(numbers)]
+
+
+def token_of(row: Row) -> Token:
+    """Read a claim that was lost."""
+    name, id, retry_count, started_on, number = row[:5]
+    return (name, id, retry_count, micros_of(started_on), number)
+
+
+def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:
+    told = extras.get("backoff")
+    return None if told is None else msgspec.convert(told, Backoff)
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue as pg-boss has it."""
+
+    name: str
+    table: str
+    """Where its jobs are."""
+    policy: str
+    retry_limit: int | None
+    retry_delay: int | None
+    retry_backoff: bool | None
+    retry_delay_max: int | None
+    notify: bool
+    """Whether Node tells of new jobs."""
+    dead_letter: str | None
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is for pg-boss's own use."""
+        return self.name.startswith("__pgboss__")
+
+    def info(self, lease: timedelta | None) -> QueueInfo:
+        """Say it in our words."""
+        limit = 2 if self.retry_limit is None else self.retry_limit
+        settings = QueueSettings(
+            lease=lease,
+            max_attempts=limit + 1,
+            backoff=backoff_of(self.retry_delay, self.retry_backoff, self.retry_delay_max),
+        )
+        return QueueInfo(name=self.name, settings=settings)

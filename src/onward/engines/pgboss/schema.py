@@ -1,0 +1,98 @@
+"""The statements of this engine, fitted to the pg-boss that is installed.
+
+In our files the schema is called ``pgboss``, the table of a queue ``pgboss.job_common``, ours beside it ``onward``, and
+the time ``pgboss.job_now()``: as pg-boss 12 has them, so that anybody can paste a file into a console. A line that ends
+in ``-- if job.blocked`` is there only where that column is, one in ``-- unless …`` only where it is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final
+
+from onward.clock import Clock, moment_of
+from onward.engine.statements import Statements
+from onward.engines.pgboss.installed import Installed
+from onward.postgresql.beside import Beside
+from onward.postgresql.naming import check_schema_name, put_in
+from onward.postgresql.plans import Statement
+
+DEFAULT: Final = "pgboss"
+
+_STATEMENTS: Final = Statements("onward.engines.pgboss")
+_MARKED: Final = re.compile(r"(.*?) +-- ((?:(?:if|unless) [a-z_.]+ ?)+)")
+_NOW: Final = "pgboss.job_now()"
+_TABLE: Final = "pgboss.job_common"
+
+
+class Schema:
+    """A schema of pg-boss's, and ours beside it."""
+
+    def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
+        """``clock`` None is the database's own, which is right everywhere but in tests."""
+        self.name = check_schema_name(name)
+        self.beside = Beside(f"{name}_onward", clock=clock)
+        self.channel = f"pgboss_{hashlib.sha224(name.encode()).hexdigest()[:24]}"
+        """Where pg-boss tells of new jobs."""
+        self._clock = clock
+        self._instant, self._came = 0, 0
+        self._installed: Installed | None = None
+        self._texts: dict[tuple[str, str], str] = {}
+
+    @property
+    def installed(self) -> Installed:
+        """What pg-boss has made."""
+        assert self._installed is not None, "it is looked at when the engine is opened"  # noqa: S101
+        return self._installed
+
+    def fit(self, installed: Installed) -> None:
+        """Fit all statements to what is installed, from now on."""
+        self._installed = installed
+        self._texts = {}
+
+    def statement(self, name: str, values: list[Any] | None = None, *, table: str = "job_common") -> Statement:
+        """Give a statement on the table of a queue."""
+        return Statement(self.text(name, table=table), values or ())
+
+    def text(self, name: str, *, table: str = "job_common") -> str:
+        """Find the text of a statement."""
+        text = self._texts.get((name, table))
+        if text is None:
+            text = self._texts[name, table] = self._fitted(getattr(_STATEMENTS, name), table)
+        if self._clock is None:
+            return text
+        return text.replace(_NOW, f"'{moment_of(self._clock.micros()).isoformat()}'::timestamptz")
+
+    def _fitted(self, text: str, table: str) -> str:
+        lines = []
+        for line in text.splitlines():
+            marked = _MARKED.fullmatch(line)
+            if marked is None:
+                lines.append(line)
+            elif self._holds(marked[2].split()):
+                lines.append(marked[1])
+        text = put_in(self.beside.name, "\n".join(lines)).replace(_TABLE, f'pgboss."{table}"')
+        if self._clock is None:
+            text = text.replace(_NOW, _NOW if self.has("function.job_now") else "now()")
+            return text.replace("pgboss.", f'"{self.name}".')
+        return re.sub(r"\bpgboss\.(?!job_now\(\))", f'"{self.name}".', text)
+
+    def _holds(self, conditions: list[str]) -> bool:
+        return all(
+            self.has(name) is (word == "if") for word, name in zip(conditions[::2], conditions[1::2], strict=True)
+        )
+
+    def places(self, count: int) -> int:
+        """Say how many jobs have come at this instant before so many more. Only a clock that stands still can tell."""
+        if self._clock is None:
+            return 0
+        instant = self._clock.micros()
+        if instant != self._instant:
+            self._instant, self._came = instant, 0
+        self._came += count
+        return self._came - count
+
+    def has(self, name: str) -> bool:
+        """Say whether something is installed."""
+        return self._installed is not None and self._installed.has(name)

@@ -1,0 +1,85 @@
+"""Records how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, assert_never
+
+import msgspec
+
+from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
+from onward.engines.pgboss.claiming import Round, claim
+from onward.engines.pgboss.enqueueing import tell
+from onward.engines.pgboss.rows import Queue, columns_of, failure_of, output_of, token_of
+from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.shelf import Shelf
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
+from onward.postgresql.plans import Plan
+
+Ended = tuple[str, timedelta | None, str | None, bool]
+"""How a run ended that did not end well: pg-boss's state, the delay, the output, whether the run is given back."""
+
+
+def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, notify: bool) -> Plan[frozenset[Token]]:
+    """Record outcomes; answer the claims that were lost."""
+    queues = yield from shelf.known()
+    done: dict[str, list[Settlement]] = {}
+    others: dict[str, list[Settlement]] = {}
+    for settlement in settlements:
+        kind = done if isinstance(settlement.outcome, Complete) else others
+        kind.setdefault(_table_of(settlement.claim, queues), []).append(settlement)
+    lost: set[Token] = set()
+    for table, some in done.items():
+        outputs = [output_of(each.outcome.result) for each in some if isinstance(each.outcome, Complete)]
+        values = [*columns_of([each.claim.token for each in some]), outputs]
+        lost.update(map(token_of, (yield schema.statement("complete", values, table=table))))
+    for table, some in others.items():
+        ended = zip(*(_ended(each.claim, each.outcome) for each in some), strict=True)
+        values = [*columns_of([each.claim.token for each in some]), *map(list, ended)]
+        lost.update(map(token_of, (yield schema.statement("settle", values, table=table))))
+    if notify:
+        yield from tell(schema, {each.claim.ref.queue for each in settlements if isinstance(each.outcome, Release)})
+    return frozenset(lost)
+
+
+def exchange(schema: Schema, shelf: Shelf, wanted: Exchange, round_: Round, *, notify: bool) -> Plan[Exchanged]:
+    """Settle and claim, in that order: what is given back can be taken again."""
+    lost: frozenset[Token] = frozenset()
+    if wanted.settlements:
+        lost = yield from settle(schema, shelf, wanted.settlements, notify=notify)
+    if wanted.request is None:
+        return Exchanged(lost=lost)
+    return Exchanged(lost=lost, claimed=(yield from claim(schema, shelf, wanted.request, round_)))
+
+
+def start(claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
+    """Answer which claims are lost: pg-boss starts a job with its claim, and nobody claims ahead."""
+    yield from ()
+    return frozenset(each.token for each in claims)
+
+
+def _ended(claim: Claim, outcome: Outcome) -> Ended:
+    used_up = claim.attempts >= claim.max_attempts
+    match outcome:
+        case Retry(delay, failure):
+            return "retry", delay, failure_of(failure), False
+        case Fail(failure):
+            return "failed", None, failure_of(failure, end=State.FAILED if used_up else None), False
+        case Bury(failure):
+            return "failed", None, failure_of(failure, end=None if used_up else State.DEAD_LETTER), False
+        case Snooze(delay):
+            return "retry", delay, None, True
+        case Release():
+            return "retry", None, None, True
+        case Cancel(reason):
+            return "cancelled", None, msgspec.json.encode({"message": reason}).decode(), False
+        case Complete():
+            raise AssertionError("it is recorded by another statement")
+        case _:
+            assert_never(outcome)
+
+
+def _table_of(claim: Claim, queues: Mapping[str, Queue]) -> str:
+    queue: Any = queues.get(claim.ref.queue)
+    return "job" if queue is None else queue.table

@@ -1,0 +1,35 @@
+-- Take jobs of queues that are kept in one table, so many of each. The ids are gathered into an array before any row is changed:
+-- joined instead, and with statistics from a moment when the queue was empty, PostgreSQL goes through all of the queue for each job.
+-- Who holds a job, and until when, is in its output: pg-boss writes that only when a run has ended, and then all of it.
+-- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
+-- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after)
+with wanted as materialized (
+  select w.name, w.count, $3::jsonb || jsonb_build_object(
+         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
+    from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
+next as materialized (
+  select n.id
+    from wanted w cross join lateral (
+      select j.id from pgboss.job_common j
+       where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
+         and not j.blocked                                                            -- if job.blocked
+       order by j.priority desc, j.created_on
+                , j.id                                                                -- unless index.fetch_order
+       limit w.count for update of j skip locked) n)
+update pgboss.job_common j
+   set state = 'active', started_on = pgboss.job_now(),
+       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
+       retry_count = j.retry_count + (j.started_on is not null)::integer,
+       output = jsonb_build_object('onward', case
+         when j.output is null then w.hold
+         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
+         else w.hold || jsonb_build_object('before', j.output) end)
+  from wanted w
+ where j.name = w.name and j.id = any (array (select id from next))
+returning j.name, j.id::text, j.data::text, j.retry_count, j.retry_limit, j.started_on, j.priority, j.created_on, j.start_after,
+          j.retry_delay, j.retry_backoff,
+          j.retry_delay_max,                                                          -- if job.retry_delay_max
+          null::integer,                                                              -- unless job.retry_delay_max
+          j.group_id,                                                                 -- if job.group_id
+          null::text,                                                                 -- unless job.group_id
+          (j.output #>> '{onward,crashes}')::integer

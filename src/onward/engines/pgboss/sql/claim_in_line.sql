@@ -1,0 +1,41 @@
+-- Take jobs of queues with the policy key_strict_fifo: of each key the oldest, and none while one of the key is active, waits to be
+-- tried again, or has failed. Like claim.sql otherwise.
+-- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
+-- index: job_i10 (name, singleton_key, state desc, created_on, id), job_i8 (name, singleton_key)
+with wanted as materialized (
+  select w.name, w.count, $3::jsonb || jsonb_build_object(
+         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
+    from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
+heads as materialized (
+  select distinct on (h.name, h.singleton_key) h.name, h.id
+    from pgboss.job_common h
+   where h.name = any ($1::text[]) and h.state < 'active' and h.policy = 'key_strict_fifo' and h.start_after <= pgboss.job_now()
+     and not h.blocked                                                                -- if job.blocked
+   order by h.name, h.singleton_key, h.state desc, h.created_on, h.id),
+next as materialized (
+  select n.id
+    from wanted w cross join lateral (
+      select j.id from pgboss.job_common j
+       where j.name = w.name and j.id = any (array (select h.id from heads h)) and j.state < 'active'
+         and not exists (select from pgboss.job_common b
+                          where b.name = j.name and b.singleton_key = j.singleton_key and b.policy = 'key_strict_fifo'
+                            and b.state in ('active', 'retry', 'failed') and b.id <> j.id)
+       order by j.priority desc, j.created_on, j.id
+       limit w.count for update of j skip locked) n)
+update pgboss.job_common j
+   set state = 'active', started_on = pgboss.job_now(),
+       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
+       retry_count = j.retry_count + (j.started_on is not null)::integer,
+       output = jsonb_build_object('onward', case
+         when j.output is null then w.hold
+         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
+         else w.hold || jsonb_build_object('before', j.output) end)
+  from wanted w
+ where j.name = w.name and j.id = any (array (select id from next))
+returning j.name, j.id::text, j.data::text, j.retry_count, j.retry_limit, j.started_on, j.priority, j.created_on, j.start_after,
+          j.retry_delay, j.retry_backoff,
+          j.retry_delay_max,                                                          -- if job.retry_delay_max
+          null::integer,                                                              -- unless job.retry_delay_max
+          j.group_id,                                                                 -- if job.group_id
+          null::text,                                                                 -- unless job.group_id
+          (j.output #>> '{onward,crashes}')::integer

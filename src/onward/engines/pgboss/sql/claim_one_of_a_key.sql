@@ -1,0 +1,38 @@
+-- Take jobs of queues with the policies singleton and stately: of each key one at a time is active. Like claim.sql otherwise. Who
+-- takes the same key at the same moment meets the index that holds the policy, and tries again.
+-- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
+with wanted as materialized (
+  select w.name, w.count, $3::jsonb || jsonb_build_object(
+         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
+    from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
+found as materialized (
+  select n.*
+    from wanted w cross join lateral (
+      select j.name, j.id, j.singleton_key, j.priority, j.created_on from pgboss.job_common j
+       where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
+         and not j.blocked                                                            -- if job.blocked
+         and not exists (select from pgboss.job_common a
+                          where a.name = j.name and a.state = 'active' and a.policy in ('singleton', 'stately')
+                            and coalesce(a.singleton_key, '') = coalesce(j.singleton_key, ''))
+       order by j.priority desc, j.created_on, j.id
+       limit w.count for update of j skip locked) n),
+next as materialized (
+  select distinct on (f.name, coalesce(f.singleton_key, '')) f.id from found f
+   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id)
+update pgboss.job_common j
+   set state = 'active', started_on = pgboss.job_now(),
+       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
+       retry_count = j.retry_count + (j.started_on is not null)::integer,
+       output = jsonb_build_object('onward', case
+         when j.output is null then w.hold
+         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
+         else w.hold || jsonb_build_object('before', j.output) end)
+  from wanted w
+ where j.name = w.name and j.id = any (array (select id from next))
+returning j.name, j.id::text, j.data::text, j.retry_count, j.retry_limit, j.started_on, j.priority, j.created_on, j.start_after,
+          j.retry_delay, j.retry_backoff,
+          j.retry_delay_max,                                                          -- if job.retry_delay_max
+          null::integer,                                                              -- unless job.retry_delay_max
+          j.group_id,                                                                 -- if job.group_id
+          null::text,                                                                 -- unless job.group_id
+          (j.output #>> '{onward,crashes}')::integer

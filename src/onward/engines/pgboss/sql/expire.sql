@@ -1,0 +1,69 @@
+-- Fail what has been active for too long, or whose worker no longer touches it: the supervisor's work, and pg-boss's rule. One with
+-- attempts left is tried again after its own delay. Whose claim it was does not matter: that claim is lost then.
+-- $1 number of the term, $2 leader, $3 how many at most
+with late as materialized (
+  select j.name, j.id, j.started_on,
+         case when (j.started_on
+           + j.expire_seconds * interval '1 s'                                        -- if job.expire_seconds
+           + j.expire_in                                                              -- if job.expire_in
+           ) < pgboss.job_now() then 'job timed out' else 'job heartbeat timeout' end as message
+    from pgboss.queue q join pgboss.job j on j.name = q.name
+   where j.state = 'active'
+     and (false
+       or (j.started_on + j.expire_seconds * interval '1 s') < pgboss.job_now()       -- if job.expire_seconds
+       or (j.started_on + j.expire_in) < pgboss.job_now()                             -- if job.expire_in
+       or (j.heartbeat_on + j.heartbeat_seconds * interval '1 s') < pgboss.job_now()  -- if job.heartbeat_on
+     )
+     and exists (select from onward.leader l
+                  where l.number = $1::bigint and l.leader_id = $2::text and l.until > pgboss.job_now())
+   limit $3::bigint for update of j skip locked),
+lost as materialized (
+  select l.*, case when l.wanted = 'retry' and exists (
+           select from pgboss.job k join pgboss.job o
+             on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
+            and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
+            where k.name = l.name and k.id = l.id and k.policy = 'stately') then 'failed' else l.wanted end as state
+    from (select t.*, case when j.retry_count < j.retry_limit then 'retry' else 'failed' end as wanted
+            from late t join pgboss.job j on j.name = t.name and j.id = t.id) l),
+changed as (
+  update pgboss.job j
+     set state = l.state::pgboss.job_state,
+         completed_on = case when l.state <> 'retry' then pgboss.job_now() end,
+         start_after = case
+           when l.state <> 'retry' then j.start_after
+           when not j.retry_backoff then pgboss.job_now() + j.retry_delay * interval '1 s'
+           else pgboss.job_now() + least(
+             j.retry_delay_max,                                                       -- if job.retry_delay_max
+             greatest(j.retry_delay, 1) * (2 ^ least(16, j.retry_count + 1) / 2 * (1 + random()))) * interval '1 s' end,
+         heartbeat_on = null,                                                         -- if job.heartbeat_on
+         output = jsonb_build_object('value', jsonb_build_object('message', l.message))
+    from lost l
+   where j.name = l.name and j.id = l.id and j.state = 'active' and j.started_on = l.started_on
+  returning j.*),
+dead as (
+  insert into pgboss.job (
+    name, data, keep_until, retry_limit,
+    retry_backoff, retry_delay, deletion_seconds,                                     -- if job.deletion_seconds
+    output,                                                                           -- unless job.source_output
+    source_output,                                                                    -- if job.source_output
+    priority, singleton_key, expire_seconds, heartbeat_seconds, group_id, group_tier, -- if job.source_name
+    start_after, created_on, source_name, source_id, source_created_on, source_retry_count,  -- if job.source_name
+    source_root_id,                                                                   -- if job.source_root_id
+    trace_context,                                                                    -- if job.trace_context
+    state)
+  select
+    r.dead_letter, r.data,
+    pgboss.job_now() + q.retention_seconds * interval '1 s', q.retry_limit,           -- if job.deletion_seconds
+    r.keep_until + (r.keep_until - r.start_after), r.retry_limit,                     -- unless job.deletion_seconds
+    q.retry_backoff, q.retry_delay, q.deletion_seconds,                               -- if job.deletion_seconds
+    r.output,
+    r.priority, r.singleton_key, q.expire_seconds, q.heartbeat_seconds, r.group_id, r.group_tier,  -- if job.source_name
+    pgboss.job_now(), pgboss.job_now(), r.name, r.id, r.created_on, r.retry_count,    -- if job.source_name
+    coalesce(r.source_root_id, r.id),                                                 -- if job.source_root_id
+    r.trace_context,                                                                  -- if job.trace_context
+    'created'
+    from changed r join pgboss.queue q on q.name = r.dead_letter
+   where r.state = 'failed' and r.dead_letter <> r.name)
+select (select count(*) from late)::integer, count(*)::integer, (count(*) filter (where c.state = 'failed'))::integer,
+       coalesce(array_agg(distinct c.name) filter (where c.state = 'retry'), '{}')
+  from changed c

@@ -1,0 +1,18 @@
+-- Jobs, all that we show of them, in the order that rows.job_of reads it. The condition is put behind it: see filters.py.
+select j.id::text, j.name, j.data::text, s.shown, j.priority, j.retry_limit, j.retry_count, j.retry_delay, j.retry_backoff,
+       j.retry_delay_max,                                                             -- if job.retry_delay_max
+       null::integer,                                                                 -- unless job.retry_delay_max
+       j.start_after, j.created_on, j.started_on, j.completed_on, j.singleton_key,
+       j.group_id,                                                                    -- if job.group_id
+       null::text,                                                                    -- unless job.group_id
+       j.output::text, j.state::text
+  from pgboss.job j cross join lateral (
+    select case
+      when j.state = 'active' then 'running'
+      when j.state = 'completed' then 'completed'
+      when j.state = 'cancelled' then 'cancelled'
+      when j.state = 'failed' then coalesce(
+        j.output ->> 'end', case when j.retry_count >= j.retry_limit then 'dead_letter' else 'failed' end)
+      when j.blocked then 'blocked'                                                   -- if job.blocked
+      when j.start_after > pgboss.job_now() then 'scheduled'
+      else 'pending' end) s (shown)

@@ -1,0 +1,58 @@
+-- Record how runs have ended that did not end well, or that are to be run again; answers the claims that were lost, matching each as
+-- complete.sql does. A job that fails for good leaves a copy among its queue's dead letters, as pg-boss makes it. One that cannot
+-- wait because the policy stately has given its place to another fails, as it would there. A run that is given back leaves
+-- started_on empty: pg-boss then counts the next one as the same attempt.
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, $5 claims, $6 states, $7 delays, $8 outputs, $9 whether the run is given back
+with ended as materialized (
+  select e.*, case when e.wanted = 'retry' and exists (
+           select from pgboss.job_common k join pgboss.job_common o
+             on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
+            and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
+            where k.name = e.name and k.id = e.id and k.policy = 'stately') then 'failed' else e.wanted end as state
+    from unnest($1::text[], $2::uuid[], $3::integer[], $4::timestamptz[], $5::text[], $6::text[], $7::interval[], $8::text[],
+                $9::boolean[]) e (name, id, retry_count, started_on, claim, wanted, delay, output, given_back)),
+changed as (
+  update pgboss.job_common j
+     set state = e.state::pgboss.job_state,
+         completed_on = case when e.state <> 'retry' then pgboss.job_now() end,
+         start_after = case when e.state = 'retry' and e.delay is not null then pgboss.job_now() + e.delay else j.start_after end,
+         started_on = case when e.state = 'retry' and e.given_back then null else j.started_on end,
+         heartbeat_on = null,                                                         -- if job.heartbeat_on
+         output = case
+           when e.state <> e.wanted
+             then '{"name": "PolicyConflict", "message": "the policy of the queue has given its place to another job"}'
+           when not e.given_back then e.output::jsonb
+           when j.output #> '{onward,crashes}' is null then j.output #> '{onward,before}'
+           else jsonb_build_object('onward', jsonb_strip_nulls(jsonb_build_object(
+                  'crashes', j.output #> '{onward,crashes}', 'before', j.output #> '{onward,before}'))) end
+    from ended e
+   where j.name = e.name and j.id = e.id and j.name = any ($1::text[]) and j.id = any ($2::uuid[])
+     and j.state = 'active' and j.retry_count = e.retry_count and j.started_on = e.started_on
+     and j.output #>> '{onward,claim}' = e.claim
+  returning j.*),
+dead as (
+  insert into pgboss.job (
+    name, data, keep_until, retry_limit,
+    retry_backoff, retry_delay, deletion_seconds,                                     -- if job.deletion_seconds
+    output,                                                                           -- unless job.source_output
+    source_output,                                                                    -- if job.source_output
+    priority, singleton_key, expire_seconds, heartbeat_seconds, group_id, group_tier, -- if job.source_name
+    start_after, created_on, source_name, source_id, source_created_on, source_retry_count,  -- if job.source_name
+    source_root_id,                                                                   -- if job.source_root_id
+    trace_context,                                                                    -- if job.trace_context
+    state)
+  select
+    r.dead_letter, r.data,
+    pgboss.job_now() + q.retention_seconds * interval '1 s', q.retry_limit,           -- if job.deletion_seconds
+    r.keep_until + (r.keep_until - r.start_after), r.retry_limit,                     -- unless job.deletion_seconds
+    q.retry_backoff, q.retry_delay, q.deletion_seconds,                               -- if job.deletion_seconds
+    r.output,
+    r.priority, r.singleton_key, q.expire_seconds, q.heartbeat_seconds, r.group_id, r.group_tier,  -- if job.source_name
+    pgboss.job_now(), pgboss.job_now(), r.name, r.id, r.created_on, r.retry_count,    -- if job.source_name
+    coalesce(r.source_root_id, r.id),                                                 -- if job.source_root_id
+    r.trace_context,                                                                  -- if job.trace_context
+    'created'
+    from changed r join pgboss.queue q on q.name = r.dead_letter
+   where r.state = 'failed' and r.dead_letter <> r.name)
+select e.name, e.id::text, e.retry_count, e.started_on, e.claim
+  from ended e where e.id not in (select id from changed)

@@ -1,0 +1,2 @@
+-- Which schema version pg-boss has made.
+select version from pgboss.version
