@@ -119,7 +119,6 @@ def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):
     [
         ("redis://user:swordfish@host", "BullMQ"),
         ("rediss://host", "BullMQ"),
-        ("pgmq+postgresql://host", "PGMQ"),
     ],
 )
 def test_an_engine_that_is_to_come_is_named_and_refused(url, engine):  # X1

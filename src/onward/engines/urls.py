@@ -8,7 +8,7 @@ URL                            engine
 ``postgresql://host/db``       PostgreSQL  as libpq reads it; ``?schema=onward`` is the schema of the jobs
 ``redis://…``                  BullMQ      not in this version yet
 ``pgboss+postgresql://…``      pg-boss     ``?schema=pgboss`` is where it is; ``supervise=on`` where no Node runs
-``pgmq+postgresql://…``        PGMQ        not in this version yet
+``pgmq+postgresql://…``        PGMQ        as for PostgreSQL; its settings are in docs/engines/pgmq.md
 =============================  ==========  =============================================================
 
 Settings of an engine stand behind a question mark: ``sqlite:///jobs.db?synchronous=normal``.
@@ -27,7 +27,6 @@ from onward.errors import EngineNotIncluded, InvalidJob
 _TO_COME: Final = {
     "redis": "BullMQ on Redis",
     "rediss": "BullMQ on Redis",
-    "pgmq+postgresql": "PGMQ",
 }
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
@@ -51,11 +50,15 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         return _open_postgres(url, clock)
     if scheme in {"pgboss+postgresql", "pgboss+postgres"}:
         return _open_pgboss(url, clock)
+    if scheme in {"pgmq+postgresql", "pgmq+postgres"}:
+        return _open_pgmq(url)
     if scheme in _TO_COME:
         raise EngineNotIncluded(
             f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
         )
-    close = difflib.get_close_matches(scheme, ["sqlite", "postgresql", "pgboss+postgresql", *_TO_COME], n=1)
+    close = difflib.get_close_matches(
+        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_TO_COME], n=1
+    )
     hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
@@ -104,6 +107,29 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
         direct=ours.get("direct"),
         answer_within=float(answer_within),
         clock=clock,
+    )
+
+
+def _open_pgmq(url: str) -> Engine:
+    try:
+        from onward.engines.pgmq.engine import PGMQEngine  # noqa: PLC0415 - see the module's first sentence
+        from onward.engines.pgmq.manner import Manner, from_url  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("psycopg"):
+            raise
+        raise EngineNotIncluded("PGMQ needs PostgreSQL's driver: pip install 'onward[postgres]'") from error
+
+    address, _, query = url.removeprefix("pgmq+").partition("?")
+    ours, rest = from_url(parse_qsl(query, keep_blank_values=True))
+    notify = ours.pop("notify", "on")
+    if notify not in {"on", "off"}:
+        raise InvalidJob("url", f"notify={notify}", "must be on or off")
+    direct = ours.pop("direct", None)
+    return PGMQEngine(
+        f"{address}?{urlencode(rest, quote_via=quote)}",
+        manner=Manner(**ours),
+        notify=notify == "on",
+        direct=direct,
     )
 
 

@@ -1,0 +1,517 @@
+"""The engine: each verb a plan, driven on a connection of ours, or on the caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+from psycopg import errors as pg
+
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.engines.pgmq import (
+    claiming,
+    enqueueing,
+    holding,
+    installation,
+    operating,
+    reading,
+    settling,
+    stewarding,
+)
+from onward.engines.pgmq.installation import Installation
+from onward.engines.pgmq.manner import Manner
+from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
+from onward.errors import InvalidJob, Unsupported
+from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import State
+from onward.postgresql import within
+from onward.postgresql.beside import Beside
+from onward.postgresql.connections import MOST, Connections
+from onward.postgresql.database import Database
+from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.listening import EVERYTHING, Listener
+from onward.postgresql.migrating import Migrations
+from onward.postgresql.plans import Plan, arun, run
+
+T = TypeVar("T")
+
+log = logging.getLogger("onward.engines.pgmq")
+
+_BESIDE: Final = "kept in a small schema of our own beside PGMQ's"
+_HEADERS: Final = "written into the message's headers"
+
+CAPABILITIES: Final = Capabilities(
+    engine="PGMQ",
+    features={
+        Feature.CLAIMED_STATE: absent("a message that is read is read; no more are read than there are free hands"),
+        Feature.CANCELLED_STATE: emulated(f"the message is archived, and why is {_HEADERS}"),
+        Feature.PRIORITY: absent("PGMQ gives messages in order; use a queue for each urgency"),
+        Feature.DELAY: NATIVE,
+        Feature.START_BY: absent("PGMQ has no such time; let the handler look at the clock"),
+        Feature.IDEMPOTENCY: absent(
+            "PGMQ has no unique keys; keep the key in a table of yours, in the same transaction"
+        ),
+        Feature.DEDUPLICATION: absent(
+            "PGMQ has no unique keys; keep the key in a table of yours, in the same transaction"
+        ),
+        Feature.ORGANISATIONS: emulated(f"{_HEADERS}; to list by it, the queue is read through"),
+        Feature.PAUSE: emulated(f"{_BESIDE}; other consumers than Onward's workers go on"),
+        Feature.RATE: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
+        Feature.BURST: absent("there are no rates"),
+        Feature.CONCURRENCY: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
+        Feature.WEIGHT: absent(
+            "queues take turns, one like the other; give a worker of its own to one that needs more"
+        ),
+        Feature.PATTERNS: emulated("over the queues that there are, which take turns"),
+        Feature.QUEUES_BY_USE: absent("a queue is two tables, so it is made on request: onward queues, or pgmq.create"),
+        Feature.QUEUE_DEFAULTS: emulated(_BESIDE),
+        Feature.RETENTION: emulated("a leader removes from the archive what Onward has put there, and nothing else"),
+        Feature.ERROR_HISTORY: emulated(f"{_HEADERS}; the last twenty"),
+        Feature.PROGRESS: emulated(_HEADERS),
+        Feature.LOG_LINES: absent("headers are no place for a thousand lines; write them to your log, with the id"),
+        Feature.RESULTS: emulated(f"{_HEADERS}, in the archive"),
+        Feature.SUSPECTS: emulated(f"{_BESIDE}; not on queues that are read by groups"),
+        Feature.EDIT: emulated("by changing the row, which PGMQ has no function for"),
+        Feature.REPLAY: emulated("the message comes back from the archive with its id, which PGMQ has no function for"),
+        Feature.TRANSACTIONS: NATIVE,
+        Feature.PUSH: emulated(
+            "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
+        ),
+        Feature.LEADER: emulated(_BESIDE),
+        Feature.LATE_OUTCOMES: NATIVE,
+        Feature.CHANGE_TIMES: absent("PGMQ keeps when a message was sent, read and archived, and no other time"),
+        Feature.READY_ORDER: emulated(
+            "by a statement of our own, where pgmq.read has the oldest id first; read=fifo has that"
+        ),
+        Feature.PROMOTION: emulated("PGMQ makes messages visible by itself; a leader tells those who wait for them"),
+    },
+    folds={State.CLAIMED: State.RUNNING},
+    foreign_names=True,
+)
+
+_POOLED: Final = (
+    "a pooler is before the database, so nobody can be told of new messages at once, and workers look once a second: "
+    "give them another address of it, direct=postgresql://… in the URL"
+)
+_MOST_NAMES: Final = 20
+"""Queues that a notice lists; beyond that it says that there is work somewhere."""
+_TRIES: Final = 5
+"""How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
+_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
+
+
+class PGMQEngine:
+    """Jobs as messages in the queues of a PGMQ, shared with all its other clients."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        manner: Manner | None = None,
+        notify: bool = True,
+        direct: str | None = None,
+        connections: int = MOST,
+    ) -> None:
+        """Name a store; nothing is connected to yet.
+
+        Args:
+            url: where the database is, as libpq reads it.
+            manner: how queues are read, and how messages of others are understood.
+            notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
+            direct: another address of the same database, past a pooler, to be told of new jobs there.
+            connections: how many there may be for an event loop, and how many for threads.
+        """
+        self.database = Database(url)
+        self.manner = manner or Manner()
+        self._beside = Beside(NAME)
+        self._connections = Connections(self.database, most=connections)
+        self._direct = self.database if direct is None else Database(direct)
+        self._listener = Listener(self._direct, CHANNEL)
+        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._batches = claiming.Batches()
+        self._notifies = notify
+        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._identity = ("", "")
+        self._installation: Installation | None = None
+        self._guests: WeakSet[Any] = WeakSet()
+        """Connections of callers that are known to lead to this store."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What PGMQ can do, with us beside it."""
+        return CAPABILITIES
+
+    # Session
+
+    async def open(self) -> None:
+        """Connect, look at what PGMQ there is, and bring our schema beside it up to date."""
+        await asyncio.to_thread(self._open)
+        self._connections.open()
+
+    def _open(self) -> None:
+        with self.database.connect() as connection, self.database.translated():
+            execute = within.on_psycopg(connection)
+            found = run(installation.find(self.database), execute)
+            found.check(self.manner, self.database)
+            self._installation = found
+            self._steps.migrate(connection)
+            self._identity = run(self._beside.identity(), execute)
+            self.database.find_out(connection)
+        if self._direct is not self.database:
+            with self._direct.connect() as connection, self._direct.translated():
+                run(self._same_store(), within.on_psycopg(connection))
+                self._direct.find_out(connection)
+        if self._direct.is_pooled:
+            log.info("%s: %s", self._direct, _POOLED)
+
+    @property
+    def _steps(self) -> Migrations:
+        return Migrations(NAME, self.database, MIGRATIONS)
+
+    @property
+    def _columns(self) -> str:
+        self._connections.check_open()
+        assert self._installation is not None  # noqa: S101 - it was found when the engine was opened
+        return self._installation.columns
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await asyncio.to_thread(self._listener.close)
+        await self._connections.close()
+
+    async def check(self) -> EngineInfo:
+        """Say what the engine stands on; without opening it, and so without changing anything."""
+        return await asyncio.to_thread(self._check)
+
+    def _check(self) -> EngineInfo:
+        with self.database.connect() as connection, self.database.translated():
+            found = run(installation.find(self.database), within.on_psycopg(connection))
+            schema = self._steps.check(connection)
+            ((version, commits, fsync, whole_pages, now),) = connection.execute(SQL.facts).fetchall()
+            self.database.find_out(connection)
+        if fsync == "off" or whole_pages == "off":
+            durability = (
+                "a crash of the server's machine may lose or corrupt everything (fsync or full_page_writes is off)"
+            )
+        elif commits == "off":
+            durability = (
+                "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
+            )
+        else:
+            durability = f"every acknowledged job survives a crash of the server (synchronous_commit={commits})"
+        return EngineInfo(
+            engine="PGMQ",
+            server=f"{found} on PostgreSQL {version}",
+            schema=schema,
+            now=now,
+            durability=durability,
+            warnings=(_POOLED,) if self._direct.is_pooled else (),
+        )
+
+    def schema_script(self) -> str:
+        """Write our schema beside PGMQ's as SQL."""
+        return self._steps.script()
+
+    async def install(self) -> str | None:
+        """Install PGMQ as plain SQL, where there is none; answer its version, or None where there is one already."""
+
+        def install() -> str | None:
+            with self.database.connect() as connection, self.database.translated():
+                return installation.install(connection)
+
+        return await asyncio.to_thread(install)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which database this is, without secrets."""
+        return {"engine": "PGMQ", **self.database.address}
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return await self._within(within, self._enqueueing(jobs, EVERYTHING if self._notifies else None))
+        if len(jobs) > MOST_TOGETHER:
+            return await self._put(jobs)
+        return await self._gathering().enqueue(jobs)
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract."""
+        if not jobs:
+            return []
+        if within is not None:
+            return self._within_sync(within, self._enqueueing(jobs, EVERYTHING if self._notifies else None))
+        with self._telling(jobs) as notice:
+            return self._ask_sync(lambda: self._enqueueing(jobs, notice))
+
+    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._telling(jobs) as notice:
+            return await self._ask(lambda: self._enqueueing(jobs, notice))
+
+    def _enqueueing(self, jobs: Sequence[NewJob], notice: str | None) -> Plan[list[Enqueued]]:
+        return enqueueing.enqueue(jobs, self.manner, CAPABILITIES, notice=notice)
+
+    def _gathering(self) -> Gathering:
+        loop = asyncio.get_running_loop()
+        if (gathering := self._gatherings.get(loop)) is None:
+            gathering = self._gatherings[loop] = Gathering(self._put)
+        return gathering
+
+    @contextmanager
+    def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
+        """Give the notice to be sent with the commit."""
+        if not self._notifies:
+            yield None
+            return
+        queues = sorted({job.queue for job in jobs})
+        yield ",".join(queues) if len(queues) <= _MOST_NAMES else EVERYTHING
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        return (await self.exchange(Exchange(request=request))).claimed
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract: nothing is ever claimed without being started."""
+        return frozenset(claim.token for claim in claims)
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if not settlements:
+            return frozenset()
+        if within is not None:
+            return await self._within(within, self._settling(settlements))
+        lost = await self._ask(lambda: self._settling(settlements))
+        self._batches.settled(settlements)
+        return lost
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        if not settlements:
+            return frozenset()
+        if within is not None:
+            return self._within_sync(within, self._settling(settlements))
+        return self._ask_sync(lambda: self._settling(settlements))
+
+    def _settling(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+        return settling.settle(settlements, self.manner, self._columns)
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        request = exchange.request
+        round_ = self._rounds.setdefault(request.queues if request else (), claiming.Round())
+        columns = self._columns
+        answer = await self._ask(lambda: settling.exchange(exchange, self.manner, columns, round_, self._batches))
+        self._batches.settled(exchange.settlements)
+        self._batches.took(answer.claimed.claims)
+        return answer
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return await self._ask(lambda: holding.heartbeat(self._beside, worker, claims))
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        self._connections.check_open()
+        with self._connections.for_the_pulse() as connection, self.database.translated():
+            return run(holding.heartbeat(self._beside, worker, claims), within.on_psycopg(connection))
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        await self._ask(lambda: self._beside.leave(worker_id))
+
+    async def report(
+        self,
+        claim: Claim,
+        *,
+        progress: int | None = None,
+        message: str | None = None,
+        lines: Sequence[str] = (),  # noqa: ARG002 - refused before they come here
+    ) -> bool:
+        """See the contract."""
+        return await self._ask(lambda: holding.report(claim, progress, message))
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        return self._listener.signals(queues)
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: reading.get(ref, self.manner, columns))
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(
+            lambda: reading.find(which, after, limit, self.manner, columns, newest_first=newest_first)
+        )
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: reading.count(which, by, self.manner, columns))
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: reading.queues(pattern, self.manner, columns))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        return await self._ask(self._beside.workers)
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
+        """See the contract."""
+        raise Unsupported("PGMQ", Feature.LOG_LINES, CAPABILITIES.features[Feature.LOG_LINES].note)
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: operating.cancel(which, reason, limit, self.manner, columns))
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: operating.replay(which, limit, self.manner, columns))
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: operating.delete(which, limit, self.manner, columns))
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: operating.edit(ref, change, self.manner, columns))
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: operating.configure(queue, change, self.manner, columns))
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        return await self._ask(lambda: self._beside.elect(candidate, lease, holding))
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        await self._ask(lambda: self._beside.resign(term))
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.promote(term, limit))
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        columns = self._columns
+        return await self._ask(lambda: stewarding.rescue(term, worker_timeout, max_crashes, limit, columns))
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(lambda: stewarding.prune(term, limit))
+
+    # Driving plans
+
+    async def _ask(self, plan: Callable[[], Plan[T]]) -> T:
+        """Drive a plan on a connection of ours."""
+        self._connections.check_open()
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
+                    async with self._connections.borrowed() as connection:
+                        return await arun(plan(), within.on_async_psycopg(connection))
+                except _GAVE_WAY:
+                    if not left:
+                        raise
+        raise AssertionError
+
+    def _ask_sync(self, plan: Callable[[], Plan[T]]) -> T:
+        """Do the same from plain code."""
+        self._connections.check_open()
+        with self.database.translated():
+            for left in reversed(range(_TRIES)):
+                try:
+                    with self._connections.borrowed_sync() as connection:
+                        return run(plan(), within.on_psycopg(connection))
+                except _GAVE_WAY:
+                    if not left:
+                        raise
+        raise AssertionError
+
+    async def _within(self, connection: object, plan: Plan[T]) -> T:
+        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
+        self._connections.check_open()
+        guest = await within.async_guest_of(connection)
+        if guest is None:
+            return self._within_sync(connection, plan)
+        with self.database.translated():
+            async with guest.transaction:
+                if not self._knows(guest.handle):
+                    await arun(self._same_store(), guest.execute)
+                    self._remember(guest.handle)
+                return await arun(plan, guest.execute)
+
+    def _within_sync(self, connection: object, plan: Plan[T]) -> T:
+        """Do the same on a connection for plain code."""
+        self._connections.check_open()
+        guest = within.guest_of(connection)
+        if guest is None:
+            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
+        with self.database.translated(), guest.transaction:
+            if not self._knows(guest.handle):
+                run(self._same_store(), guest.execute)
+                self._remember(guest.handle)
+            return run(plan, guest.execute)
+
+    def _same_store(self) -> Plan[None]:
+        return self._beside.same_store(self._identity, self.database)
+
+    def _knows(self, handle: object) -> bool:
+        try:
+            return handle in self._guests
+        except TypeError:  # it cannot be remembered: it is asked each time
+            return False
+
+    def _remember(self, handle: object) -> None:
+        with suppress(TypeError):
+            self._guests.add(handle)

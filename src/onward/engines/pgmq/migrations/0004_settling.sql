@@ -1,0 +1,80 @@
+-- Record how runs ended: PGMQ's own statements, with the fence as a condition more. A message is ours while its read count is
+-- the one that we were given, and no outcome or loss has been written down for that count. Compared under the row's lock, in
+-- the statement that moves it. Answers what was recorded.
+--
+-- queues, ids, reads name the claims, in the order in which everybody locks; ends says `archive`, `delete` or `back`.
+-- columns are those of a queue's table but headers, as this version of PGMQ has them.
+create function onward.settle(
+    queues text[], ids bigint[], reads integer[], ends text[], delays bigint[], notes text[], failures text[], columns text)
+  returns table (queue text, msg_id bigint, read_ct integer)
+  language plpgsql as $$
+declare
+  now_at timestamptz := clock_timestamp();
+  part   record;
+  done   bigint[];
+  later  bigint[];
+begin
+  for part in
+    select g.queue, g.how, array_agg(g.id) as ids, array_agg(g.reads) as reads, array_agg(g.delay) as delays,
+           array_agg(g.note) as notes, array_agg(g.failure) as failures
+      from unnest(queues, ids, reads, ends, delays, notes, failures) g (queue, id, reads, how, delay, note, failure)
+     group by g.queue, g.how
+     order by g.queue, g.how
+  loop
+    if part.how = 'archive' then
+      execute format($f$
+        with g as (
+          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[]) g (g_id, g_reads, g_note, g_failure)
+        ), gone as (
+          delete from pgmq.%1$I q using g
+           where q.msg_id = any ($1) and q.msg_id = g.g_id and q.read_ct = g.g_reads and onward.reads_of(q.headers) < q.read_ct
+          returning q.*, g.g_note, g.g_failure
+        ), kept as (
+          insert into pgmq.%2$I (%3$s, headers)
+          select %3$s, onward.noted(headers, g_note, '{lost}', g_failure, $5) from gone
+          returning msg_id
+        )
+        select array_agg(msg_id) from kept $f$,
+        'q_' || lower(part.queue), 'a_' || lower(part.queue), columns)
+        into done using part.ids, part.reads, part.notes, part.failures, now_at;
+    elsif part.how = 'delete' then
+      execute format($f$
+        with g as (select * from unnest($1, $2) g (id, reads)), gone as (
+          delete from pgmq.%1$I q using g
+           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.reads_of(q.headers) < q.read_ct
+          returning q.msg_id
+        )
+        select array_agg(msg_id) from gone $f$, 'q_' || lower(part.queue))
+        into done using part.ids, part.reads;
+    else
+      execute format($f$
+        with g as (
+          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[], $5) g (id, reads, note, failure, delay)
+        ), back as (
+          update pgmq.%1$I q
+             set vt = $6 + coalesce(onward.span(g.delay), interval '0'),
+                 headers = onward.noted(q.headers, g.note, case when g.delay is null then '{}'::text[] else '{lost}' end,
+                                        g.failure, $6)
+            from g
+           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.reads_of(q.headers) < q.read_ct
+          returning q.msg_id, q.read_ct, q.vt, g.delay
+        ), waiting as (
+          insert into onward.due (queue, msg_id, read_ct, due_at)
+          select $7, back.msg_id, back.read_ct, back.vt from back where back.delay is not null
+          on conflict on constraint due_pkey do update set read_ct = excluded.read_ct, due_at = excluded.due_at
+        )
+        select array_agg(msg_id), array_agg(msg_id) filter (where delay is not null) from back $f$,
+        'q_' || lower(part.queue))
+        into done, later using part.ids, part.reads, part.notes, part.failures, part.delays, now_at, part.queue;
+      if done is not null and array_length(done, 1) > coalesce(array_length(later, 1), 0) then
+        perform pg_notify('onward_pgmq', part.queue);
+      end if;
+    end if;
+    if done is not null then
+      -- A run that came to an end by itself has shown that it was not the cause; one that was only given back has not.
+      delete from onward.suspect s
+       where s.queue = part.queue and s.msg_id = any (case when part.how = 'back' then later else done end);
+      return query select part.queue, g.id, g.reads from unnest(part.ids, part.reads) g (id, reads) where g.id = any (done);
+    end if;
+  end loop;
+end $$;

@@ -1,0 +1,7 @@
+-- The queues there are, with what they are told to do.
+select m.queue_name::text, coalesce(q.paused, false), onward.micros(q.lease), q.max_attempts, q.backoff,
+       onward.micros(case when q.name is null then interval $$168 hours$$ else q.keep_completed end), q.keep_completed_count,
+       onward.micros(q.keep_failed), q.keep_failed_count,
+       onward.micros(case when q.name is null then interval $$168 hours$$ else q.keep_cancelled end)
+  from pgmq.meta m left join onward.queue q on q.name = m.queue_name
+ order by m.queue_name collate "C"
