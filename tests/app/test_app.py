@@ -117,8 +117,6 @@ def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):
 @pytest.mark.parametrize(
     ("url", "engine"),
     [
-        ("redis://user:swordfish@host", "BullMQ"),
-        ("rediss://host", "BullMQ"),
     ],
 )
 def test_an_engine_that_is_to_come_is_named_and_refused(url, engine):  # X1

@@ -315,11 +315,12 @@ SQLITE = EngineCase(
 )
 
 # Last, because a case of another module is made of what stands above.
+from tests.conformance.bullmq_case import BULLMQ  # noqa: E402
 from tests.conformance.pgboss_case import PGBOSS  # noqa: E402
 from tests.conformance.pgmq_case import PGMQ  # noqa: E402
 from tests.conformance.postgres_case import POSTGRES  # noqa: E402
 
-CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS, PGMQ)
+CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS, PGMQ, BULLMQ)
 CASE_OF = {case.name: case for case in CASES}
 
 

@@ -23,7 +23,7 @@ async def ended(desk: Desk, outcome: Outcome, queue: str = "q") -> JobRef:
     """Add a job and end it; every moment of its life is an hour from the next, so that none stands for another."""
     ref = await desk.add(queue=queue)
     await desk.advance(HOUR)
-    claim = await desk.take_one(queue)
+    claim = await desk.take_one(queue, lease=2 * HOUR)
     assert claim.ref == ref
     await desk.advance(HOUR)
     assert await desk.end(claim, outcome)

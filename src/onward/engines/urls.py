@@ -6,7 +6,7 @@ URL                            engine
 ``sqlite:///jobs.db``          SQLite      a file, here relative; ``sqlite:////var/jobs.db`` is absolute
 ``sqlite://``                  SQLite      a private temporary file, gone when it is closed
 ``postgresql://host/db``       PostgreSQL  as libpq reads it; ``?schema=onward`` is the schema of the jobs
-``redis://…``                  BullMQ      not in this version yet
+``redis://host:6379/0``        BullMQ      also ``rediss://`` and ``unix:///path``; ``?prefix=bull``
 ``pgboss+postgresql://…``      pg-boss     ``?schema=pgboss`` is where it is; ``supervise=on`` where no Node runs
 ``pgmq+postgresql://…``        PGMQ        as for PostgreSQL; its settings are in docs/engines/pgmq.md
 =============================  ==========  =============================================================
@@ -25,9 +25,8 @@ from onward.engine.contract import Engine
 from onward.errors import EngineNotIncluded, InvalidJob
 
 _TO_COME: Final = {
-    "redis": "BullMQ on Redis",
-    "rediss": "BullMQ on Redis",
 }
+_REDIS: Final = ("redis", "rediss", "unix")
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
 
@@ -52,12 +51,14 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         return _open_pgboss(url, clock)
     if scheme in {"pgmq+postgresql", "pgmq+postgres"}:
         return _open_pgmq(url)
+    if scheme in _REDIS:
+        return _open_bullmq(url, clock)
     if scheme in _TO_COME:
         raise EngineNotIncluded(
             f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
         )
     close = difflib.get_close_matches(
-        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_TO_COME], n=1
+        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_REDIS, *_TO_COME], n=1
     )
     hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
@@ -155,5 +156,31 @@ def _open_pgboss(url: str, clock: Clock | None) -> Engine:
         notify=ours.get("notify", "on") == "on",
         supervise=ours.get("supervise", "off") == "on",
         direct=ours.get("direct"),
+        clock=clock,
+    )
+
+
+def _open_bullmq(url: str, clock: Clock | None) -> Engine:
+    try:
+        from onward.engines.bullmq.engine import BullMQEngine  # noqa: PLC0415 - see the module's first sentence
+        from onward.engines.bullmq.layout import DEFAULT_PREFIX  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("redis"):
+            raise
+        raise EngineNotIncluded("BullMQ needs a driver for Redis: pip install 'onward[redis]'") from error
+
+    address, _, query = url.partition("?")
+    asked = parse_qsl(query, keep_blank_values=True)
+    # Ours are taken out, the rest is the driver's: ssl_ca_certs, db and the like.
+    ours = {name: value for name, value in asked if name in {"prefix", "prioritized", "metrics"}}
+    rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
+    metrics = ours.get("metrics", "0")
+    if not metrics.isdecimal():
+        raise InvalidJob("url", f"metrics={metrics}", "must be a number of minutes")
+    return BullMQEngine(
+        f"{address}?{rest}" if rest else address,
+        prefix=ours.get("prefix", DEFAULT_PREFIX),
+        prioritized=[name for name in ours.get("prioritized", "").split(",") if name],
+        metrics=int(metrics),
         clock=clock,
     )

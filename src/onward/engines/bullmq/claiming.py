@@ -1,0 +1,130 @@
+"""Takes ready jobs: one script call for up to two hundred queues, fair across them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from secrets import token_hex
+from typing import Any, Final
+
+from onward.engine.values import Claim, ClaimRequest, Claims
+from onward.engines.bullmq import rows
+from onward.engines.bullmq.commands import Command, Plan, script
+from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.naming import Names, is_pattern
+
+_MOST_QUEUES: Final = 200
+"""Queues that one script call looks at: Redis does nothing else meanwhile."""
+MOST_JOBS: Final = 200
+"""Jobs that one script call moves: about five milliseconds of Redis."""
+
+
+class Round:
+    """Whose turn it is among the queues of a claim, from one claim to the next."""
+
+    def __init__(self) -> None:
+        self.next_name = ""
+        self.turn_left = 0
+
+
+class Taken:
+    """What one claim has given so far."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+        self.unfit: list[tuple[str, str, str, str]] = []
+        """Jobs that must be failed at once: queue, id, token, and why."""
+        self.scheduled: list[tuple[Claim, str, str]] = []
+        """Jobs of a scheduler, with its name and their options: the next one is to be made."""
+        self.again: float | None = None
+
+
+def claim(
+    layout: Layout,
+    names: Names,
+    request: ClaimRequest,
+    round_: Round,
+    *,
+    before: Sequence[Command] = (),
+) -> Plan[tuple[list[Any], Taken]]:
+    """Take jobs; ``before`` goes ahead in the same round trip, and its answers are given with the claims."""
+    queues = yield from names.matching(request.queues)
+    has_patterns = any(is_pattern(pattern) for pattern in request.queues)
+    taken = Taken()
+    answers: list[Any] = []
+    ahead = list(before)
+    tries = 0
+    while True:
+        order = _from(queues, round_.next_name)
+        generation = names.generation
+        for first in range(0, len(order), _MOST_QUEUES):
+            some = order[first : first + _MOST_QUEUES]
+            got = len(taken.claims) + len(taken.unfit)
+            slots = max(request.slots - got, 0)
+            soon = max(request.slots + request.soon - max(got, request.slots), 0)
+            if slots + soon == 0:
+                break
+            token = token_hex(8)
+            turn_left = round_.turn_left if some[0] == round_.next_name else 0
+            replies = yield [
+                *ahead,
+                script(
+                    "claim",
+                    layout,
+                    [layout.meta(name) for name in some],
+                    request.worker_id,
+                    token,
+                    rows.milliseconds(request.lease),
+                    min(slots, MOST_JOBS),
+                    min(soon, max(MOST_JOBS - slots, 0)),
+                    turn_left,
+                    "1" if before else "",
+                ),
+            ]
+            if ahead:
+                answers, ahead = replies[:-1], []
+            generation = _read(replies[-1], some, token, taken, round_)
+        if has_patterns and not order:
+            *replies, known = yield [*ahead, ("GET", layout.generation)]
+            answers, ahead, generation = answers or replies, [], int(known or 0)
+        elif ahead:
+            answers, ahead = (yield ahead), []
+        tries += 1
+        if has_patterns and generation != names.generation and tries == 1:
+            yield from names.read()
+            queues = yield from names.matching(request.queues)
+            continue
+        return answers, taken
+
+
+def _from(queues: list[str], first: str) -> list[str]:
+    at = bisect_left(queues, first)
+    return queues[at:] + queues[:at] if at < len(queues) else queues
+
+
+def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_: Round) -> int:
+    generation, again, turn, left, now = answer[:5]
+    if again >= 0:
+        taken.again = again / 1e6 if taken.again is None else min(taken.again, again / 1e6)
+    # A turn that has ended leads to whatever comes next, a queue made meanwhile too.
+    round_.next_name, round_.turn_left = queues[turn - 1] if left else queues[turn - 2] + "\0", left
+    for number, at in enumerate(range(5, len(answer), 5), start=1):
+        at_queue, id, lease, within, fields = answer[at : at + 5]
+        queue, own = queues[at_queue - 1], f"{token}:{number}"
+        if fields[6] is not None:
+            taken.unfit.append((queue, id, own, fields[6]))
+            continue
+        try:
+            claim = rows.claim_of(queue, id, own, lease, within, fields, now)
+        except rows.Damaged as error:
+            taken.unfit.append((queue, id, own, f"the job cannot be read: {error}"))
+            continue
+        taken.claims.append(claim)
+        if fields[7] is not None:
+            taken.scheduled.append((claim, fields[7], fields[2]))
+    return int(generation)
+
+
+def answer_of(taken: Taken) -> Claims:
+    """Hand the claims over."""
+    return Claims(claims=tuple(taken.claims), again_in=taken.again)

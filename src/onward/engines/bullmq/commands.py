@@ -1,0 +1,108 @@
+"""Plans: one logic for every kind of connection. A plan yields commands, a list at a time, and is sent their answers.
+
+A list goes out in one write and comes back in one read. :func:`run` drives a plan on a plain client, :func:`arun` on an
+asynchronous one. A script goes by its hash; where the server does not know it, it has not run, and is told whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+from redis.exceptions import NoScriptError
+
+from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.scripts import SCRIPTS
+
+T = TypeVar("T")
+
+Client = Any
+AsyncClient = Any
+"""Clients of redis-py, whose types stop short of any command: ``redis.Redis`` and its asynchronous twin."""
+
+Command = tuple[Any, ...]
+
+
+class Atomic(list[Command]):
+    """Commands of which all are done or none, and nobody sees some of them done."""
+
+
+Plan = Generator[Sequence[Command], list[Any], T]
+
+
+def script(name: str, layout: Layout, keys: Sequence[str], *values: Any) -> Command:
+    """Name a script with its keys and values; the arguments that all share are put before."""
+    return ("EVALSHA", SCRIPTS[name].sha, len(keys), *keys, *layout.common(), *values)
+
+
+_TEXTS = {found.sha: found.text for found in SCRIPTS.values()}
+
+
+def _told_whole(command: Command) -> Command:
+    return ("EVAL", _TEXTS[command[1]], *command[2:])
+
+
+def run(plan: Plan[T], client: Client) -> T:
+    """Drive a plan on a plain client."""
+    try:
+        commands = next(plan)
+        while True:
+            commands = plan.send(_execute(client, commands))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def arun(plan: Plan[T], client: AsyncClient) -> T:
+    """Drive a plan on an asynchronous client."""
+    try:
+        commands = next(plan)
+        while True:
+            commands = plan.send(await _aexecute(client, commands))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
+    if len(commands) == 1:
+        try:
+            return [client.execute_command(*commands[0])]
+        except NoScriptError:
+            return [client.execute_command(*_told_whole(commands[0]))]
+    if not commands:
+        return []
+    is_atomic = isinstance(commands, Atomic)
+    with client.pipeline(transaction=is_atomic) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+    if is_atomic and isinstance(answers[0], NoScriptError):
+        return _execute(client, Atomic(map(_told_whole, commands)))
+    for index, answer in enumerate(answers):
+        if isinstance(answer, NoScriptError):
+            answers[index] = client.execute_command(*_told_whole(commands[index]))
+        elif isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[Any]:
+    if len(commands) == 1:
+        try:
+            return [await client.execute_command(*commands[0])]
+        except NoScriptError:
+            return [await client.execute_command(*_told_whole(commands[0]))]
+    if not commands:
+        return []
+    is_atomic = isinstance(commands, Atomic)
+    async with client.pipeline(transaction=is_atomic) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+    if is_atomic and isinstance(answers[0], NoScriptError):
+        return await _aexecute(client, Atomic(map(_told_whole, commands)))
+    for index, answer in enumerate(answers):
+        if isinstance(answer, NoScriptError):
+            answers[index] = await client.execute_command(*_told_whole(commands[index]))
+        elif isinstance(answer, Exception):
+            raise answer
+    return answers

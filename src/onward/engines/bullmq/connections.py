@@ -1,0 +1,83 @@
+"""Clients, kept and handed out: one for each event loop, one for threads, one for the pulse.
+
+An engine belongs to no event loop: an App may be opened on one and used on another. So asynchronous clients are kept by
+loop, and made when they are first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from weakref import WeakKeyDictionary
+
+import redis
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from onward.engines.bullmq.server import Server
+from onward.errors import StoreUnavailable
+
+
+class Connections:
+    """The clients of one engine."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._is_open = False
+        self._guard = threading.Lock()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
+        self._plain: redis.Redis | None = None
+        self._pulse: redis.Redis | None = None
+
+    def open(self) -> None:
+        """Hand clients out from now on."""
+        self._is_open = True
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            message = f"{self._server} is not open: enter the app with `async with app`, or call open()"
+            raise StoreUnavailable(message)
+
+    def of_loop(self) -> redis.asyncio.Redis:
+        """The client of the running event loop."""
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        client = self._by_loop.get(loop)
+        if client is None:
+            with self._guard:
+                client = self._by_loop[loop] = self._server.async_client()
+        return client
+
+    def plain(self) -> redis.Redis:
+        """The client for threads."""
+        self._check_open()
+        with self._guard:
+            if self._plain is None:
+                self._plain = self._server.client()
+            return self._plain
+
+    def for_the_pulse(self) -> redis.Redis:
+        """The client that is for nothing else: a sign of life must not wait behind other work."""
+        self._check_open()
+        with self._guard:
+            if self._pulse is None:
+                self._pulse = self._server.client(most=1)
+            return self._pulse
+
+    async def close(self) -> None:
+        """Let go of all of them."""
+        self._is_open = False
+        with self._guard:
+            plain, self._plain = [self._plain, self._pulse], None
+            self._pulse = None
+            clients, self._by_loop = dict(self._by_loop), WeakKeyDictionary()
+        for client in plain:
+            if client is not None:
+                client.close()
+        for loop, waiting in clients.items():
+            if loop is asyncio.get_running_loop():
+                with suppress(RedisError, OSError):
+                    await waiting.aclose()
+            elif loop.is_running():
+                asyncio.run_coroutine_threadsafe(waiting.aclose(), loop)

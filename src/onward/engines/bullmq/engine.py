@@ -1,0 +1,338 @@
+"""The engine: each verb a plan, driven on a client of the event loop, of threads, or of the pulse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from msgspec import UNSET
+
+from onward.clock import Clock, moment_of
+from onward.engine.capabilities import Capabilities
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Settlement,
+    Signal,
+    SignalKind,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.engines.bullmq import (
+    claiming,
+    enqueueing,
+    examining,
+    holding,
+    operating,
+    reading,
+    settling,
+    stewarding,
+)
+from onward.engines.bullmq.capabilities import CAPABILITIES
+from onward.engines.bullmq.commands import Plan, arun, run
+from onward.engines.bullmq.connections import Connections
+from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
+from onward.engines.bullmq.listening import Listener
+from onward.engines.bullmq.naming import Names
+from onward.engines.bullmq.server import Server
+from onward.errors import InvalidJob
+from onward.job import Enqueued, Job, JobRef, NewJob
+
+T = TypeVar("T")
+
+log = logging.getLogger("onward.engines.bullmq")
+
+
+class BullMQEngine:
+    """Jobs in the queues of a BullMQ, under one prefix of a Redis or Valkey, shared with all who can reach it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        prioritized: Iterable[str] = (),
+        metrics: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Name a store; nothing is connected to yet.
+
+        Args:
+            url: where the server is: see :class:`~onward.engines.bullmq.server.Server`.
+            prefix: what the keys of all queues begin with, in Node too; a cluster needs one in braces, ``{bull}``, to
+                keep all keys on one node.
+            prioritized: queues, by names and patterns, in which jobs have priorities (B9).
+            metrics: how many minutes of BullMQ's metrics to keep; none unless told.
+            clock: for tests; the server's own unless given.
+        """
+        self.server = Server(url)
+        if not prefix:
+            raise InvalidJob("prefix", prefix, "must be a non-empty string")
+        if self.server.is_cluster and not ("{" in prefix and "}" in prefix):
+            raise InvalidJob("prefix", prefix, "must have braces on a cluster, such as {bull}: one script, one node")
+        self.layout = Layout(prefix, clock=clock)
+        self._asked_prioritized = frozenset(prioritized)
+        self._prioritized = enqueueing.Prioritized(self._asked_prioritized)
+        self._metrics = metrics
+        self._connections = Connections(self.server)
+        self._names = Names(self.layout, looks=not self.server.is_cluster)
+        self._listener = Listener(self.server, self.layout, self._names, self._connections.of_loop)
+        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._sweep = stewarding.Sweep()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What BullMQ can do."""
+        return CAPABILITIES
+
+    # Session
+
+    async def open(self) -> None:
+        """Connect, and read which queues are prioritized. There is no schema to be made."""
+        await asyncio.to_thread(self._open)
+
+    def _open(self) -> None:
+        with self.server.translated(), self.server.client(most=1) as client:
+            patterns = run(self._tell_prioritized(), client)
+        self._prioritized = enqueueing.Prioritized(patterns)
+        self._connections.open()
+
+    def _tell_prioritized(self) -> Plan[frozenset[str]]:
+        if self._asked_prioritized:
+            yield [("SADD", self.layout.prioritized, *self._asked_prioritized)]
+        (known,) = yield [("SMEMBERS", self.layout.prioritized)]
+        return frozenset(known)
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._listener.close()
+        await self._connections.close()
+
+    async def check(self) -> EngineInfo:
+        """Say what the engine stands on."""
+        return await asyncio.to_thread(self._check)
+
+    def _check(self) -> EngineInfo:
+        with self.server.translated(), self.server.client(most=1) as client:
+            facts = run(examining.examine(self.layout), client)
+        return EngineInfo(
+            engine="BullMQ",
+            server=facts.server,
+            now=moment_of(facts.now),
+            durability=facts.durability,
+            warnings=tuple(examining.warnings(facts)),
+        )
+
+    def schema_script(self) -> None:
+        """Say that the schema is not ours: it is BullMQ's."""
+        return
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say which server this is, without secrets."""
+        return {"engine": "BullMQ", **self.server.address, "prefix": self.layout.prefix}
+
+    # Enqueue
+
+    # `within` never comes this far: see capabilities.
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+        """See the contract."""
+        if not jobs:
+            return []
+        made = await self._ask(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
+        self._listener.tell({job.queue for job in jobs})
+        return made
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+        """See the contract."""
+        if not jobs:
+            return []
+        made = self._ask_sync(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
+        self._listener.tell({job.queue for job in jobs})
+        return made
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        return (await self.exchange(Exchange(request=request))).claimed
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        return await self._ask(holding.start(self.layout, claims)) if claims else frozenset()
+
+    async def settle(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        within: object | None = None,  # noqa: ARG002
+    ) -> frozenset[Token]:
+        """See the contract."""
+        lost = await self._ask(settling.settle(self.layout, settlements, metrics=self._metrics))
+        self._tell_settled(settlements)
+        return lost
+
+    def settle_sync(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        within: object | None = None,  # noqa: ARG002
+    ) -> frozenset[Token]:
+        """See the contract."""
+        lost = self._ask_sync(settling.settle(self.layout, settlements, metrics=self._metrics))
+        self._tell_settled(settlements)
+        return lost
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        request = exchange.request
+        queues = () if request is None else request.queues
+        round_ = self._rounds.setdefault(queues, claiming.Round())
+        plan = settling.exchange(self.layout, self._names, exchange, round_, metrics=self._metrics)
+        answer, taken = await self._ask(plan)
+        if taken.unfit:
+            await self._ask(settling.fail_unfit(self.layout, taken))
+        if request is not None and len(answer.claimed.claims) < request.slots + request.soon:
+            self._listener.hunger(queues)
+        if exchange.settlements:
+            self._tell_settled(exchange.settlements)
+        return answer
+
+    def _tell_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._listener.tell({settlement.claim.ref.queue for settlement in settlements}, SignalKind.CHANGED)
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        return await self._ask(holding.heartbeat(self.layout, worker, claims))
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        with self.server.translated():
+            return run(holding.heartbeat(self.layout, worker, claims), self._connections.for_the_pulse())
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        await self._ask(holding.leave(self.layout, worker_id))
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """See the contract."""
+        return await self._ask(holding.report(self.layout, claim, progress, message, lines))
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        return self._listener.signals(queues)
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract. A job may be named ``queue:id``: its id alone is not enough here."""
+        return await self._ask(reading.get(self.layout, ref))
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        return await self._ask(reading.find(self.layout, self._names, which, after, limit, newest_first=newest_first))
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self._ask(reading.count(self.layout, self._names, which, by))
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        return await self._ask(reading.queues(self.layout, self._names, [pattern]))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        return await self._ask(reading.workers(self.layout))
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """See the contract."""
+        return await self._ask(reading.log_lines(self.layout, ref))
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        changed = await self._ask(operating.cancel(self.layout, self._names, which, limit))
+        if changed:
+            log.info("jobs taken back", extra={"count": len(changed), "reason": reason})
+            self._listener.tell({change.ref.queue for change in changed}, SignalKind.CANCELLED)
+        return changed
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        changed = await self._ask(operating.replay(self.layout, self._names, which, limit))
+        self._listener.tell({change.ref.queue for change in changed})
+        return changed
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._ask(operating.delete(self.layout, self._names, which, limit))
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        is_prioritized = ref.queue in self._prioritized
+        if change.priority is not UNSET and change.priority and not is_prioritized:
+            raise InvalidJob("priority", change.priority, enqueueing.NOT_PRIORITIZED.format(queue=ref.queue))
+        return await self._ask(operating.edit(self.layout, ref, change, prioritized=is_prioritized))
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        info = await self._ask(operating.configure(self.layout, self._names, queue, change))
+        self._listener.tell((queue,), SignalKind.CHANGED)
+        return info
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        return await self._ask(stewarding.elect(self.layout, candidate, lease, holding))
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        await self._ask(stewarding.resign(self.layout, term))
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(stewarding.promote(self.layout, self._names, term, limit))
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(stewarding.rescue(self.layout, self._names, term, worker_timeout, max_crashes, limit))
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        return await self._ask(stewarding.prune(self.layout, self._names, term, limit, self._sweep))
+
+    # Driving plans
+
+    async def _ask(self, plan: Plan[T]) -> T:
+        client = self._connections.of_loop()
+        with self.server.translated():
+            return await arun(plan, client)
+
+    def _ask_sync(self, plan: Plan[T]) -> T:
+        client = self._connections.plain()
+        with self.server.translated():
+            return run(plan, client)

@@ -1,0 +1,198 @@
+"""Tells of new work, by BullMQ's markers, so that an idle worker is woken in a moment and none polls.
+
+Whoever makes a job ready puts a marker into its queue's ``marker`` set; an idle worker waits for one (BZPOPMIN) and
+takes it, and so exactly one is woken, here or in Node. To take a marker is a promise to look for work. So an engine
+waits for markers only of queues in which a claim of its own has just found too little: a busy worker, or a program that
+only waits for results, takes none from those who are idle. What this process itself does to a queue it tells at once.
+
+States: *fed* (no claim has come back hungry: waits for nothing), *hungry* (waits for the markers of the queues asked
+for), *deaf* (the server is away: tries again, while workers poll).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from onward.engine.values import Signal, SignalKind
+from onward.engines.bullmq.commands import arun
+from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.naming import Names
+from onward.engines.bullmq.server import Server
+from onward.errors import OnwardError
+from onward.rules import matches
+
+log = logging.getLogger("onward.engines.bullmq")
+
+_WAIT: Final = 5
+"""Seconds that the server sits on one question: as long as BullMQ's own workers wait."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds between tries to reach a server that is away."""
+
+
+class Listener:
+    """The ears of one engine."""
+
+    def __init__(self, server: Server, layout: Layout, names: Names, client: Callable[[], redis.asyncio.Redis]) -> None:
+        self._server = server
+        self._layout = layout
+        self._names = names
+        self._client = client
+        self._lock = threading.Lock()
+        self._ears: dict[_Ear, asyncio.AbstractEventLoop] = {}
+        self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, _Wait] = WeakKeyDictionary()
+
+    async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """Yield a hint for each burst of changes, until closed."""
+        loop = asyncio.get_running_loop()
+        ear = _Ear(queues)
+        with self._lock:
+            self._ears[ear] = loop
+            wait = self._waits.get(loop)
+            if wait is None:
+                wait = self._waits[loop] = _Wait()
+        wait.ears += 1
+        if wait.task is None:
+            wait.task = asyncio.create_task(self._run(wait), name="onward-bullmq-listener")
+        try:
+            while True:
+                await ear.told.wait()
+                for kind in ear.take():
+                    yield Signal(kind)
+        finally:
+            with self._lock:
+                self._ears.pop(ear, None)
+            wait.ears -= 1
+            if not wait.ears and wait.task is not None:
+                task, wait.task = wait.task, None
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    def hunger(self, patterns: tuple[str, ...]) -> None:
+        """Note that a claim has found too little in these queues. On the loop of the claim."""
+        wait = self._waits.get(asyncio.get_running_loop())
+        if wait is None:
+            with self._lock:
+                wait = self._waits[asyncio.get_running_loop()] = _Wait()
+        if patterns not in wait.hungry:
+            wait.hungry[patterns] = None
+            wait.changed.set()
+
+    def tell(self, queues: Iterable[str], kind: SignalKind = SignalKind.WORK) -> None:
+        """Wake whom it may concern in this process. From any thread."""
+        if not self._ears:
+            return
+        names = tuple(queues)
+        with self._lock:
+            ears = list(self._ears.items())
+        for ear, loop in ears:
+            if ear.wants(names):
+                with suppress(RuntimeError):  # that loop has closed
+                    loop.call_soon_threadsafe(ear.hear, kind)
+
+    async def close(self) -> None:
+        """Wait for nothing any more, on this loop."""
+        wait = self._waits.pop(asyncio.get_running_loop(), None)
+        if wait is not None and wait.task is not None:
+            task, wait.task = wait.task, None
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _run(self, wait: _Wait) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            client = self._server.async_client(most=1, waits=True)
+            try:
+                await self._wait_on(client, wait)
+            except (RedisError, OSError, OnwardError) as error:
+                log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
+            finally:
+                with suppress(RedisError, OSError):
+                    await client.aclose()
+            self.tell(("*",), SignalKind.CHANGED)
+            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _wait_on(self, client: redis.asyncio.Redis, wait: _Wait) -> None:
+        while True:
+            wait.changed.clear()
+            patterns = tuple(wait.hungry)
+            queues = await self._queues(patterns)
+            if not queues:
+                # None to wait for: until a claim is hungry, or such a queue is made.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_WAIT if patterns else None):
+                        await wait.changed.wait()
+                continue
+            popped = await self._pop(client, [f"{self._layout.base(name)}marker" for name in queues], wait)
+            if popped is not None:
+                name = popped[0][len(self._layout.root) : -len(":marker")]
+                for asked in [asked for asked in wait.hungry if any(matches(pattern, name) for pattern in asked)]:
+                    del wait.hungry[asked]
+                self.tell((name,))
+
+    async def _queues(self, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
+        asked = tuple(dict.fromkeys(pattern for some in patterns for pattern in some))
+        return [] if not asked else await arun(self._names.matching(asked), self._client())
+
+    async def _pop(self, client: redis.asyncio.Redis, markers: list[str], wait: _Wait) -> Any:
+        """Wait for a marker; None: there was none, or there is something else to wait for."""
+        asking = asyncio.ensure_future(client.bzpopmin(markers, timeout=_WAIT))
+        changing = asyncio.ensure_future(wait.changed.wait())
+        try:
+            await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            changing.cancel()
+            if not asking.done():
+                asking.cancel()  # the connection goes with it, and so does what the server would have popped for us
+                with suppress(asyncio.CancelledError, RedisError, OSError):
+                    await asking
+
+
+class _Wait:
+    """What one event loop waits for."""
+
+    def __init__(self) -> None:
+        self.hungry: dict[tuple[str, ...], None] = {}
+        self.changed = asyncio.Event()
+        self.ears = 0
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Ear:
+    """One who listens."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self.told = asyncio.Event()
+        self._queues = tuple(queues)
+        self._kinds: dict[SignalKind, None] = {}
+
+    def wants(self, names: tuple[str, ...]) -> bool:
+        """Say whether what happens in some queues may concern these."""
+        if "*" in names or "*" in self._queues:
+            return True
+        return any(matches(pattern, name) for name in names for pattern in self._queues)
+
+    def hear(self, kind: SignalKind) -> None:
+        """Take a hint in, on the loop of who listens."""
+        self._kinds[kind] = None
+        self.told.set()
+
+    def take(self) -> tuple[SignalKind, ...]:
+        """Say of what kinds the burst was."""
+        kinds, self._kinds = tuple(self._kinds), {}
+        self.told.clear()
+        return kinds

@@ -1,0 +1,23 @@
+-- Takes jobs of one queue back: they are removed, and whoever holds one learns of it.
+--
+-- uses: queue ending
+-- KEYS[1]   the queue's meta
+-- ARGV[5…]  ids
+-- Answers for each the place where it was, or '' where it may not be taken back.
+
+local base = base_of(KEYS[1])
+local answers = {}
+for n = 5, #ARGV do
+  local id = ARGV[n]
+  if call('ZSCORE', base .. 'completed', id) or call('ZSCORE', base .. 'failed', id)
+    or call('EXISTS', base .. id) == 0 then
+    answers[#answers + 1] = ''
+  else
+    local was = remove_job(base, id)
+    call('DEL', base .. id .. ':lock')
+    call('SREM', base .. 'stalled', id)
+    answers[#answers + 1] = was or ''
+  end
+end
+trim(base)
+return answers

@@ -1,0 +1,53 @@
+-- Changes what a queue is told to do; makes the queue if there is none.
+--
+-- uses: queue
+-- KEYS[1]   the queue's meta
+-- ARGV[5]   '1' to pause, '0' to go on, '' for neither
+-- ARGV[6]   how many fields of meta follow, then those: name, value, '' to take it away
+-- ARGV[…]   fields of Onward's own, alike
+-- Answers nothing.
+
+local base = base_of(KEYS[1])
+trim(base)
+register(base)
+local count = tonumber(ARGV[6])
+local own = own_of(base)
+for at = 7, #ARGV, 2 do
+  local key = at < 7 + count * 2 and KEYS[1] or own
+  if ARGV[at + 1] == '' then
+    call('HDEL', key, ARGV[at])
+  else
+    call('HSET', key, ARGV[at], ARGV[at + 1])
+  end
+end
+local was_paused = call('HEXISTS', KEYS[1], 'paused') == 1
+if ARGV[5] == '1' and not was_paused then
+  call('HSET', KEYS[1], 'paused', 1)
+  call('DEL', base .. 'marker')
+  -- BullMQ 5 looks for them there.
+  local line = line_of(base)
+  if line ~= base .. 'wait' and call('EXISTS', base .. 'wait') == 1 then
+    if call('EXISTS', line) == 0 then
+      call('RENAME', base .. 'wait', line)
+    end
+  end
+  tell(base, 'paused')
+elseif ARGV[5] == '0' and was_paused then
+  call('HDEL', KEYS[1], 'paused')
+  while call('LLEN', base .. 'paused') > 0 do
+    if call('EXISTS', base .. 'wait') == 0 then
+      call('RENAME', base .. 'paused', base .. 'wait')
+    else
+      local some = call('LRANGE', base .. 'paused', 0, 999)
+      call('RPUSH', base .. 'wait', unpack(some))
+      call('LTRIM', base .. 'paused', #some, -1)
+    end
+  end
+  if call('LLEN', base .. 'wait') + call('ZCARD', base .. 'prioritized') > 0 then
+    mark_unless_shut(base)
+  else
+    mark_next_due(base)
+  end
+  tell(base, 'resumed')
+end
+return false

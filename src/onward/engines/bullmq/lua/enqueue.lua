@@ -1,0 +1,199 @@
+-- Adds jobs of any kind, of any queues, all in one step.
+--
+-- uses: queue ending
+-- KEYS[n]  the meta of each queue
+-- ARGV[5]  how many queues there are among KEYS
+-- ARGV[6…] for each job, fourteen values, '' where there is none:
+--            1 the number of its queue among KEYS   2 name   3 data (JSON)   4 options (JSON, without delay)
+--            5 delay in milliseconds   6 or the moment, in milliseconds since 1970   7 priority, as BullMQ counts
+--            8 deduplication (JSON: id, ttl, extend, replace, keepLastIfActive)   9 an id of its own   10 '1': lifo
+--            11 idempotency key   12 parent (JSON: id, queueKey, what its failure does)   13 scheduler
+--            14 '1': has children, and waits for them
+-- Answers for each {'inserted', its id}, {'same_key', queue, id}, {'deduped', id}, {'duplicated', id} or {'refused', why}.
+
+local WIDTH = 14
+local touched = {}
+
+local function set_deduplication(key, id, de)
+  if not de.keepLastIfActive and de.ttl and de.ttl > 0 then
+    call('SET', key, id, 'PX', whole(de.ttl * stretch))
+  else
+    call('SET', key, id)
+  end
+end
+
+-- Says which job stands for this one already; nil: none, and this one stands for the rest from now on.
+local function deduplicated(base, id, de, job)
+  local key, next_key = base .. 'de:' .. de.id, base .. 'dn:' .. de.id
+  local standing = call('GET', key)
+  if not standing then
+    set_deduplication(key, id, de)
+    return nil
+  end
+  if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', standing) == 1 then
+    remove_keys(base .. standing)
+    tell(base, 'removed', 'jobId', standing, 'prev', 'delayed')
+    tell(base, 'deduplicated', 'jobId', id, 'deduplicationId', de.id, 'deduplicatedJobId', standing)
+    call('DEL', next_key)
+    if not de.keepLastIfActive and not de.extend and de.ttl and de.ttl > 0 then
+      call('SET', key, id, 'KEEPTTL')
+    else
+      set_deduplication(key, id, de)
+    end
+    return nil
+  end
+  if call('PTTL', key) == -1 and call('EXISTS', base .. standing) == 0 then
+    -- Its owner went away without it.
+    call('DEL', key, next_key)
+    set_deduplication(key, id, de)
+    return nil
+  end
+  local is_kept = false
+  if de.keepLastIfActive and call('LPOS', base .. 'active', standing) then
+    call('DEL', next_key)
+    local fields = {'name', job.name, 'data', job.data, 'opts', job.opts, 'jid', id}
+    local function add(field, value)
+      if value then
+        fields[#fields + 1] = field
+        fields[#fields + 1] = value
+      end
+    end
+    add('pk', job.parent_key)
+    add('pd', job.parent)
+    add('pdk', job.parent_key and job.parent_key .. ':dependencies')
+    add('rjk', job.scheduler)
+    call('HSET', next_key, unpack(fields))
+    call('PERSIST', key)
+    is_kept = true
+  elseif de.extend and not de.replace and de.ttl and de.ttl > 0 then
+    set_deduplication(key, standing, de)
+  end
+  if is_kept or not de.replace then
+    tell(base, 'deduplicated', 'jobId', standing, 'deduplicationId', de.id, 'deduplicatedJobId', id)
+  end
+  return standing
+end
+
+-- The job that an idempotency key stands for, as long as it is kept.
+local function standing_for(name, key)
+  local field = redis.sha1hex(#name .. ':' .. name .. key)
+  local found = call('HGET', home .. 'keys', field)
+  if found then
+    local queue, id = string.match(found, '^([^\n]*)\n(.*)$')
+    local fields = call('HMGET', root .. queue .. ':' .. id, 'name', 'opts')
+    if fields[1] == name and fields[2] then
+      local fine, opts = pcall(cjson.decode, fields[2])
+      if fine and type(opts.onward) == 'table' and opts.onward.key == key then
+        return field, queue, id
+      end
+    end
+  end
+  return field
+end
+
+local function add(at)
+  local base = base_of(KEYS[tonumber(ARGV[at])])
+  local name, data, opts = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local priority = tonumber(ARGV[at + 6]) or 0
+  local key_field
+  if ARGV[at + 10] ~= '' then
+    local field, queue, standing = standing_for(name, ARGV[at + 10])
+    if standing then
+      return {'same_key', queue, standing}
+    end
+    key_field = field
+  end
+  local parent = ARGV[at + 11] ~= '' and ARGV[at + 11] or nil
+  local parent_key
+  if parent then
+    local read = cjson.decode(parent)
+    parent_key = read.queueKey .. ':' .. read.id
+    if call('EXISTS', parent_key) == 0 then
+      return {'refused', 'there is no parent ' .. parent_key}
+    end
+  end
+  local delay = tonumber(ARGV[at + 4]) or 0
+  if ARGV[at + 5] ~= '' then
+    delay = math.max(0, tonumber(ARGV[at + 5]) - now)
+  end
+  if delay > 0 then
+    opts = '{"delay":' .. whole(delay) .. (opts == '{}' and '}' or ',' .. string.sub(opts, 2))
+  end
+  local number = call('INCR', base .. 'id')
+  local id = ARGV[at + 8]
+  touched[base] = true
+  if id == '' then
+    id = whole(number)
+  elseif call('EXISTS', base .. id) == 1 then
+    local key = base .. id
+    local present = call('HGET', key, 'parentKey')
+    if parent_key and present and present ~= parent_key and call('EXISTS', present) == 1 then
+      return {'refused', 'job ' .. id .. ' has another parent'}
+    end
+    if parent_key and (not present or present == parent_key) then
+      if call('ZSCORE', base .. 'completed', id) then
+        call('HSET', parent_key .. ':processed', key, call('HGET', key, 'returnvalue') or 'null')
+        local parent_base, parent_id = parted(parent_key)
+        wake_parent_if_done(parent_base, parent_id)
+      else
+        call('SADD', parent_key .. ':dependencies', key)
+      end
+      call('HSET', key, 'parentKey', parent_key, 'parent', parent)
+    end
+    tell(base, 'duplicated', 'jobId', id)
+    return {'duplicated', id}
+  end
+  local de = ARGV[at + 7] ~= '' and cjson.decode(ARGV[at + 7])
+  local scheduler = ARGV[at + 12] ~= '' and ARGV[at + 12] or nil
+  if de then
+    local standing = deduplicated(base, id, de, {
+      name = name, data = data, opts = opts, parent = parent, parent_key = parent_key, scheduler = scheduler,
+      is_parent = ARGV[at + 13] == '1'
+    })
+    if standing then
+      return {'deduped', standing}
+    end
+  end
+  local fields = {'name', name, 'data', data, 'opts', opts, 'timestamp', whole(now), 'delay', whole(delay), 'priority',
+    priority}
+  local function field(label, value)
+    if value then
+      fields[#fields + 1] = label
+      fields[#fields + 1] = value
+    end
+  end
+  field('parentKey', parent_key)
+  field('parent', parent)
+  field('rjk', scheduler)
+  field('deid', de and de.id)
+  call('HSET', base .. id, unpack(fields))
+  tell(base, 'added', 'jobId', id, 'name', name)
+  if ARGV[at + 13] == '1' then
+    call('ZADD', base .. 'waiting-children', whole(now), id)
+    tell(base, 'waiting-children', 'jobId', id)
+  elseif delay > 0 then
+    delay_until(base, id, now + delay)
+    mark_next_due(base)
+  else
+    make_ready(base, id, priority, ARGV[at + 9] == '1' and 'RPUSH' or 'LPUSH')
+    mark_unless_shut(base)
+    tell(base, 'waiting', 'jobId', id)
+  end
+  if parent_key then
+    call('SADD', parent_key .. ':dependencies', base .. id)
+  end
+  if key_field then
+    call('HSET', home .. 'keys', key_field, name_of(base) .. '\n' .. id)
+  end
+  return {'inserted', id}
+end
+
+local answers = {}
+for at = 6, #ARGV, WIDTH do
+  answers[#answers + 1] = add(at)
+end
+for base in pairs(touched) do
+  trim(base)
+  register(base)
+end
+return answers

@@ -1,0 +1,184 @@
+-- Records how runs of one queue's jobs ended. Each matches the job's lock: a lost one changes nothing.
+--
+-- uses: queue ending
+-- KEYS[1]   the queue's meta
+-- ARGV[5]   '1': a claim follows, which says whether the queue has run dry
+-- ARGV[6]   how many points of metrics to keep, '' for none
+-- ARGV[7…]  for each: id, token, verb, then two values:
+--             complete  the result (JSON)      ''
+--             fail      the reason             the stack (JSON text), '' for none
+--             retry     the reason             the stack; and the delay in milliseconds before both: see below
+--             snooze    the delay in milliseconds  ''
+--             release   ''                     ''
+--             cancel    ''                     ''
+--           A retry's first value is its delay and its reason, joined by a colon.
+-- Answers the positions, from 1, of those that were lost.
+
+local base = base_of(KEYS[1])
+local active, stalled = base .. 'active', base .. 'stalled'
+local locks, lost, unlocked, unstalled = {}, {}, {}, {}
+for at = 7, #ARGV, 5 do
+  locks[#locks + 1] = base .. ARGV[at] .. ':lock'
+end
+local tokens = call('MGET', unpack(locks))
+local stamp = whole(now)
+local has_ended = false
+
+local function counted(kind, most)
+  local key = base .. 'metrics:' .. kind
+  local before = call('HINCRBY', key, 'count', 1) - 1
+  local said = call('HMGET', key, 'prevTS', 'prevCount')
+  if not said[1] then
+    call('HSET', key, 'prevTS', stamp, 'prevCount', 0)
+    return
+  end
+  local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(said[1]) / 60000), tonumber(most))
+  if minutes > 0 then
+    call('LPUSH', key .. ':data', before - tonumber(said[2]))
+    for _ = 2, minutes do
+      call('LPUSH', key .. ':data', 0)
+    end
+    call('LTRIM', key .. ':data', 0, most - 1)
+    call('HSET', key, 'prevCount', before, 'prevTS', stamp)
+  end
+end
+
+local function with_stack(key, entry, opts)
+  local stack = call('HGET', key, 'stacktrace')
+  local limit = string.find(opts or '', 'stackTraceLimit', 1, true) and tonumber(cjson.decode(opts).stackTraceLimit)
+  if limit then
+    if limit == 0 then
+      return '[]'
+    end
+    local entries = stack and cjson.decode(stack) or {}
+    entries[#entries + 1] = cjson.decode(entry)
+    while #entries > limit do
+      table.remove(entries, 1)
+    end
+    return cjson.encode(entries)
+  end
+  if not stack or stack == '[]' then
+    return '[' .. entry .. ']'
+  end
+  return string.sub(stack, 1, -2) .. ',' .. entry .. ']'
+end
+
+local function finish(id, key, fields, verb, value, stack)
+  local has_completed = verb == 'complete'
+  local set = has_completed and 'completed' or 'failed'
+  local field = has_completed and 'returnvalue' or 'failedReason'
+  if fields[5] then
+    end_deduplication(base, id, fields[5])
+    let_next_in(base, fields[5])
+  end
+  if fields[3] and fields[3] ~= '' then
+    if has_completed then
+      child_is_done(fields[3], key, value)
+    elseif fields[4] then
+      child_has_failed(fields[4], key, value)
+    end
+  end
+  local attempts = (tonumber(fields[7]) or 0) + 1
+  local count, age, limit = -1, nil, nil
+  local option = has_completed and 'removeOnComplete' or 'removeOnFail'
+  if string.find(fields[2], option, 1, true) then
+    count, age, limit = kept_by(cjson.decode(fields[2])[option])
+  end
+  if count == 0 then
+    forget_job(base, id)
+  else
+    call('ZADD', base .. set, stamp, id)
+    call('HSET', key, field, value, 'finishedOn', stamp, 'atm', attempts)
+    if not has_completed then
+      if stack then
+        call('HSET', key, 'stacktrace', stack)
+      end
+      call('HDEL', key, 'defa')
+    end
+    keep_to(base, set, count, age, limit)
+  end
+  tell(base, set, 'jobId', id, field, value, 'prev', 'active')
+  if not has_completed then
+    local fine, opts = pcall(cjson.decode, fields[2])
+    if attempts >= (fine and type(opts) == 'table' and tonumber(opts.attempts) or 0) then
+      tell(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
+    end
+  end
+  if ARGV[6] ~= '' then
+    counted(set, ARGV[6])
+  end
+  has_ended = true
+end
+
+for n = 1, #locks do
+  local at = 2 + n * 5
+  local id, token, verb, value, stack = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  local key = base .. id
+  local fields = tokens[n] == token and call('HMGET', key, 'name', 'opts', 'parentKey', 'parent', 'deid', 'priority', 'atm')
+  if not fields or not fields[1] or call('LREM', active, -1, id) == 0 then
+    lost[#lost + 1] = n
+  else
+    tokens[n] = false
+    unlocked[#unlocked + 1] = key .. ':lock'
+    unstalled[#unstalled + 1] = id
+    local opts = fields[2] or '{}'
+    fields[2] = opts
+    if verb == 'complete' then
+      if call('SCARD', key .. ':dependencies') > 0 then
+        verb, value, stack = 'fail', 'Job ' .. id .. ' has pending dependencies', ''
+      elseif call('ZCARD', key .. ':unsuccessful') > 0 then
+        verb, value, stack = 'fail', 'Job ' .. id .. ' has at least one failed child', ''
+      end
+    end
+    if verb == 'complete' then
+      finish(id, key, fields, verb, value)
+    elseif verb == 'fail' then
+      finish(id, key, fields, verb, value, stack ~= '' and with_stack(key, stack, opts))
+    elseif verb == 'cancel' then
+      call('LPUSH', active, id)
+      remove_job(base, id)
+    else
+      local priority = tonumber(fields[6]) or 0
+      if verb == 'retry' then
+        local delay, reason = string.match(value, '^(%d+):(.*)$')
+        delay = tonumber(delay)
+        call('HSET', key, 'failedReason', reason, 'atm', (tonumber(fields[7]) or 0) + 1)
+        if stack ~= '' then
+          call('HSET', key, 'stacktrace', with_stack(key, stack, opts))
+        end
+        if delay > 0 then
+          call('HSET', key, 'delay', whole(delay))
+          delay_until(base, id, now + delay)
+          mark_next_due(base)
+        else
+          make_ready(base, id, priority, string.find(opts, '"lifo":true', 1, true) and 'RPUSH' or 'LPUSH')
+          mark_unless_shut(base)
+          tell(base, 'waiting', 'jobId', id, 'prev', 'active')
+        end
+      elseif verb == 'snooze' then
+        call('HSET', key, 'delay', value)
+        delay_until(base, id, now + tonumber(value))
+        mark_next_due(base)
+      else
+        -- Given back: to the head of its line.
+        if priority > 0 then
+          call('ZADD', base .. 'prioritized', priority * 4294967296, id)
+        else
+          call('RPUSH', line_of(base), id)
+        end
+        mark_unless_shut(base)
+        tell(base, 'waiting', 'jobId', id, 'prev', 'active')
+      end
+    end
+  end
+end
+if #unlocked > 0 then
+  call('DEL', unpack(unlocked))
+  call('SREM', stalled, unpack(unstalled))
+  trim(base)
+end
+if has_ended and ARGV[5] ~= '1' and call('LLEN', base .. 'wait') == 0 and call('LLEN', active) == 0
+  and call('ZCARD', base .. 'prioritized') == 0 then
+  tell(base, 'drained')
+end
+return lost

@@ -1,0 +1,248 @@
+-- Words for what follows when a job ends or goes away: its keys, its deduplication, the parent that waits for it.
+
+local function remove_keys(key)
+  return call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
+    key .. ':unsuccessful')
+end
+
+-- A parent's key is its queue's base and its id, and an id has no colon but that of a repeated job, which has no
+-- children.
+local function parted(key)
+  local id = string.match(key, '.*:(.*)')
+  return string.sub(key, 1, #key - #id), id
+end
+
+-- Frees the idempotency key of a job that goes away.
+local function forget_key(base, id)
+  local fields = call('HMGET', base .. id, 'name', 'opts')
+  if fields[2] and string.find(fields[2], '"onward"', 1, true) then
+    local fine, opts = pcall(cjson.decode, fields[2])
+    local ours = fine and type(opts) == 'table' and opts.onward
+    if type(ours) == 'table' and ours.key then
+      call('HDEL', home .. 'keys', redis.sha1hex(#fields[1] .. ':' .. fields[1] .. ours.key))
+    end
+  end
+end
+
+-- A deduplication without an end of its own ends with the job that it stands for.
+local function end_deduplication(base, id, dedup)
+  local key = base .. 'de:' .. dedup
+  local left = call('PTTL', key)
+  if left == 0 or (left == -1 and call('GET', key) == id) then
+    call('DEL', key)
+  end
+end
+
+local function drop_deduplication(base, id, dedup)
+  if dedup and call('GET', base .. 'de:' .. dedup) == id then
+    call('DEL', base .. 'de:' .. dedup, base .. 'dn:' .. dedup)
+  end
+end
+
+-- The last job that was turned away while this one was active (keepLastIfActive) comes in now.
+local function let_next_in(base, dedup)
+  local waiting = base .. 'dn:' .. dedup
+  if call('EXISTS', waiting) == 0 then
+    return
+  end
+  local stored = call('HMGET', waiting, 'name', 'data', 'opts', 'pk', 'pd', 'pdk', 'rjk', 'jid')
+  local number = call('INCR', base .. 'id')
+  local id = stored[8] or tostring(number)
+  local opts = cjson.decode(stored[3])
+  local de = opts.de
+  if de and not de.keepLastIfActive and de.ttl and de.ttl > 0 then
+    call('SET', base .. 'de:' .. dedup, id, 'PX', whole(de.ttl * stretch))
+  else
+    call('SET', base .. 'de:' .. dedup, id)
+  end
+  local delay, priority = tonumber(opts.delay) or 0, tonumber(opts.priority) or 0
+  local fields = {'name', stored[1], 'data', stored[2], 'opts', stored[3], 'timestamp', whole(now), 'delay', delay,
+    'priority', priority}
+  local function add(field, value)
+    if value then
+      fields[#fields + 1] = field
+      fields[#fields + 1] = value
+    end
+  end
+  add('parentKey', stored[4])
+  add('parent', stored[5])
+  add('rjk', stored[7])
+  add('deid', de and de.id)
+  call('HSET', base .. id, unpack(fields))
+  tell(base, 'added', 'jobId', id, 'name', stored[1])
+  if delay > 0 then
+    delay_until(base, id, now + delay)
+    mark_next_due(base)
+  else
+    make_ready(base, id, priority, opts.lifo and 'RPUSH' or 'LPUSH')
+    mark_unless_shut(base)
+    tell(base, 'waiting', 'jobId', id)
+  end
+  if stored[6] then
+    call('SADD', stored[6], base .. id)
+  end
+  call('DEL', waiting)
+end
+
+-- Parents
+
+local function wake_parent(base, id)
+  local said = call('HMGET', base .. id, 'priority', 'delay')
+  local priority, delay = tonumber(said[1]) or 0, tonumber(said[2]) or 0
+  if delay > 0 then
+    -- The delay that a parent was given counts from when its children are done.
+    local due = now + delay
+    call('ZADD', base .. 'delayed', whole(due * 4096), id)
+    tell(base, 'delayed', 'jobId', id, 'delay', whole(due))
+    mark_next_due(base)
+    return
+  end
+  make_ready(base, id, priority, 'RPUSH')
+  mark_unless_shut(base)
+  tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+end
+
+local function wake_parent_if_waiting(base, id)
+  if call('EXISTS', base .. id) == 1 and call('ZREM', base .. 'waiting-children', id) == 1 then
+    wake_parent(base, id)
+  end
+end
+
+local function wake_parent_if_done(base, id)
+  if call('SCARD', base .. id .. ':dependencies') == 0 then
+    wake_parent_if_waiting(base, id)
+  end
+end
+
+-- The parent cannot be done any more: it comes to a worker at once, to be failed there.
+local function fail_parent(base, id, child)
+  if call('EXISTS', base .. id) == 0 then
+    return
+  end
+  local was_waiting = call('ZREM', base .. 'waiting-children', id) == 1
+  if not was_waiting and call('ZREM', base .. 'delayed', id) == 1 then
+    call('HSET', base .. id, 'delay', 0)
+    was_waiting = true
+  end
+  if was_waiting or not call('ZSCORE', base .. 'failed', id) then
+    call('HSET', base .. id, 'defa', 'child ' .. child .. ' failed')
+  end
+  if was_waiting then
+    wake_parent(base, id)
+  end
+end
+
+local function child_is_done(parent_key, child, result)
+  local base, id = parted(parent_key)
+  if call('SREM', parent_key .. ':dependencies', child) == 1 then
+    call('HSET', parent_key .. ':processed', child, result)
+    wake_parent_if_done(base, id)
+  end
+end
+
+local function child_has_failed(parent_json, child, reason)
+  local parent = cjson.decode(parent_json)
+  local base, id = parent.queueKey .. ':', parent.id
+  local key = base .. id
+  if not (parent.fpof or parent.cpof or parent.idof or parent.rdof) then
+    return
+  end
+  if call('SREM', key .. ':dependencies', child) == 0 then
+    return
+  end
+  if parent.fpof then
+    call('ZADD', key .. ':unsuccessful', whole(now), child)
+    fail_parent(base, id, child)
+  elseif parent.cpof then
+    call('HSET', key .. ':failed', child, reason)
+    wake_parent_if_waiting(base, id)
+  else
+    wake_parent_if_done(base, id)
+    if parent.idof then
+      call('HSET', key .. ':failed', child, reason)
+    end
+  end
+end
+
+-- A child that goes away is waited for no longer.
+local function leave_parent(key)
+  local parent_key = call('HGET', key, 'parentKey')
+  if not parent_key or parent_key == '' or call('EXISTS', parent_key) == 0 then
+    return
+  end
+  if call('SREM', parent_key .. ':dependencies', key) == 1 then
+    local base, id = parted(parent_key)
+    if call('SCARD', parent_key .. ':dependencies') == 0 and call('ZREM', base .. 'waiting-children', id) == 1 then
+      call('RPUSH', line_of(base), id)
+      mark_unless_shut(base)
+      tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+    end
+  end
+end
+
+-- Removes a finished job that is not kept any longer, out of its set already.
+local function forget_job(base, id)
+  leave_parent(base .. id)
+  forget_key(base, id)
+  remove_keys(base .. id)
+end
+
+-- Removes a job wherever it is, and says where it was; nil: there is none.
+local function remove_job(base, id)
+  local key = base .. id
+  local was
+  for _, place in ipairs({'completed', 'waiting-children', 'delayed', 'failed', 'prioritized'}) do
+    if call('ZREM', base .. place, id) == 1 then
+      was = place
+      break
+    end
+  end
+  if not was then
+    for _, place in ipairs({'wait', 'paused', 'active'}) do
+      if call('LREM', base .. place, 1, id) == 1 then
+        was = place
+        break
+      end
+    end
+  end
+  leave_parent(key)
+  drop_deduplication(base, id, call('HGET', key, 'deid'))
+  forget_key(base, id)
+  if remove_keys(key) > 0 then
+    tell(base, 'removed', 'jobId', id, 'prev', was or 'unknown')
+  end
+  return was
+end
+
+-- How long finished jobs are kept, as the job's own options say: how many (0: none, -1: all), and for how long.
+local function kept_by(option)
+  if option == nil or option == false or option == cjson.null then
+    return -1
+  elseif option == true then
+    return 0
+  elseif type(option) == 'number' then
+    return option
+  end
+  return tonumber(option.count), tonumber(option.age), tonumber(option.limit) or 1000
+end
+
+local function keep_to(base, set, count, age, limit)
+  local key = base .. set
+  if age then
+    local start = whole(now - age * 1000)
+    local old = call('ZREVRANGEBYSCORE', key, start, '-inf', 'LIMIT', 0, limit)
+    for _, id in ipairs(old) do
+      forget_job(base, id)
+      call('ZREM', key, id)
+    end
+  end
+  if count and count > 0 then
+    local over = call('ZREVRANGE', key, count, -1)
+    for _, id in ipairs(over) do
+      forget_job(base, id)
+    end
+    if #over > 0 then
+      call('ZREMRANGEBYRANK', key, 0, -(count + 1))
+    end
+  end
+end

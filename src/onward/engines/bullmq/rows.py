@@ -1,0 +1,252 @@
+"""Between hashes and values. Everything Redis-shaped about a job is in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from onward.clock import MICROSECOND, moment_of
+from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Retention
+from onward.engines.bullmq import options
+from onward.job import Job, JobRef
+from onward.lifecycle import Failure, State
+
+PLACES: Final[Mapping[str, State]] = {
+    "wait": State.PENDING,
+    "paused": State.PENDING,
+    "prioritized": State.PENDING,
+    "delayed": State.SCHEDULED,
+    "waiting-children": State.BLOCKED,
+    "active": State.RUNNING,
+    "completed": State.COMPLETED,
+    "failed": State.FAILED,
+}
+"""Where a job is tells its state."""
+
+LISTS: Final = frozenset({"wait", "paused", "active"})
+
+_MS: Final = timedelta(milliseconds=1)
+_encode = msgspec.json.encode
+_decode = msgspec.json.decode
+
+
+class Damaged(Exception):
+    """A job's hash cannot be read: its data is no JSON, or its options are not."""
+
+
+def pairs(flat: Sequence[Any]) -> dict[str, str]:
+    """Read what HGETALL gives."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def milliseconds(duration: timedelta) -> int:
+    """Count whole milliseconds, rounded up: nothing is due too early."""
+    return -(-duration // _MS)
+
+
+def moment(text: str | float | None) -> datetime | None:
+    """Read a time in milliseconds."""
+    if text is None or text == "":
+        return None
+    try:
+        return moment_of(int(float(text)) * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def claim_of(queue: str, id: str, token: str, lease: int, start_within: int, fields: Sequence[Any], now: int) -> Claim:
+    """Read a claim from ``lua/claim.lua``.
+
+    Raises:
+        Damaged: the job cannot be run.
+    """
+    name, data, opts, timestamp, made, stalled, _, _, priority, _, processed = fields
+    said = _options(opts)
+    try:
+        _check_json(data)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"its data is no JSON: {error}") from error
+    added = int(float(timestamp or 0))
+    ready = max(added + said.delay, int(float(processed or 0)))
+    return Claim(
+        ref=JobRef(queue, id),
+        token=(queue, id, token, lease),
+        type=name,
+        payload=data,
+        attempts=int(made or 0) + 1,
+        started=True,
+        max_attempts=said.max_attempts,
+        crashes=int(stalled or 0),
+        org_id=said.org_id,
+        priority=options.priority_of(int(float(priority or 0))),
+        backoff=said.backoff,
+        waited=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
+        start_within=None if start_within < 0 else start_within / 1e6,
+    )
+
+
+_json_reader = msgspec.json.Decoder(msgspec.Raw)
+_check_json = _json_reader.decode
+
+
+def _options(text: str | None) -> options.Options:
+    try:
+        return options.read(text or "{}")
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        raise Damaged(f"its options cannot be read: {error}") from error
+
+
+def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str]) -> Job:
+    """Read a job: see ``lua/job.lua``. What is damaged is shown as it is."""
+    status = PLACES.get(place, State.PENDING)
+    try:
+        said = _options(fields.get("opts"))
+    except Damaged:
+        said = options.Options()
+    made = int(fields.get("atm") or 0)
+    created = moment(fields.get("timestamp")) or moment_of(0)
+    started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
+    progress, message = _progress(fields.get("progress"))
+    has_failed = status is not State.COMPLETED
+    return Job(
+        id=id,
+        type=fields.get("name", ""),
+        queue=queue,
+        status=status,
+        org_id=said.org_id,
+        payload=_value(fields.get("data")),
+        priority=options.priority_of(int(float(fields.get("priority") or 0))),
+        idempotency_key=said.idempotency_key,
+        dedupe_key=fields.get("deid"),
+        worker_id=None if status in {State.PENDING, State.SCHEDULED, State.BLOCKED} else fields.get("pb"),
+        attempts=made + (status is State.RUNNING),
+        max_attempts=said.max_attempts,
+        crashes=int(fields.get("stc") or 0),
+        backoff=said.backoff,
+        last_error=fields.get("failedReason") if has_failed else None,
+        progress=progress,
+        progress_message=message,
+        result=_value(fields.get("returnvalue")) if status is State.COMPLETED else None,
+        next_run_at=moment(float(score) // 4096) if status is State.SCHEDULED else None,
+        created_at=created,
+        claimed_at=started,
+        started_at=started,
+        completed_at=ended,
+        updated_at=max(time for time in (created, started, ended) if time is not None),
+    )
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _progress(text: str | None) -> tuple[int | None, str | None]:
+    """Read progress: a number, or what Node or we have put around one."""
+    value = _value(text)
+    if isinstance(value, dict):
+        message = value.get("message")
+        value = value.get("progress")
+    else:
+        message = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return int(value), message if isinstance(message, str) else None
+    return None, message if isinstance(message, str) else None
+
+
+def progress_text(progress: int, message: str | None) -> str:
+    """Write progress: a plain number, as Node's do, unless there is more to say."""
+    said = progress if message is None else {"progress": progress, "message": message}
+    return _encode(said).decode()
+
+
+def stack_text(failure: Failure) -> str:
+    """Write one entry of a job's stack traces."""
+    return _encode(failure.traceback or str(failure)).decode()
+
+
+# Queues
+
+
+def rate_fields(rate: Rate | None) -> dict[str, str]:
+    """Write a rate: how far apart slots are, and how far back and late one may reach for them, in microseconds."""
+    if rate is None:
+        return dict.fromkeys(("spacing", "reach", "late", "burst", "slot"), "")
+    spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
+    return {
+        "spacing": str(spacing),
+        "reach": str((rate.burst - 1) * spacing),
+        "late": str((rate.slack / 2) // MICROSECOND),
+        "burst": str(rate.burst),
+    }
+
+
+def retention_fields(retention: Retention) -> dict[str, str]:
+    """Write how long finished jobs are kept."""
+
+    def ms(age: timedelta | None) -> str:
+        return "" if age is None else str(milliseconds(age))
+
+    def count(kept: int | None) -> str:
+        return "" if kept is None else str(kept)
+
+    return {
+        "retention": _encode(retention).decode(),
+        "keep_completed": ms(retention.completed),
+        "count_completed": count(retention.completed_count),
+        "keep_failed": ms(retention.failed),
+        "count_failed": count(retention.failed_count),
+    }
+
+
+_retention = msgspec.json.Decoder(Retention)
+
+
+def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
+    """Read a queue: see ``lua/queue.lua``."""
+    _, flat_meta, flat_own, wait, paused, prioritized, active, delayed, blocked, completed, failed, oldest = answer
+    meta, own = pairs(flat_meta), pairs(flat_own)
+    counts = {
+        State.PENDING: wait + paused + prioritized,
+        State.RUNNING: active,
+        State.SCHEDULED: delayed,
+        State.BLOCKED: blocked,
+        State.COMPLETED: completed,
+        State.FAILED: failed,
+    }
+    settings = QueueSettings(
+        paused="paused" in meta,
+        rate=_rate(meta, own),
+        concurrency=int(float(meta["concurrency"])) if "concurrency" in meta else None,
+        weight=int(own.get("weight", 1)),
+        lease=timedelta(milliseconds=int(own["lease"])) if "lease" in own else None,
+        retention=_retention.decode(own["retention"]) if "retention" in own else Retention(),
+    )
+    return QueueInfo(
+        name=name,
+        settings=settings,
+        counts={state: count for state, count in counts.items() if count},
+        oldest_ready_at=None if oldest == "-1" else moment(oldest),
+        next_slot_at=_next_slot(own, now),
+    )
+
+
+def _rate(meta: Mapping[str, str], own: Mapping[str, str]) -> Rate | None:
+    if "max" not in meta:
+        return None
+    period = max(int(float(meta.get("duration", 1000))), 10)
+    return Rate(max(int(float(meta["max"])), 1), timedelta(milliseconds=period), int(own.get("burst", 1)))
+
+
+def _next_slot(own: Mapping[str, str], now: int) -> datetime | None:
+    if "spacing" not in own or "slot" not in own:
+        return None
+    spacing, reach = int(own["spacing"]), int(own["reach"])
+    return moment_of(max(min(int(own["slot"]), now + spacing + reach) - reach, now))

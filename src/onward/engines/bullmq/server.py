@@ -1,0 +1,160 @@
+"""The server: where it is, how a client for it is made, and what its troubles are called here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+import redis.asyncio.sentinel
+import redis.sentinel
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+
+MOST: Final = 4
+"""Connections for one event loop, and for all threads together. A verb takes one for a moment."""
+_ANSWER_WITHIN: Final = 30.0
+"""Seconds after which a server that does not answer counts as away."""
+_CONNECT_WITHIN: Final = 5.0
+
+
+class Server:
+    """One Redis or Valkey, alone, behind sentinels, or a cluster."""
+
+    def __init__(self, url: str) -> None:
+        """Read a URL.
+
+        ``redis://host:6379/0``, ``rediss://`` with TLS, ``unix:///path?db=0``; with ``sentinel=name`` the hosts, joined
+        by commas, are sentinels and the name is that of the master; with ``cluster=on`` it is a node of a cluster.
+        """
+        address, _, query = url.partition("?")
+        asked = dict(parse_qsl(query, keep_blank_values=True))
+        self.master = asked.pop("sentinel", None)
+        self.is_cluster = asked.pop("cluster", "off") == "on"
+        self._url = f"{address}?{urlencode(asked, quote_via=quote)}" if asked else address
+        parts = urlsplit(address)
+        self._parts = parts
+        self._sentinels: list[tuple[str, int]] = []
+        if self.master is not None:
+            for host in parts.netloc.rpartition("@")[2].split(","):
+                name, _, port = host.partition(":")
+                self._sentinels.append((name, int(port or 26379)))
+        try:
+            if self.master is None:
+                redis.ConnectionPool.from_url(self._url)
+        except ValueError as error:
+            raise InvalidJob("url", self._shown, f"is no address of a Redis server: {error}") from None
+
+    @property
+    def address(self) -> Mapping[str, Any]:
+        """Where it is, without secrets."""
+        if self._parts.scheme == "unix":
+            return {"socket": self._parts.path}
+        if self.master is not None:
+            return {"sentinels": [f"{host}:{port}" for host, port in self._sentinels], "master": self.master}
+        return {
+            "host": self._parts.hostname or "localhost",
+            "port": self._parts.port or 6379,
+            "database": self._parts.path.strip("/") or "0",
+        }
+
+    def __str__(self) -> str:
+        """Name it, without secrets."""
+        return self._shown
+
+    @property
+    def _shown(self) -> str:
+        return f"{self._parts.scheme}://{self._parts.netloc.rpartition('@')[2]}{self._parts.path}"
+
+    # Clients. None of them tries again by itself: a command whose answer was lost may have been done.
+
+    def client(self, *, most: int = MOST) -> redis.Redis:
+        """Make a plain client, for threads."""
+        options: dict[str, Any] = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
+        if self.is_cluster:
+            return redis.RedisCluster.from_url(self._url, **_of_cluster(options))  # type: ignore[return-value]
+        if self.master is not None:
+            sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+                self._sentinels, **self._secrets, socket_timeout=_CONNECT_WITHIN
+            )
+            made: Any = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
+                self.master, **options, **self._secrets, db=self._database
+            )
+            return made  # type: ignore[no-any-return]
+        pool = redis.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
+        return redis.Redis.from_pool(pool)
+
+    def async_client(self, *, most: int = MOST, waits: bool = False) -> redis.asyncio.Redis:
+        """Make a client for the running event loop; one that ``waits`` is for commands that the server may sit on."""
+        options: dict[str, Any] = {**_OPTIONS, "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
+        if waits:
+            options["socket_timeout"] = None
+        if self.is_cluster:
+            return redis.asyncio.RedisCluster.from_url(self._url, **_of_cluster(options))  # type: ignore[return-value]
+        if self.master is not None:
+            sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]
+                self._sentinels, **self._secrets, socket_timeout=_CONNECT_WITHIN
+            )
+            made: Any = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
+                self.master, **options, **self._secrets, db=self._database
+            )
+            return made  # type: ignore[no-any-return]
+        pool = redis.asyncio.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
+        return redis.asyncio.Redis.from_pool(pool)
+
+    @property
+    def _secrets(self) -> dict[str, Any]:
+        user, _, password = self._parts.netloc.rpartition("@")[0].partition(":")
+        return {"username": unquote(user) or None, "password": unquote(password) or None}
+
+    @property
+    def _database(self) -> int:
+        return int(self._parts.path.strip("/") or 0)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Call the server's troubles by our own names, with what to do about them."""
+        try:
+            yield
+        except exceptions.OutOfMemoryError as error:
+            message = f"{self} is full ({error}): give it more memory, or remove finished jobs"
+            raise StoreFull(message) from error
+        except exceptions.ReadOnlyError as error:
+            message = f"{self} is a replica ({error}): give the address of the master, or of the sentinels"
+            raise StoreReadOnly(message) from error
+        except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
+            message = f"{self} does not let us in ({error}): check the user and the password in the URL"
+            raise StoreUnavailable(message) from error
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+            message = f"{self} does not answer ({error}): is it running, and is this its address?"
+            raise StoreUnavailable(message) from error
+        except exceptions.ResponseError as error:
+            if "WRONGTYPE" in str(error):
+                message = f"{self} has something else where BullMQ's keys should be ({error}): choose another prefix"
+                raise StoreCorrupt(message) from error
+            if "MISCONF" in str(error) or "NOREPLICAS" in str(error):
+                raise StoreReadOnly(f"{self} takes no writes now: {error}") from error
+            raise StoreUnavailable(f"{self} would not do it: {error}") from error
+        except exceptions.RedisError as error:
+            raise StoreUnavailable(f"{self}: {error}") from error
+
+
+_OPTIONS: Final[dict[str, Any]] = {
+    "decode_responses": True,
+    "encoding_errors": "replace",  # what is no text is shown as such, and fails as damaged
+    "socket_timeout": _ANSWER_WITHIN,
+    "socket_connect_timeout": _CONNECT_WITHIN,
+    "protocol": 2,
+    "client_name": "onward",
+}
+
+
+def _of_cluster(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in {"retry", "client_name"}}
