@@ -21,7 +21,6 @@ from onward.engine.observed import Observation
 from onward.engine.values import GroupBy, WorkerInfo
 from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
 from onward.engines.urls import open_engine
-from onward.errors import EngineNotIncluded
 from onward.job import NewJob
 
 # Opening
@@ -111,17 +110,6 @@ def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):
     with pytest.raises(InvalidJob) as refusal:
         open_engine(url)
     assert says in str(refusal.value)
-    assert "swordfish" not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "engine"),
-    [
-    ],
-)
-def test_an_engine_that_is_to_come_is_named_and_refused(url, engine):  # X1
-    with pytest.raises(EngineNotIncluded, match=f"{engine}.* is not in this version of Onward yet") as refusal:
-        App(url)
     assert "swordfish" not in str(refusal.value)
 
 

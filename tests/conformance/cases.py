@@ -320,7 +320,7 @@ from tests.conformance.pgboss_case import PGBOSS  # noqa: E402
 from tests.conformance.pgmq_case import PGMQ  # noqa: E402
 from tests.conformance.postgres_case import POSTGRES  # noqa: E402
 
-CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS, PGMQ, BULLMQ)
+CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS, BULLMQ, PGMQ)
 CASE_OF = {case.name: case for case in CASES}
 
 

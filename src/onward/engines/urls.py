@@ -24,8 +24,6 @@ from onward.clock import Clock
 from onward.engine.contract import Engine
 from onward.errors import EngineNotIncluded, InvalidJob
 
-_TO_COME: Final = {
-}
 _REDIS: Final = ("redis", "rediss", "unix")
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
@@ -53,12 +51,8 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
         return _open_pgmq(url)
     if scheme in _REDIS:
         return _open_bullmq(url, clock)
-    if scheme in _TO_COME:
-        raise EngineNotIncluded(
-            f"{_TO_COME[scheme]} ({scheme}://) is not in this version of Onward yet: use sqlite:///jobs.db meanwhile"
-        )
     close = difflib.get_close_matches(
-        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_REDIS, *_TO_COME], n=1
+        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_REDIS], n=1
     )
     hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
@@ -134,32 +128,6 @@ def _open_pgmq(url: str) -> Engine:
     )
 
 
-def _open_pgboss(url: str, clock: Clock | None) -> Engine:
-    try:
-        from onward.engines.pgboss.engine import PgBossEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.pgboss.schema import DEFAULT  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("psycopg"):
-            raise
-        raise EngineNotIncluded("pg-boss needs PostgreSQL's driver: pip install 'onward[postgres]'") from error
-
-    address, _, query = url.partition("+")[2].partition("?")
-    asked = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in asked if name in {"schema", "notify", "supervise", "direct"}}
-    rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
-    for name in ("notify", "supervise"):
-        if (told := ours.get(name, "on")) not in {"on", "off"}:
-            raise InvalidJob("url", f"{name}={told}", "must be on or off")
-    return PgBossEngine(
-        f"{address}?{rest}",
-        schema=ours.get("schema", DEFAULT),
-        notify=ours.get("notify", "on") == "on",
-        supervise=ours.get("supervise", "off") == "on",
-        direct=ours.get("direct"),
-        clock=clock,
-    )
-
-
 def _open_bullmq(url: str, clock: Clock | None) -> Engine:
     try:
         from onward.engines.bullmq.engine import BullMQEngine  # noqa: PLC0415 - see the module's first sentence
@@ -182,5 +150,31 @@ def _open_bullmq(url: str, clock: Clock | None) -> Engine:
         prefix=ours.get("prefix", DEFAULT_PREFIX),
         prioritized=[name for name in ours.get("prioritized", "").split(",") if name],
         metrics=int(metrics),
+        clock=clock,
+    )
+
+
+def _open_pgboss(url: str, clock: Clock | None) -> Engine:
+    try:
+        from onward.engines.pgboss.engine import PgBossEngine  # noqa: PLC0415 - see the module's first sentence
+        from onward.engines.pgboss.schema import DEFAULT  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("psycopg"):
+            raise
+        raise EngineNotIncluded("pg-boss needs PostgreSQL's driver: pip install 'onward[postgres]'") from error
+
+    address, _, query = url.partition("+")[2].partition("?")
+    asked = parse_qsl(query, keep_blank_values=True)
+    ours = {name: value for name, value in asked if name in {"schema", "notify", "supervise", "direct"}}
+    rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
+    for name in ("notify", "supervise"):
+        if (told := ours.get(name, "on")) not in {"on", "off"}:
+            raise InvalidJob("url", f"{name}={told}", "must be on or off")
+    return PgBossEngine(
+        f"{address}?{rest}",
+        schema=ours.get("schema", DEFAULT),
+        notify=ours.get("notify", "on") == "on",
+        supervise=ours.get("supervise", "off") == "on",
+        direct=ours.get("direct"),
         clock=clock,
     )
