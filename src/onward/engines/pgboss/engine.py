@@ -37,19 +37,19 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.pgboss import claiming, enqueueing, holding, operating, reading, settling, stewarding
+from onward.engines.pgboss import claiming, enqueueing, holding, operating, reading, settling, stewarding, supervising
 from onward.engines.pgboss.installed import Installed
 from onward.engines.pgboss.schema import DEFAULT, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
-from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
-from onward.postgresql.plans import Plan, Statement, arun, run
+from onward.postgresql.plans import Plan, Row, Statement, arun, run
+from onward.postgresql.within import KINDS, async_guest_of, guest_of, on_async_psycopg, on_psycopg
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class PgBossEngine:
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
         self._steps = self.schema.beside.steps(self.database)
-        self._ids = enqueueing.Ids()
+        self.ids = enqueueing.Ids()
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._identity = ("", "")
@@ -164,14 +164,14 @@ class PgBossEngine:
 
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
-            execute = within.on_psycopg(connection)
+            execute = on_psycopg(connection)
             run(self._detect(), execute)
             self._steps.migrate(connection)
             self._identity = run(self.schema.beside.identity(), execute)
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
-                run(self._same_store(), within.on_psycopg(connection))
+                run(self._same_store(), on_psycopg(connection))
                 self._direct.find_out(connection)
 
     def _detect(self) -> Plan[None]:
@@ -203,7 +203,7 @@ class PgBossEngine:
 
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
-            execute = within.on_psycopg(connection)
+            execute = on_psycopg(connection)
             run(self._detect(), execute)
             self._steps.check(connection)
             ((server, commit, fsync, now),) = run(_facts(), execute)
@@ -236,7 +236,7 @@ class PgBossEngine:
         if not jobs:
             return []
         if within is not None:
-            return await self._within(within, lambda: self._put_in(jobs))
+            return await self.ask(lambda: self._put_in(jobs), within=within)
         if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
             return await self._put(jobs)
         return await self._gathering().enqueue(jobs)
@@ -253,7 +253,7 @@ class PgBossEngine:
         return await self.ask(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
 
     def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
-        sendings = enqueueing.sendings_of(self.schema, jobs, self._ids.take(len(jobs)))
+        sendings = enqueueing.sendings_of(self.schema, jobs, self.ids.take(len(jobs)))
         return enqueueing.send(self.schema, self.shelf, sendings, notify=self.notifies)
 
     def _gathering(self) -> Gathering:
@@ -276,7 +276,7 @@ class PgBossEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return await self._within(within, lambda: self._settle(settlements))
+            return await self.ask(lambda: self._settle(settlements), within=within)
         return await self.ask(lambda: self._settle(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
@@ -303,7 +303,7 @@ class PgBossEngine:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_the_pulse() as connection, self.database.translated():
-            return run(holding.heartbeat(self.schema, worker, claims), within.on_psycopg(connection))
+            return run(holding.heartbeat(self.schema, worker, claims), on_psycopg(connection))
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
@@ -385,9 +385,18 @@ class PgBossEngine:
         await self.ask(lambda: self.schema.beside.resign(term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
-        """See the contract. Jobs become ready by themselves: it only says when the next does."""
-        del term, limit
-        return await self.ask(lambda: stewarding.promote(self.schema, self.shelf))
+        """See the contract. Jobs become ready by themselves: it only says when the next does.
+
+        Where we supervise, it also lets go what waited for other jobs, and sends what is due by the clock.
+        """
+        batch = await self.ask(lambda: stewarding.promote(self.schema, self.shelf))
+        if not self.supervises:
+            return batch
+        freed = await self.ask(lambda: stewarding.unblock(self.schema, term, limit))
+        sent = await self.ask(
+            lambda: supervising.keep_time(self.schema, self.shelf, term, self.ids, notify=self.notifies), atomic=True
+        )
+        return Batch(changed=freed.changed, queues=freed.queues | sent, more=freed.more, next_in=batch.next_in)
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
@@ -403,14 +412,24 @@ class PgBossEngine:
 
     # Driving plans
 
-    async def ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
-        """Drive a plan on a connection of ours; ``atomic``: all of its statements, or none."""
+    async def execute(self, name: str, values: list[Any] | None = None) -> Sequence[Row]:
+        """Execute one statement of ours, by its name."""
+
+        def plan() -> Plan[Sequence[Row]]:
+            return (yield self.schema.statement(name, values))
+
+        return await self.ask(plan)
+
+    async def ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, within: object | None = None) -> T:
+        """Drive a plan on a connection of ours, or the caller's; ``atomic``: all of its statements, or none."""
+        if within is not None:
+            return await self._within(within, plan)
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_TRIES)):
                 try:
                     async with self._connections.borrowed() as connection:
-                        execute = within.on_async_psycopg(connection)
+                        execute = on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
@@ -420,7 +439,7 @@ class PgBossEngine:
                         raise
                     if isinstance(error, _CHANGED):
                         async with self._connections.borrowed() as connection:
-                            await arun(self._detect(), within.on_async_psycopg(connection))
+                            await arun(self._detect(), on_async_psycopg(connection))
         raise AssertionError
 
     def ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
@@ -430,7 +449,7 @@ class PgBossEngine:
             for left in reversed(range(_TRIES)):
                 try:
                     with self._connections.borrowed_sync() as connection:
-                        execute = within.on_psycopg(connection)
+                        execute = on_psycopg(connection)
                         if not atomic:
                             return run(plan(), execute)
                         with connection.transaction():
@@ -440,13 +459,13 @@ class PgBossEngine:
                         raise
                     if isinstance(error, _CHANGED):
                         with self._connections.borrowed_sync() as connection:
-                            run(self._detect(), within.on_psycopg(connection))
+                            run(self._detect(), on_psycopg(connection))
         raise AssertionError
 
     async def _within(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
         """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
         self._connections.check_open()
-        guest = await within.async_guest_of(connection)
+        guest = await async_guest_of(connection)
         if guest is None:
             return self._within_sync(connection, plan)
         with self.database.translated():
@@ -459,9 +478,9 @@ class PgBossEngine:
     def _within_sync(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
-        guest = within.guest_of(connection)
+        guest = guest_of(connection)
         if guest is None:
-            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
+            raise InvalidJob("within", connection, f"must be {KINDS}; asynchronous ones where `await` is used")
         with self.database.translated(), guest.transaction:
             if not self._knows(guest.handle):
                 run(self._same_store(), guest.execute)

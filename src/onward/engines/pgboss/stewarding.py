@@ -39,6 +39,13 @@ def rescue(
     return batch
 
 
+def unblock(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
+    """Let go what waited for other jobs, where there are such flows."""
+    if not schema.has("job_dependency.child_id"):
+        return Batch()
+    return _batch((yield schema.statement("unblock", [term.number, term.leader_id, limit])), limit)
+
+
 def prune(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
     """Remove what pg-boss keeps no longer."""
     rows = yield schema.statement("prune", [term.number, term.leader_id, limit])
