@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import redis
 
+from onward import App
+from onward.engines.bullmq.engine import BullMQEngine
 from tests.interop.bullmq.peer import V5, V6, NodePeer
 from tests.servers.redis import redis_url
 
@@ -68,3 +70,10 @@ def either(request: pytest.FixtureRequest) -> NodePeer:
 def name() -> str:
     """A queue that nobody else uses."""
     return f"q{os.getpid()}x{next(_numbers)}"
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[App]:
+    """An App on the same Redis."""
+    async with App(engine=BullMQEngine(url)) as app:
+        yield app

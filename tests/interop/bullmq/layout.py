@@ -2,18 +2,23 @@
 
 Everything is kept: each key with its type, whether it expires, members in their order, scores, fields. What two
 clients are free to differ in is masked, and nothing else: the token in a lock, ids of the events' entries, which
-library wrote ``meta.version``, and the prefix itself. JSON is compared as JSON, not by its spaces.
+library wrote ``meta.version``, the prefix itself, the time before a log line of Onward's, and what a client notes for
+itself between two looks for stalled jobs. JSON is compared as JSON, not by its spaces.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import redis
 
 _JSON_FIELDS: Final = frozenset({"data", "opts", "returnvalue", "stacktrace", "parent", "progress"})
 _JSON_EVENT_FIELDS: Final = frozenset({"returnvalue", "data"})
+
+_NOTES: Final = ("stalled", "stalled-check")
+_TIME: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 Layout = dict[str, Any]
 
@@ -34,6 +39,8 @@ def layout(client: redis.Redis, prefix: str) -> Layout:
     found: Layout = {}
     for key, kind, expiry, value in zip(keys, kinds, expiries, values, strict=True):
         name = key.removeprefix(f"{prefix}:")
+        if name.rpartition(":")[2] in _NOTES:
+            continue
         shown = _shown(name, kind, value)
         found[name] = {"type": kind, "expires": expiry >= 0, "holds": _without(prefix, shown)}
     return found
@@ -54,6 +61,8 @@ def _shown(name: str, kind: str, value: Any) -> Any:
     match kind:
         case "string" if name.endswith(":lock"):
             return "a token"
+        case "list" if name.endswith(":logs"):
+            return [_TIME.sub("", line) for line in value]
         case "set":
             return sorted(value)
         case "zset":

@@ -119,7 +119,8 @@ const COMMANDS = {
   },
   async job({ handle: name, id, method, args }) {
     const job = await bullmq.Job.fromId(made.get(name), id);
-    if (!job || !method) return job;
+    if (!method) return job;
+    if (!job) throw new Error('there is no such job');
     return job[method](...(args ?? []));
   },
   async finished({ handle: name, events, id, within }) {

@@ -56,6 +56,26 @@ NAMED: Final[list[dict[str, Any]]] = [
 ]
 EVERY: Final = [*PLAIN, *RETRYING, *ORDERED, *KEPT, *NAMED]
 
+CHILDREN: Final[list[dict[str, Any]]] = [
+    {},
+    {"attempts": 2},
+    {"failParentOnFailure": True},
+    {"ignoreDependencyOnFailure": True},
+    {"removeDependencyOnFailure": True},
+    {"continueParentOnFailure": True},
+    {"removeOnComplete": True, "removeOnFail": True},
+    {"priority": 3},
+    {"delay": 1000},
+]
+PARENTS: Final[list[dict[str, Any]]] = [{}, {"priority": 2}, {"delay": 1500}, {"attempts": 2, "backoff": 1000}]
+REPEATS: Final[list[dict[str, Any]]] = [
+    {"every": 1000},
+    {"every": 700, "limit": 3},
+    {"pattern": "*/2 * * * * *"},
+    {"pattern": "0 9 * * *", "tz": "Europe/Berlin"},
+    {"every": 1000, "endDate": 1_900_000_003_000},
+]
+
 _which: Final = st.integers(0, 5)
 _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "take": st.fixed_dictionaries({"most": st.integers(1, 3)}),
@@ -80,10 +100,19 @@ _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "promote": st.fixed_dictionaries({"which": _which}),
 }
 
+_children: Final = st.lists(st.sampled_from(CHILDREN), min_size=1, max_size=3)
+_steps["flow"] = st.fixed_dictionaries({"children": _children, "options": st.sampled_from(PARENTS)})
+_steps["schedule"] = st.fixed_dictionaries(
+    {"id": st.sampled_from(["a", "b"]), "repeat": st.sampled_from(REPEATS), "options": st.sampled_from([*PLAIN, *KEPT])}
+)
+_steps["unschedule"] = st.fixed_dictionaries({"id": st.sampled_from(["a", "b"])})
+
+FLOWS: Final = ("flow", "flow", "take", "take", "complete", "complete", "fail", "fail_for_good", "remove", "advance")
+SCHEDULES: Final = ("schedule", "schedule", "unschedule", "take", "take", "complete", "fail", "advance", "advance")
 WORK: Final = ("take", "take", "complete", "complete_and_take", "fail", "fail_for_good", "advance")
 TROUBLE: Final = ("take", "lose", "lose", "check_stalled", "check_stalled", "window", "complete", "fail", "release")
 CONTROL: Final = ("take", "complete_and_take", "pause", "resume", "set_concurrency", "set_rate", "window", "advance")
-HANDS: Final = ("take", "complete", "fail_for_good", "remove", "retry", "promote", "advance")
+HANDS: Final = ("take", "complete", "fail_for_good", "remove", "retry", "advance")
 MESSAGES: Final = ("take", "progress", "log", "snooze", "release", "complete", "fail", "advance")
 
 
@@ -109,6 +138,7 @@ class World:
     known: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     added: int = 0
+    is_paused: bool = False
 
 
 class Disagreement(AssertionError):
@@ -138,6 +168,10 @@ def play(
             now += given["by"]
             tell_time()
             continue
+        if name in {"pause", "resume"}:
+            if world.is_paused is (name == "pause"):
+                continue  # said twice, BullMQ tells of it twice: that is nobody's to rely on
+            world.is_paused = name == "pause"
         answers = [_do(side, name, given, world, client) for side in (theirs, ours)]
         _learn(world, name, given, answers[0])
         done = list(steps[: number + 1])
@@ -152,6 +186,13 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
     match name:
         case "add":
             return side.add("task", {"n": world.added}, given["options"])
+        case "flow":
+            children = {f"c{world.added}-{n}": options for n, options in enumerate(given["children"])}
+            return side.add_flow(f"p{world.added}", children, given["options"])
+        case "schedule":
+            return side.schedule(given["id"], given["repeat"], given["options"])
+        case "unschedule":
+            return side.unschedule(given["id"])
         case "take":
             return side.take(given["most"])
         case "check_stalled":
@@ -176,9 +217,9 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
         case "complete_and_take":
             return side.complete_and_take(id, {"n": id})
         case "fail":
-            return side.fail(id, "boom")
+            return side.fail(id, "ValueError: boom")
         case "fail_for_good":
-            return side.fail_for_good(id, "no use")
+            return side.fail_for_good(id, "ValueError: no use")
         case "snooze":
             return side.snooze(id, given["milliseconds"])
         case "release":
@@ -203,6 +244,9 @@ def _learn(world: World, name: str, given: dict[str, Any], answer: Any) -> None:
         world.added += 1
         if answer not in world.known:
             world.known.append(answer)
+    if name == "flow":
+        world.added += 1
+        world.known += answer
     if name in {"complete", "complete_and_take", "fail", "fail_for_good", "snooze", "release"} and world.held:
         id = world.held[given["which"] % len(world.held)]
         if answer is not None and answer is not False:

@@ -26,6 +26,18 @@ class Side(Protocol):
         """Add a job, and hear its id."""
         ...
 
+    def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
+        """Add a job that waits for others, by their ids, each child with its own options."""
+        ...
+
+    def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
+        """Have a job added again and again, and hear the first one's id."""
+        ...
+
+    def unschedule(self, id: str) -> bool:
+        """Have it added no more."""
+        ...
+
     def take(self, most: int) -> list[str]:
         """Take jobs, at most so many, in the order they are handed out."""
         ...
@@ -63,7 +75,7 @@ class Side(Protocol):
         ...
 
     def check_stalled(self) -> None:
-        """Look for jobs whose worker has gone."""
+        """Give back all jobs whose lock has gone."""
         ...
 
     def pause(self) -> None:
@@ -95,12 +107,49 @@ class Side(Protocol):
         ...
 
 
-class NodeSide:
-    """BullMQ for Node, by its own scripts."""
+class NodeProducer:
+    """Jobs, flows and schedules that Node adds to the queue below a prefix: also to ours, to be run by us."""
 
-    def __init__(self, peer: NodePeer, prefix: str, **options: Any) -> None:
+    def __init__(self, peer: NodePeer, prefix: str) -> None:
         self.peer, self.prefix = peer, prefix
         self._queue = peer.queue(QUEUE, prefix=prefix)
+        self._flows = peer.flows(prefix=prefix)
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        for handle in (self._flows, self._queue.handle):
+            self.peer.ask("close", handle=handle)
+
+    def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
+        """See :class:`Side`."""
+        return str(self._queue.add(name, data, **options)["id"])
+
+    def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
+        """See :class:`Side`."""
+
+        def node(id: str, opts: dict[str, Any]) -> dict[str, Any]:
+            return {"name": "task", "queueName": QUEUE, "data": {}, "opts": {"jobId": id, **opts}}
+
+        tree = {**node(parent, options), "children": [node(id, opts) for id, opts in children.items()]}
+        self.peer.ask("call", handle=self._flows, method="add", args=[tree])
+        return [parent, *children]
+
+    def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
+        """See :class:`Side`."""
+        template = {"name": "tick", "data": {"of": id}, "opts": options}
+        return str(self._queue("upsertJobScheduler", id, repeat, template)["id"])
+
+    def unschedule(self, id: str) -> bool:
+        """See :class:`Side`."""
+        return bool(self._queue("removeJobScheduler", id))
+
+
+class NodeSide(NodeProducer):
+    """BullMQ for Node, by its own scripts."""
+
+    def __init__(self, peer: NodePeer, client: redis.Redis, prefix: str, **options: Any) -> None:
+        super().__init__(peer, prefix)
+        self._client = client
         self._worker = peer.handle()
         peer.ask("make", handle=self._worker, kind="Worker", queue=QUEUE, options=self._options(prefix, options))
         self._tokens: dict[str, str] = {}
@@ -112,12 +161,8 @@ class NodeSide:
 
     def close(self) -> None:
         """Let go of its connections."""
-        for handle in (self._worker, self._queue.handle):
-            self.peer.ask("close", handle=handle)
-
-    def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
-        """See :class:`Side`."""
-        return str(self._queue.add(name, data, **options)["id"])
+        self.peer.ask("close", handle=self._worker)
+        super().close()
 
     def take(self, most: int) -> list[str]:
         """See :class:`Side`."""
@@ -188,8 +233,10 @@ class NodeSide:
         self._held(id, "log", line)
 
     def check_stalled(self) -> None:
-        """See :class:`Side`."""
-        self.peer.ask("call", handle=self._worker, method="moveStalledJobsToWait")
+        """See :class:`Side`. BullMQ looks twice: what was active the first time and has no lock the second."""
+        for _ in range(2):
+            self._client.delete(f"{self.prefix}:{QUEUE}:stalled-check")
+            self.peer.ask("call", handle=self._worker, method="moveStalledJobsToWait")
 
     def pause(self) -> None:
         """See :class:`Side`."""
@@ -222,7 +269,7 @@ class NodeSide:
 
     def remove(self, id: str) -> bool:
         """See :class:`Side`."""
-        return self._job(id, "remove")
+        return self._job(id, "remove", {"removeChildren": False})
 
     def retry(self, id: str) -> bool:
         """See :class:`Side`."""
@@ -246,5 +293,5 @@ def lose_lock(client: redis.Redis, side: Side, id: str) -> None:
 
 
 def let_window_pass(client: redis.Redis, side: Side) -> None:
-    """Let the limiter's window and the pause between two stalled checks be over."""
-    client.delete(f"{side.prefix}:{QUEUE}:limiter", f"{side.prefix}:{QUEUE}:stalled-check")
+    """Let the limiter's window be over."""
+    client.delete(f"{side.prefix}:{QUEUE}:limiter")

@@ -23,8 +23,8 @@ def new_prefix() -> str:
 
 
 @pytest.fixture
-def side(node6: NodePeer) -> Iterator[NodeSide]:
-    side = NodeSide(node6, new_prefix())
+def side(node6: NodePeer, client: redis.Redis) -> Iterator[NodeSide]:
+    side = NodeSide(node6, client, new_prefix())
     yield side
     side.close()
 
@@ -34,7 +34,7 @@ def side(node6: NodePeer) -> Iterator[NodeSide]:
 def test_bullmq_beside_itself_leaves_the_same_keys(
     node6: NodePeer, client: redis.Redis, steps: list[Step]
 ):  # the masks leave nothing out that differs by chance
-    first, second = (NodeSide(node6, new_prefix()) for _ in range(2))
+    first, second = (NodeSide(node6, client, new_prefix()) for _ in range(2))
     try:
         play(steps, first, second, client=client, peer=node6)
     finally:

@@ -1,0 +1,156 @@
+"""Onward's engine as one of the sides that are compared: the verbs of the contract, each on one job.
+
+Jobs with options that only Node can say are added by Node, below our prefix, and run by us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any, Final
+
+from onward.clock import ManualClock
+from onward.engine.values import (
+    Claim,
+    ClaimRequest,
+    Exchange,
+    JobFilter,
+    QueueChange,
+    Rate,
+    Settlement,
+    Term,
+)
+from onward.engines.bullmq.engine import BullMQEngine
+from onward.job import JobRef, NewJob
+from onward.lifecycle import Complete, Fail, Failure, Outcome, Raised, Release, Snooze, decide
+from tests.interop.bullmq.peer import NodePeer
+from tests.interop.bullmq.sides import QUEUE, WORKER, NodeProducer
+
+_LEASE: Final = timedelta(minutes=5)
+_CRASHES: Final = 2
+"""Lost so often, a job is failed: Node's maxStalledCount, 1, is how often it may be."""
+
+
+class OnwardSide(NodeProducer):
+    """Onward's engine, on the queue below a prefix."""
+
+    def __init__(self, url: str, peer: NodePeer, prefix: str, clock: ManualClock, **options: Any) -> None:
+        super().__init__(peer, prefix)
+        self._runner = asyncio.Runner()
+        self._engine = BullMQEngine(url, prefix=prefix, clock=clock, **options)
+        self._run(self._engine.open())
+        self._claims: dict[str, Claim] = {}
+        self._term: Term | None = None
+
+    def _run(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        """Let go of its connections."""
+        self._run(self._engine.close())
+        self._runner.close()
+        super().close()
+
+    def enqueue(self, job: NewJob) -> str:
+        """Add a job by our own script."""
+        (added,) = self._run(self._engine.enqueue([job]))
+        return str(added.ref.id)
+
+    def enqueue_many(self, jobs: list[NewJob]) -> list[str]:
+        """Add jobs by our own script, in one call."""
+        return [added.ref.id for added in self._run(self._engine.enqueue(jobs))]
+
+    def _request(self, most: int) -> ClaimRequest:
+        return ClaimRequest(worker_id=WORKER, queues=(QUEUE,), slots=most, lease=_LEASE)
+
+    def _learn(self, claims: tuple[Claim, ...]) -> list[str]:
+        self._claims.update({claim.ref.id: claim for claim in claims})
+        return [claim.ref.id for claim in claims]
+
+    def take(self, most: int) -> list[str]:
+        """See :class:`Side`."""
+        return self._learn(self._run(self._engine.claim(self._request(most))).claims)
+
+    def _settle(self, id: str, outcome: Outcome) -> bool:
+        return not self._run(self._engine.settle([Settlement(self._claims[id], outcome)]))
+
+    def complete(self, id: str, value: Any) -> bool:
+        """See :class:`Side`."""
+        return self._settle(id, Complete(_json(value)))
+
+    def complete_and_take(self, id: str, value: Any) -> list[str] | None:
+        """See :class:`Side`."""
+        settled = (Settlement(self._claims[id], Complete(_json(value))),)
+        answer = self._run(self._engine.exchange(Exchange(settlements=settled, request=self._request(1))))
+        return None if answer.lost else self._learn(answer.claimed.claims)
+
+    def fail(self, id: str, message: str) -> bool:
+        """See :class:`Side`."""
+        return self._settle(id, decide(self._claims[id], Raised(_failure(message))))
+
+    def fail_for_good(self, id: str, message: str) -> bool:
+        """See :class:`Side`."""
+        return self._settle(id, Fail(_failure(message)))
+
+    def snooze(self, id: str, milliseconds: int) -> bool:
+        """See :class:`Side`."""
+        return self._settle(id, Snooze(timedelta(milliseconds=milliseconds)))
+
+    def release(self, id: str) -> bool:
+        """See :class:`Side`."""
+        return self._settle(id, Release())
+
+    def progress(self, id: str, value: int) -> None:
+        """See :class:`Side`."""
+        self._run(self._engine.report(self._claims[id], progress=value))
+
+    def log(self, id: str, line: str) -> None:
+        """See :class:`Side`."""
+        self._run(self._engine.report(self._claims[id], lines=[line]))
+
+    def check_stalled(self) -> None:
+        """See :class:`Side`."""
+        self._term = self._run(self._engine.elect(WORKER, lease=timedelta(days=1), holding=self._term))
+        assert self._term is not None
+        self._run(self._engine.rescue(self._term, worker_timeout=timedelta(days=1), max_crashes=_CRASHES))
+
+    def _configure(self, **change: Any) -> None:
+        self._run(self._engine.configure(QUEUE, QueueChange(**change)))
+
+    def pause(self) -> None:
+        """See :class:`Side`."""
+        self._configure(paused=True)
+
+    def resume(self) -> None:
+        """See :class:`Side`."""
+        self._configure(paused=False)
+
+    def set_concurrency(self, most: int | None) -> None:
+        """See :class:`Side`."""
+        self._configure(concurrency=most)
+
+    def set_rate(self, most: int | None, milliseconds: int) -> None:
+        """See :class:`Side`."""
+        self._configure(rate=None if most is None else Rate(most, timedelta(milliseconds=milliseconds), burst=most))
+
+    def remove(self, id: str) -> bool:
+        """See :class:`Side`."""
+        return bool(self._run(self._engine.delete(JobFilter(refs=(JobRef(QUEUE, id),)))))
+
+    def retry(self, id: str) -> bool:
+        """See :class:`Side`."""
+        return bool(self._run(self._engine.replay(JobFilter(refs=(JobRef(QUEUE, id),)))))
+
+    def promote(self, id: str) -> bool:
+        """See :class:`Side`."""
+        raise NotImplementedError
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))  # as Node spaces it
+
+
+def _failure(message: str) -> Failure:
+    kind, _, said = message.partition(": ")
+    return Failure(kind, said, f"Traceback: {message}")
