@@ -50,8 +50,8 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
     id: str | None = None
     priority: int | None = None
-    start_after: int | float | str | datetime | timedelta | None = None
-    """Seconds from now, or a moment."""
+    start_after: Any = None
+    """Seconds from now, a duration, or a moment."""
     retry_limit: int | None = None
     retry_delay: int | None = None
     retry_delay_max: int | None = None
@@ -137,7 +137,7 @@ def sending_of(queue: str, data: str | None, id: str, options: SendOptions) -> S
     )
 
 
-def _start(after: float | str | datetime | timedelta | None) -> tuple[timedelta | None, datetime | None]:
+def _start(after: Any) -> tuple[timedelta | None, datetime | None]:
     match after:
         case None:
             return None, None
@@ -154,4 +154,6 @@ def _start(after: float | str | datetime | timedelta | None) -> tuple[timedelta 
                 raise InvalidJob("start_after", after, "must be seconds, or a moment as ISO 8601 writes it") from None
             return None, moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         case _:
+            if type(after) not in {int, float} or after < 0:
+                raise InvalidJob("start_after", after, "must be seconds of zero or more, a duration, or a moment")
             return timedelta(seconds=after), None

@@ -49,6 +49,8 @@ def unblock(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
 def prune(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
     """Remove what pg-boss keeps no longer."""
     rows = yield schema.statement("prune", [term.number, term.leader_id, limit])
+    if schema.has("archive.archived_on"):
+        yield schema.statement("clear_archive", [term.number, term.leader_id])
     return Batch(changed=len(rows), more=len(rows) == limit)
 
 

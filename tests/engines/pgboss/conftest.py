@@ -1,0 +1,50 @@
+"""A schema of the newest pg-boss for each test, made by pg-boss's own SQL, on one server for all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.engine.observed import ObservedEngine
+from onward.engines.pgboss.boss import Boss
+from onward.engines.pgboss.engine import PgBossEngine
+from tests.conformance.desk import Desk
+from tests.conformance.pgboss_case import PgBossStore
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[PgBossStore]:
+    """An empty schema."""
+    store = PgBossStore(tmp_path)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def engine(store: PgBossStore) -> ObservedEngine:
+    """An open handle on the schema."""
+    return await store.connect()
+
+
+@pytest.fixture
+def desk(store: PgBossStore, engine: ObservedEngine) -> Desk:
+    """The sentences that tests are written in, said to the engine."""
+    return Desk(store, engine)
+
+
+@pytest.fixture
+def boss(engine: ObservedEngine) -> Boss:
+    """pg-boss's own verbs."""
+    assert isinstance(engine.inner, PgBossEngine)
+    return Boss(engine.inner)
+
+
+def by_hand(store: PgBossStore, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Execute a statement as a person with a console would; ``boss.`` stands for the schema."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        cursor = connection.execute(statement.replace("boss.", f"{store.schema}."), values)
+        return cursor.fetchall() if cursor.description else []
