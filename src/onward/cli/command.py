@@ -20,7 +20,7 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.cli import completion
 from onward.cli.quantities import read_duration
-from onward.cli.target import find_app, refuse_missing_file
+from onward.cli.target import find_app, is_server, refuse_missing_file
 from onward.cli.trouble import told, usage
 from onward.engine.values import JobFilter
 from onward.lifecycle import State
@@ -108,12 +108,13 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def on_app(
-    *, needs_tasks: bool = False, makes_store: bool = False, with_states: bool = True
+    *, needs_tasks: bool = False, makes_store: bool = False, checks_store: bool = True, with_states: bool = True
 ) -> Callable[[Command], Callable[..., None]]:
     """Make a command of a coroutine function: see the module.
 
-    ``needs_tasks``: a bare store is not enough. ``makes_store``: a database that is not there is made. ``with_states``:
-    whether jobs may be chosen by state.
+    ``needs_tasks``: a bare store is not enough. ``makes_store``: a database that is not there is made, and one that is
+    not up to date is brought up. ``checks_store``: whether other commands refuse that; one that does not, says what is
+    wrong itself. ``with_states``: whether jobs may be chosen by state.
     """
 
     def make(function: Command) -> Callable[..., None]:
@@ -134,7 +135,8 @@ def on_app(
                 engine = found.capabilities.engine
                 if not makes_store:
                     refuse_missing_file(found)
-                asyncio.run(_live(function(found, **given), found))
+                checks = checks_store and not makes_store and is_server(found)
+                asyncio.run(_live(lambda: function(found, **given), found, checks_store=checks))
 
         takes_filter = hints.get("which") is JobFilter
         parameters = []
@@ -157,9 +159,11 @@ def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-async def _live(work: Coroutine[Any, Any, None], app: App) -> None:
+async def _live(work: Callable[[], Coroutine[Any, Any, None]], app: App, *, checks_store: bool) -> None:
     try:
-        await work
+        if checks_store:
+            await app.engine.check()
+        await work()
     finally:
         await app.close()
 

@@ -19,7 +19,7 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.cli import screen
 from onward.cli.command import JsonOption, on_app
-from onward.cli.picture import Picture, take
+from onward.cli.picture import Picture, take, where
 from onward.cli.quantities import count, duration, read_duration
 from onward.cli.trouble import trouble_of
 from onward.engine.capabilities import Capabilities, Feature
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-@on_app()
+@on_app(checks_store=False)
 async def doctor(
     app: App,
     max_wait: Annotated[
@@ -227,7 +227,7 @@ def _show(app: App, picture: Picture | None, found: list[Finding]) -> None:
         if value not in (None, ""):
             console.print(Text.assemble((f"{name:>12}  ", "dim"), screen.clean(value)))
 
-    fact("store", f"{facts.get('server') or facts.get('engine', app.capabilities.engine)} {facts.get('path', '')}")
+    fact("store", f"{facts.get('server') or facts.get('engine', app.capabilities.engine)} {where(app)}")
     if picture is not None:
         fact("durability", facts["durability"])
         schema = facts["schema"]

@@ -75,6 +75,14 @@ async def take(app: App, *, with_types: bool = False) -> Picture:
     )
 
 
+def where(app: App) -> str:
+    """Say where a store is: a file by its path, a server by what is known of its address."""
+    known = app.engine.describe()
+    if "path" in known:
+        return str(known["path"])
+    return " ".join(f"{name}={value}" for name, value in known.items() if name != "engine" and value is not None)
+
+
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size

@@ -10,6 +10,7 @@ import typer
 from onward.app import App
 from onward.cli import screen
 from onward.cli.command import JsonOption, on_app
+from onward.cli.picture import where
 from onward.cli.target import is_missing
 from onward.cli.trouble import Trouble, usage
 from onward.errors import SchemaTooOld
@@ -67,5 +68,4 @@ def _script(app: App) -> str:
 
 
 def _store(app: App) -> str:
-    known = app.engine.describe()
-    return f"{known.get('engine', app.capabilities.engine)} {known.get('path', '')}".rstrip()
+    return f"{app.capabilities.engine} {where(app)}".rstrip()

@@ -126,6 +126,11 @@ def refuse_missing_file(app: App) -> None:
         )
 
 
+def is_server(app: App) -> bool:
+    """Say whether an App's store is a server: to open it there for a look would make its tables, or change them."""
+    return "path" not in app.engine.describe()
+
+
 def is_missing(app: App) -> bool:
     """Say whether an App's store is a file that is not there yet."""
     path = app.engine.describe().get("path")

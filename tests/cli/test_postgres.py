@@ -1,0 +1,91 @@
+"""The command line on PostgreSQL, as somebody uses it who has just got a database."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from itertools import count
+from os import environ, getpid
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.cli.conftest import SHOP, Cli
+from tests.servers.postgres import binaries, postgres_url
+
+_numbers = count()
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    """A schema that is not there yet."""
+    name = f"cli_{getpid()}_{next(_numbers)}"
+    yield name
+    with psycopg.connect(postgres_url()) as connection:
+        connection.execute(f"drop schema if exists {name} cascade")
+
+
+@pytest.fixture
+def here(cli: Cli, at_home: Path, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command on that schema, with the shop's tasks."""
+    monkeypatch.setenv("ONWARD_URL", f"{postgres_url()}&schema={schema}")
+    (at_home / "shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
+    monkeypatch.setenv("ONWARD_APP", "shop:app")
+    return cli
+
+
+def exists(schema: str) -> bool:
+    with psycopg.connect(postgres_url()) as connection:
+        return connection.execute("select from pg_namespace where nspname = %s", [schema]).fetchone() is not None
+
+
+@pytest.mark.parametrize(
+    "words", ["jobs list", "queues list", "queues pause mail", "workers", "top --once", "dead list"]
+)
+def test_to_look_where_nothing_is_makes_nothing_and_says_what_would(here: Cli, schema: str, words: str):  # O9
+    here(*words.split()).failed("schema", "onward migrate")
+    assert not exists(schema)
+
+
+def test_the_doctor_says_what_is_missing_and_makes_nothing(here: Cli, schema: str):
+    said = here("doctor")
+    assert said.code == 1
+    assert "onward migrate" in said.out
+    assert f"schema={schema}" in said.out
+    here("migrate", "--check").failed("not up to date", f"schema={schema}")
+    assert not exists(schema)
+
+
+def test_from_nothing_to_a_job_that_is_done(here: Cli, spawn: Callable[..., subprocess.Popen[str]]):  # X1
+    assert here("migrate", "--json").ok().json["changed"] is True
+    assert here("migrate", "--json").ok().json["changed"] is False
+    here("enqueue", "send_mail", "to=ann", "--delay", "1h").ok()
+    worker = spawn("work", **{name: environ[name] for name in ("ONWARD_URL", "ONWARD_APP")})
+    assert here("enqueue", "send_mail", "to=bob", "--wait", "--timeout", "60s").ok().out == '"1 to bob"\n'
+    here("enqueue", "doomed", "--wait", "--timeout", "60s").failed("never")
+    (known,) = here("workers", "--json").ok().json["workers"]
+    assert known["queues"] == ["*"]
+    assert "mail" in here("top", "--once").ok().out
+    facts = here("doctor", "--json").ok().json
+    assert facts["store"]["server"].startswith("PostgreSQL 1")
+    assert (facts["store"]["workers"], facts["store"]["waiting"], facts["store"]["dead"]) == (1, 1, 1)
+    worker.send_signal(signal.SIGTERM)
+    worker.wait(60)
+    assert worker.returncode == 0
+    assert {job["status"] for job in here("jobs", "list", "--json").ok().json["jobs"]} == {
+        "scheduled", "completed", "dead_letter",
+    }  # fmt: skip
+    assert {queue["name"] for queue in here("queues", "list", "--json").ok().json["queues"]} == {"default", "mail"}
+    here("queues", "pause", "mail").ok()
+    here("dead", "replay", "--all", "--yes").ok()
+    assert here("tick", "--json").ok().json["buried"] == 1
+
+
+def test_the_sql_can_be_piped_into_psql(here: Cli, schema: str):  # O9
+    psql = [str(binaries() / "psql"), "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", postgres_url()]
+    subprocess.run(psql, input=here("migrate", "--sql").ok().out, text=True, check=True)
+    here("migrate", "--check").ok()
+    here("enqueue", "send_mail", "to=ann").ok()
+    assert here("tick").ok().out == "1 job run, 1 completed\n"
