@@ -42,6 +42,7 @@ class Site:
     random: random.Random
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stopped: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    retired: list[subprocess.Popen[bytes]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     """What was done to the store and the crew."""
     crew: int = 4
@@ -57,7 +58,7 @@ class Site:
         return worker
 
     def kill(self) -> None:
-        """Kill a worker, whichever, and hire another, unless one that slept has come back in its place."""
+        """Kill a worker, whichever, and hire another."""
         victim = self.workers.pop(self.random.randrange(len(self.workers)))
         victim.kill()
         victim.wait()
@@ -78,9 +79,12 @@ class Site:
         asyncio.get_running_loop().call_later(seconds, self.wake, victim)
 
     def wake(self, victim: subprocess.Popen[bytes]) -> None:
-        """Let a worker go on that does not know what it has missed."""
+        """Let a worker go on that does not know what it has missed; of the others, one too many is let go."""
         victim.send_signal(signal.SIGCONT)
         self.stopped.remove(victim)
+        if len(self.workers) >= self.crew:
+            self.retired.append(self.workers.pop(0))
+            self.retired[-1].terminate()
         self.workers.append(victim)
 
     async def put_to_sleep(self, worker: subprocess.Popen[bytes]) -> None:
@@ -97,12 +101,12 @@ class Site:
         """End all workers, in good order."""
         for worker in self.workers:
             worker.terminate()
-        for worker in self.workers:
+        for worker in [*self.workers, *self.retired]:
             await asyncio.to_thread(worker.wait, 60)
 
     def clear(self) -> None:
         """End whatever is still there."""
-        for worker in [*self.workers, *self.stopped]:
+        for worker in [*self.workers, *self.stopped, *self.retired]:
             worker.kill()
             worker.wait()
 

@@ -16,7 +16,7 @@ from onward.engines.postgres.engine import CAPABILITIES, PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import State
 from tests.conformance.cases import Caller, EngineCase, Store
-from tests.servers.postgres import postgres_url
+from tests.servers.pgbouncer import engines_url
 
 _numbers = count()
 
@@ -26,7 +26,7 @@ class PostgresStore(Store):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.url = postgres_url()
+        self.url = engines_url()
         self.schema = f"onward_{getpid()}_{next(_numbers)}"
         self.address = f"{self.schema} {self.url}"
 

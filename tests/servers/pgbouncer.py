@@ -1,17 +1,18 @@
 """PgBouncer for tests, in transaction mode, in front of a PostgreSQL of :mod:`tests.servers.postgres`.
 
-The program is Debian's package ``pgbouncer``: there is no wheel of it. Where it is not installed, tests that need it
-say so and are left out.
+The program is Debian's package ``pgbouncer``: there is no wheel of it.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,18 +20,38 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.servers import missing
+from tests.servers.postgres import postgres_url
+
 _DEADLINE: Final = 30.0
 
 
-def program() -> str | None:
-    """Find the program; None: it is not here."""
-    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+def program() -> str:
+    """Find the program."""
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None:
+        missing("there is no pgbouncer here: apt install pgbouncer")
+    return found
+
+
+@cache
+def pooled_url() -> str:
+    """Give the URL of this process's server through a pooler before it, started with the first call."""
+    pooler = PgBouncer(postgres_url())
+    atexit.register(pooler.remove)
+    return pooler.url
+
+
+def engines_url() -> str:
+    """Say how engines under test reach the server: directly, unless the environment says otherwise."""
+    return pooled_url() if os.environ.get("ONWARD_TEST_PGBOUNCER") else postgres_url()
 
 
 class PgBouncer:
     """A pooler of its own, in a folder of its own, reached through a socket there."""
 
     def __init__(self, server_url: str) -> None:
+        command = [program(), "-q"]
         known = conninfo_to_dict(server_url)
         self._database, self._user = str(known["dbname"]), str(known["user"])
         self.folder = Path(tempfile.mkdtemp(prefix="onward-pgbouncer-"))
@@ -54,7 +75,7 @@ logfile = {self.folder}/log
         if os.getuid() == 0:
             self._as = {"user": "nobody", "group": "nogroup", "extra_groups": []}
             shutil.chown(self.folder, "nobody", "nogroup")
-        command = [program() or "pgbouncer", "-q", str(self.folder / "pgbouncer.ini")]
+        command.append(str(self.folder / "pgbouncer.ini"))
         self._process = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL, **self._as)
         self._wait()
 

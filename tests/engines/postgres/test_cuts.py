@@ -29,8 +29,9 @@ SILENT, HUNG_UP = False, True
 
 @pytest.fixture
 async def proxy(store: PostgresStore) -> AsyncIterator[Proxy]:
-    folder = unquote(str(conninfo_to_dict(store.url)["host"]))
-    async with Proxy.before(Path(folder) / ".s.PGSQL.5432") as proxy:
+    known = conninfo_to_dict(store.url)
+    socket = Path(unquote(str(known["host"]))) / f".s.PGSQL.{known.get('port', 5432)}"
+    async with Proxy.before(socket) as proxy:
         yield proxy
 
 

@@ -1,13 +1,12 @@
 """Behind PgBouncer in transaction mode: every verb works, and nothing depends on a session.
 
-The whole conformance suite can be run so: ``ONWARD_TEST_POSTGRES`` names a pooler's URL then.
+The whole suite can be run so, and CI runs a part of it: see ``make conformance-postgres``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
@@ -23,26 +22,15 @@ from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM
 from tests.conformance.desk import PAST_LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore, other_database
-from tests.servers.pgbouncer import PgBouncer, program
+from tests.servers.pgbouncer import pooled_url
 from tests.servers.postgres import postgres_url
-
-pytestmark = pytest.mark.skipif(
-    program() is None and not os.environ.get("CI"), reason="there is no pgbouncer here: apt install pgbouncer"
-)
-
-
-@pytest.fixture(scope="module")
-def pooler() -> Iterator[PgBouncer]:
-    pooler = PgBouncer(postgres_url())
-    yield pooler
-    pooler.remove()
 
 
 @pytest.fixture
-async def store(pooler: PgBouncer, tmp_path: Path) -> AsyncIterator[PostgresStore]:
+async def store(tmp_path: Path) -> AsyncIterator[PostgresStore]:
     """A schema that is reached through the pooler."""
     store = PostgresStore(tmp_path)
-    store.url = pooler.url
+    store.url = pooled_url()
     yield store
     await store.close()
 
