@@ -101,6 +101,8 @@ class Claimer:
         self._try_at = 0.0
         self._linger_until = 0.0
         """While the hands have enough to do, outcomes gather until then."""
+        self._reserve = 0
+        """What is left in line when gathering ends: as much as the hands use up during a round trip."""
         self._failures = 0
         self._resting = False
         self._closed = False
@@ -127,6 +129,9 @@ class Claimer:
     def _outcome_waits(self) -> None:
         """Send what has just ended, with the next round trip."""
         if not self._linger_until:
+            self._bell.ring()
+        elif len(self._pool.line) <= self._reserve:
+            self._linger_until = 0.0
             self._bell.ring()
 
     def _hands_rest(self) -> None:
@@ -206,7 +211,8 @@ class Claimer:
         now = asyncio.get_running_loop().time()
         if now < self._try_at:
             return self._try_at - now
-        if now < self._linger_until and self._pool.line and len(self._settler) < _MOST_AT_ONCE // 2:
+        has_enough = len(self._pool.line) > self._reserve and len(self._settler) < _MOST_AT_ONCE // 2
+        if now < self._linger_until and has_enough:
             return self._linger_until - now
         self._linger_until = 0.0
         if self._settler or (self._ahead and self._room() > 0):
@@ -283,6 +289,7 @@ class Claimer:
             self._take(answer.claimed, request, asked_at, now)
         self._measure(now - asked_at, now)
         self._linger_until = now + _LINGER if self._lingers else 0.0
+        self._reserve = min(int(self._pace * self._trip), _MOST_AT_ONCE // 2)
         if self._closed:
             self._give_back()
         self._pool.wake()
