@@ -12,14 +12,19 @@ from typing import Final
 NOTHING: Final = "{}"
 
 
-def numbers(values: Sequence[int | None]) -> str:
-    """Write whole numbers, or truth values."""
-    return "{%s}" % ",".join(["NULL" if value is None else str(value) for value in values])
+def numbers(values: Sequence[int | str | None]) -> str:
+    """Write whole numbers, or truth values; what is a number in writing stays as it is."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def words(values: Iterable[str]) -> str:
+    """Write texts that are made of letters, digits and dashes, such as ids."""
+    return "{" + ",".join(values) + "}"
 
 
 def texts(values: Iterable[str | None]) -> str:
     """Write texts."""
-    return "{%s}" % ",".join(map(_quoted, values))
+    return "{" + ",".join(map(_quoted, values)) + "}"
 
 
 def _quoted(value: str | None) -> str:
@@ -27,4 +32,4 @@ def _quoted(value: str | None) -> str:
         return "NULL"
     if "\\" in value:
         value = value.replace("\\", "\\\\")
-    return '"%s"' % value.replace('"', '\\"')
+    return '"' + value.replace('"', '\\"') + '"'

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onward.errors import StoreUnavailable
-from onward.job import Enqueued, NewJob
+from onward.job import Alike, Enqueued, NewJob
 
 MOST_TOGETHER: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
@@ -75,7 +75,7 @@ class Gathering:
     async def _write_together(self, calls: list[_Call]) -> None:
         if len(calls) > 1:
             try:
-                answers = await self._write([job for call in calls for job in call.jobs])
+                answers = await self._write(_joined([call.jobs for call in calls]))
             except StoreUnavailable as error:  # it may have been written: to try again could do it twice
                 for call in calls:
                     _refuse(call, error)
@@ -94,6 +94,20 @@ class Gathering:
                 _refuse(call, error)
             else:
                 _answer(call, mine)
+
+
+def _joined(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
+    """Put jobs together; those that are alike stay so."""
+    first = parts[0]
+    if isinstance(first, Alike):
+        payloads: list[str] = []
+        for part in parts:
+            if not isinstance(part, Alike) or part.template is not first.template:
+                break
+            payloads += part.payloads
+        else:
+            return Alike(first.template, payloads)
+    return [job for part in parts for job in part]
 
 
 def _answer(call: _Call, mine: list[Enqueued]) -> None:

@@ -16,14 +16,21 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from onward.engine.values import ClaimRequest, Exchange, Settlement
-from onward.lifecycle import Complete
+from onward.engine.values import ClaimRequest, Exchange, Settlement, WorkerInfo
+from onward.engines.postgres import claiming, holding, settling
+from onward.engines.postgres.schema import Schema
+from onward.lifecycle import Complete, Fail, Failure, Outcome, Release, Snooze
+from onward.postgresql.plans import run
+from onward.postgresql.within import on_psycopg
 from tests.conformance.desk import PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
+from tests.servers.postgres import postgres_url
 
 MANY = 20_000
 BATCH = 10
+WORKER = WorkerInfo(id="w", hostname="here", pool_size=10, version="1")
+FAILURE = Failure("Oops", "it broke")
 CHANGED_BY_A_CLAIM = {
     "state", "claim_no", "attempts", "alone", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
     "counted", "updated_at",
@@ -36,10 +43,10 @@ class Meter:
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._connection = psycopg.connect(store.url, autocommit=True)
+        self.connection = psycopg.connect(postgres_url(), autocommit=True)
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
-        cursor = self._connection.execute(statement.replace("onward.", f"{self._store.schema}."))
+        cursor = self.connection.execute(statement.replace("onward.", f"{self._store.schema}."))
         return cursor.fetchall() if cursor.description else []
 
     def read(self) -> dict[str, int]:
@@ -83,7 +90,7 @@ class Meter:
         await eventually(is_quiet)
 
     def close(self) -> None:
-        self._connection.close()
+        self.connection.close()
 
 
 @pytest.fixture
@@ -303,9 +310,45 @@ async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk,
     await desk.add_many(20)
     other = Desk(store, await store.connect())
     with psycopg.connect(store.url) as slow:
-        values = "null, 'slow', array['default'], array['default!'], 5, 0, 30000000, '', 0"
+        values = "null, 'slow', array['default'], array['default!'], 5, 0, 0, 30000000, '', 0"
         slow.execute(f"select * from {store.schema}.claim({values})")
         async with asyncio.timeout(10):
             assert len(await other.take(slots=10)) == 10
         slow.rollback()
     assert len(await other.take(slots=10)) == 10
+
+
+async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(
+    desk: Desk, store: PostgresStore, meter: Meter
+):  # O11
+    schema, round_ = Schema(store.schema), claiming.Round()
+    request = ClaimRequest(worker_id="w", queues=("*",), slots=6, ahead=4)
+    meter.run("alter table onward.job set (autovacuum_enabled = off)")
+    await desk.add_many(4 * BATCH)
+    meter.run("vacuum full analyze onward.job")
+    with psycopg.connect(store.url, autocommit=True) as session:  # in which the server keeps the plans
+        execute = on_psycopg(session)
+
+        def work() -> None:
+            claims = run(claiming.claim(schema, request, round_), execute).claims
+            assert len(claims) == BATCH
+            assert not run(settling.start(schema, [claim for claim in claims if not claim.started]), execute)
+            assert not run(holding.heartbeat(schema, WORKER, claims), execute).lost
+            outcomes: list[Outcome] = [Complete(), Complete("1"), Fail(FAILURE), Release(), Snooze(timedelta(days=1))]
+            settlements = [Settlement(claim, outcome) for claim, outcome in zip(claims, outcomes * 2, strict=True)]
+            assert not run(settling.settle(schema, settlements), execute)
+
+        work()
+        work()
+        seed(meter, queue="'default'")
+        seed(meter, queue="'other/' || n % 100", priority="n % 7")
+        meter.run("insert into onward.queue (name) select 'told/' || n from generate_series(1, 1000) n")
+        for connection in (session, meter.connection):
+            connection.execute("select pg_stat_force_next_flush()")
+        before = meter.read()
+        work()
+        session.execute("select pg_stat_force_next_flush()")
+        read = {name: count - before.get(name, 0) for name, count in meter.read().items()}
+    of_jobs = sum(count for name, count in read.items() if name.startswith("job"))
+    assert of_jobs <= 30 * BATCH, read
+    assert sum(count for name, count in read.items() if not name.startswith("job")) <= 100 * BATCH, read

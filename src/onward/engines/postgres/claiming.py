@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from functools import cache
+from typing import Any, Final
 
+import msgspec
+
+from onward.backoff import Backoff
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims, Token
-from onward.engines.postgres.rows import backoff_of, ranges_of
+from onward.engine.values import Claim, ClaimRequest, Claims
+from onward.engines.postgres.rows import ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Row, Statement
 
 
@@ -23,62 +27,104 @@ class Round:
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
 
 
+class _Job(msgspec.Struct, array_like=True):
+    """A job that was taken, as the store writes it: see the type ``onward.answer``."""
+
+    seq: int
+    claim_no: int
+    id: str
+    type: str
+    payload: msgspec.Raw
+    attempts: int
+    max_attempts: int
+    crashes: int
+    org_id: str | None
+    backoff: Backoff | None
+    waited: float
+
+
+class _Visit(msgspec.Struct, array_like=True):
+    """What one lane gave."""
+
+    queue: str
+    priority: int
+    started: bool
+    start_within: float | None
+    suspect: bool
+    jobs: list[_Job]
+
+
+_visits: Final = msgspec.json.Decoder(list[_Visit])
+
+
 def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
     """Take what the request has room for."""
-    firsts, ends = ranges_of(request.queues)
-    lease = request.lease // MICROSECOND
     if request.alone:
-        values = [schema.now, request.worker_id, firsts, ends, lease]
-        rows = yield Statement(schema.claim_suspect, values)
+        lease = request.lease // MICROSECOND
+        values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
+        (answer,) = yield Statement(schema.claim_suspect, values)
     else:
-        values = [schema.now, request.worker_id, firsts, ends, request.slots, request.soon + request.ahead, lease]
-        rows = yield Statement(schema.claim, [*values, round_.next_name, round_.turn_left])
-    return read_answer(rows, round_)[1]
+        (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_)])
+    return claims_of(answer, round_)
 
 
-def read_answer(rows: Sequence[Row], round_: Round) -> tuple[frozenset[Token], Claims]:
-    """Read what a claim or an exchange answered: see the type ``onward.answer``."""
-    lost: set[Token] = set()
-    taken: list[Row] = []
-    suspects_wait, again_in = False, None
-    for row in rows:
-        if row[0] is not None:
-            taken.append(row)
-        elif row[1] is not None:
-            lost.add((row[1], row[2]))
-        else:
-            suspects_wait, again_in = row[17], row[18]
-            if row[19] is not None:
-                round_.next_name, round_.turn_left = row[19], row[20]
-    if len(taken) > 1:
-        # The store gives rows as it finds them on its pages: by visit, then the higher priority, then the longer ready.
-        taken.sort(key=itemgetter(1))
-        taken.sort(key=_place)
-    return frozenset(lost), Claims(
-        claims=tuple(map(_claim_of, taken)), suspects_wait=bool(suspects_wait), again_in=again_in
-    )
+def asked(request: ClaimRequest, round_: Round) -> list[Any]:
+    """Lay a request out as the store wants it."""
+    return [
+        request.worker_id,
+        *_ranges(request.queues),
+        request.slots,
+        request.soon,
+        request.ahead,
+        request.lease // MICROSECOND,
+        round_.next_name,
+        round_.turn_left,
+    ]
 
 
-def _place(row: Row) -> tuple[int, int, float]:
-    return row[0], -row[13], -row[15]
+@cache
+def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
+    firsts, ends = ranges_of(queues)
+    return arrays.texts(firsts), arrays.texts(ends)
 
 
-def _claim_of(row: Row) -> Claim:
-    (_, seq, claim_no, queue, job_id, type_, payload, attempts, started, max_attempts, crashes, suspect, org_id,
-     priority, backoff, waited, start_within, *_) = row  # fmt: skip
-    return Claim(
-        ref=JobRef(queue, job_id),
-        token=(seq, claim_no),
-        type=type_,
-        payload=payload,
-        attempts=attempts,
-        started=started,
-        max_attempts=max_attempts,
-        crashes=crashes,
-        is_suspect=suspect,
-        org_id=org_id,
-        priority=priority,
-        backoff=backoff_of(backoff),
-        waited=waited,
-        start_within=start_within,
-    )
+def claims_of(answer: Row, round_: Round) -> Claims:
+    """Read what was claimed: see the type ``onward.answer``."""
+    jobs, suspects_wait, again_in, next_name, turn_left = answer
+    if next_name is not None:
+        round_.next_name, round_.turn_left = next_name, turn_left
+    claims: list[Claim] = []
+    if jobs is not None:
+        for visit in _visits.decode(jobs):
+            if len(visit.jobs) > 1:  # the store gives them as it finds them on its pages: the longer ready comes first
+                visit.jobs.sort(key=_place)
+            claims += _claims_of(visit)
+    return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
+
+
+def _place(job: _Job) -> tuple[float, int]:
+    return -job.waited, job.seq
+
+
+def _claims_of(visit: _Visit) -> list[Claim]:
+    queue, started, priority, start_within = visit.queue, visit.started, visit.priority, visit.start_within
+    is_suspect = visit.suspect
+    return [
+        Claim(
+            ref=JobRef(queue, job.id),
+            token=(job.seq, job.claim_no),
+            type=job.type,
+            payload=str(job.payload, "utf-8"),
+            attempts=job.attempts,
+            started=started,
+            max_attempts=job.max_attempts,
+            crashes=job.crashes,
+            is_suspect=is_suspect,
+            org_id=job.org_id,
+            priority=priority,
+            backoff=job.backoff,
+            waited=job.waited,
+            start_within=start_within,
+        )
+        for job in visit.jobs
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,8 +10,9 @@ from onward.clock import micros_of
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.ids import new_ids
-from onward.job import Arrival, Enqueued, JobRef, NewJob
+from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Statement
 
 _NOTHING: Final = timedelta(0)
@@ -19,6 +20,8 @@ _NOTHING: Final = timedelta(0)
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
     """Say whether any of these may stand for a job that is there already."""
+    if isinstance(jobs, Alike):
+        jobs = [jobs.template]
     return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
 
 
@@ -30,17 +33,22 @@ def enqueue(schema: Schema, jobs: Sequence[NewJob], *, notice: str | None) -> Pl
     ids = new_ids(len(jobs))
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, ids, notice))
-    yield Statement(schema.enqueue_plain, _columns(schema, jobs, ids, notice))
-    return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
-
-
-def _columns(schema: Schema, jobs: Sequence[NewJob], ids: Sequence[str], notice: str | None) -> list[Any]:
-    """Lay jobs out in columns; what they all have in common comes once."""
-    payloads = [job.payload for job in jobs]
+    listed = arrays.words(ids)
+    if isinstance(jobs, Alike):
+        payloads = f"[{','.join(jobs.payloads)}]"
+        shape = _shape(jobs.template)
+        yield Statement(schema.enqueue_alike, [schema.now, listed, payloads, *shape, schema.channel, notice])
+        queue = jobs.template.queue
+        return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+    payloads = f"[{','.join([job.payload for job in jobs])}]"
     shapes = list(map(_shape, jobs))
-    first = shapes[0]
-    alike = [first] if all(shape == first for shape in shapes) else shapes
-    return [schema.now, list(ids), payloads, *map(list, zip(*alike, strict=True)), schema.channel, notice]
+    if shapes.count(shapes[0]) == len(shapes):
+        values = [schema.now, listed, payloads, *shapes[0], schema.channel, notice]
+        yield Statement(schema.enqueue_alike, values)
+    else:
+        columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
+        yield Statement(schema.enqueue_each, [schema.now, listed, payloads, *columns, schema.channel, notice])
+    return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
 
 
 def _shape(job: NewJob) -> tuple[Any, ...]:
@@ -56,6 +64,21 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
         job.max_attempts,
         backoff_text(job.backoff),
     )
+
+
+_NUMBERS, _TEXTS = arrays.numbers, arrays.texts
+_WRITTEN: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
+    _TEXTS,
+    _TEXTS,
+    _NUMBERS,
+    _TEXTS,
+    _NUMBERS,
+    _NUMBERS,
+    _NUMBERS,
+    _NUMBERS,
+    _TEXTS,
+)
+"""How each part of a shape is written."""
 
 
 def _enqueue_keyed(

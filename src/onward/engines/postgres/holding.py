@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from onward.engine.values import Claim, Pulse, WorkerInfo
 from onward.engines.postgres.schema import Schema
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Statement
 from onward.rules import MAX_LOG_LINES
 
@@ -13,7 +14,7 @@ from onward.rules import MAX_LOG_LINES
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
-    tokens = [[claim.token[0] for claim in claims], [claim.token[1] for claim in claims]]
+    tokens = [arrays.numbers([claim.token[place] for claim in claims]) for place in (0, 1)]
     gone = yield Statement(schema.heartbeat, [schema.now, *card, *tokens])
     return Pulse(
         lost=frozenset((seq, claim_no) for seq, claim_no, _ in gone),

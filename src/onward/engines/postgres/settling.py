@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
+
+import msgspec
 
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
-from onward.engines.postgres.claiming import Round, claim, read_answer
-from onward.engines.postgres.rows import failure_text, ranges_of
+from onward.engines.postgres.claiming import Round, asked, claim, claims_of
+from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Row, Statement
+
+_lost: Final = msgspec.json.Decoder(list[tuple[int, int]])
 
 
 def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
@@ -37,42 +42,33 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
             lost |= yield from start(schema, wanted.starts)
         return Exchanged(lost=lost, claimed=(yield from claim(schema, request, round_)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
-    if request is None:
-        values += [None] * 8
-    else:
-        firsts, ends = ranges_of(request.queues)
-        values += [
-            request.worker_id,
-            firsts,
-            ends,
-            request.slots,
-            request.soon + request.ahead,
-            request.lease // MICROSECOND,
-        ]
-        values += [round_.next_name, round_.turn_left]
-    rows = yield Statement(schema.exchange, values)
-    lost, claimed = read_answer(rows, round_)
-    return Exchanged(lost=lost, claimed=claimed)
+    values += [None] * 9 if request is None else asked(request, round_)
+    ((missed, *claimed),) = yield Statement(schema.exchange, values)
+    return Exchanged(
+        lost=frozenset() if missed is None else frozenset(_lost.decode(missed)),
+        claimed=claims_of(tuple(claimed), round_),
+    )
 
 
-def _columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
-    """Lay outcomes out in columns, those that end a job apart from those after which it goes on.
+def _columns(settlements: Sequence[Settlement]) -> list[str]:
+    """Lay outcomes out in columns: those that complete a job, that end it otherwise, and after which it goes on.
 
     In the order of the jobs' numbers, in which everybody locks them.
     """
+    done: list[tuple[Any, ...]] = []
     ended: list[tuple[Any, ...]] = []
     back: list[tuple[Any, ...]] = []
     for settlement in settlements:
         token = settlement.claim.token
         match settlement.outcome:
             case Complete(result):
-                ended.append((*token, State.COMPLETED, result, None, None))
+                done.append((*token, result))
             case Fail(failure):
-                ended.append((*token, State.FAILED, None, *_told(failure)))
+                ended.append((*token, State.FAILED, *_told(failure)))
             case Bury(failure):
-                ended.append((*token, State.DEAD_LETTER, None, *_told(failure)))
+                ended.append((*token, State.DEAD_LETTER, *_told(failure)))
             case Cancel(reason):
-                ended.append((*token, State.CANCELLED, None, reason, None))
+                ended.append((*token, State.CANCELLED, reason, None))
             case Retry(delay, failure):
                 back.append((*token, "retry", delay // MICROSECOND, *_told(failure)))
             case Snooze(delay):
@@ -81,23 +77,35 @@ def _columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
                 back.append((*token, "release", None, None, None))
             case _:
                 assert_never(settlement.outcome)
-    return _turned(ended) + _turned(back)
+    return [*_written(done, _DONE), *_written(ended, _ENDED), *_written(back, _BACK)]
 
 
-def _turned(rows: list[tuple[Any, ...]]) -> list[list[Any]]:
+_NUMBERS, _TEXTS = arrays.numbers, arrays.texts
+_DONE: Final = (_NUMBERS, _NUMBERS, _TEXTS)
+_ENDED: Final = (_NUMBERS, _NUMBERS, _TEXTS, _TEXTS, _TEXTS)
+_BACK: Final = (_NUMBERS, _NUMBERS, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
+
+
+def _written(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
     if not rows:
-        return [[] for _ in range(6)]
-    rows.sort(key=lambda row: row[:2])
-    return [list(column) for column in zip(*rows, strict=True)]
+        return [arrays.NOTHING] * len(kinds)
+    rows.sort(key=_token)
+    return [kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)]
+
+
+def _token(row: tuple[Any, ...]) -> Token:
+    return row[:2]
 
 
 def _told(failure: Failure) -> tuple[str, str]:
     return str(failure), failure_text(failure)
 
 
-def _by_token(claims: Sequence[Claim]) -> list[list[Any]]:
-    tokens = sorted(claim.token for claim in claims)
-    return [[token[0] for token in tokens], [token[1] for token in tokens]]
+def _by_token(claims: Sequence[Claim]) -> list[str]:
+    if not claims:
+        return [arrays.NOTHING] * 2
+    seqs, claim_nos = zip(*sorted(claim.token for claim in claims), strict=True)
+    return [arrays.numbers(seqs), arrays.numbers(claim_nos)]
 
 
 def _tokens(rows: Sequence[Row]) -> frozenset[Token]:

@@ -119,8 +119,8 @@ create table onward.history (
   errors           jsonb,
   progress_message text,
   result           json,
-  check (state in ('completed', 'failed', 'dead_letter', 'cancelled')),
   check (result is null or state = 'completed')
+-- There is no part for any state but those four.
 ) partition by list (state);
 
 create table onward.history_done partition of onward.history for values in ('completed', 'cancelled')
@@ -194,7 +194,8 @@ create index place_queue on onward.place (queue);
 create table onward.grip (
   until timestamptz not null,
   seqs  bigint[]    not null
-) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+-- A list of a thousand jobs is kept in the row, as it is: to compress it costs more than to write it.
+) with (toast_tuple_target = 8160, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
 create index grip_until on onward.grip (until);
 

@@ -7,10 +7,12 @@ create function onward.open_lanes(queues text[], priorities integer[], since tim
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 begin
+  -- Not `not exists`: of that the planner may make a join, which reads all the lanes there are.
   insert into onward.lane (queue, priority)
-  select distinct w.queue, w.priority from unnest(open_lanes.queues, open_lanes.priorities) w (queue, priority)
-   where not exists (select from onward.lane l
-                      where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
+  select w.queue, w.priority
+    from (select distinct * from unnest(open_lanes.queues, open_lanes.priorities)) w (queue, priority)
+   where (select true from onward.lane l
+           where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
   -- In the order of the rows' names, so that two who lower the same floors do not wait for each other in a circle.
   with low as (
     select l.ctid as place, w.since
@@ -23,9 +25,41 @@ begin
   update onward.lane l set floor = low.since from low where l.ctid = low.place and l.floor > low.since;
 end $$;
 
--- Add jobs without keys. What they have in common comes once (arrays of one), else an entry a job.
-create function onward.enqueue_plain(
-  now bigint, ids text[], payloads text[],
+-- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what
+-- stands in it is written as it stands.
+create function onward.enqueue_alike(
+  now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
+  start_by bigint, max_attempts bigint, backoff text, channel text, notice text
+) returns void
+  language plpgsql
+  set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(enqueue_alike.now), clock_timestamp());
+  due    timestamptz := coalesce(moment + onward.span(enqueue_alike.delay), onward.moment(enqueue_alike.run_at));
+  told   record;
+begin
+  if due <= moment then due := null; end if;
+  select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_alike.queue;
+  insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                          start_by, created_at, updated_at)
+  select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, case when due is null then 'pending' else 'scheduled' end,
+         enqueue_alike.priority, enqueue_alike.org_id, coalesce(enqueue_alike.max_attempts, told.max_attempts, 5),
+         coalesce(enqueue_alike.backoff::json, told.backoff), case when due is null then moment end, due,
+         onward.moment(enqueue_alike.start_by), moment, moment
+    from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload);
+  perform from onward.lane l
+    where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null;
+  if not found then
+    insert into onward.lane (queue, priority) values (enqueue_alike.queue, enqueue_alike.priority);
+  end if;
+  if notice is not null then perform pg_notify(channel, notice); end if;
+end $$;
+
+-- Add jobs without keys, of which each may be different.
+create function onward.enqueue_each(
+  now bigint, ids uuid[], payloads json,
   queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
   max_attempts bigint[], backoffs text[], channel text, notice text
 ) returns void
@@ -34,46 +68,30 @@ create function onward.enqueue_plain(
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := coalesce(onward.moment(enqueue_plain.now), clock_timestamp());
-  due    timestamptz;
-  told   record;
+  moment timestamptz := coalesce(onward.moment(enqueue_each.now), clock_timestamp());
 begin
-  if cardinality(queues) = 1 then
-    due := coalesce(moment + onward.span(delays[1]), onward.moment(run_ats[1]));
-    if due <= moment then due := null; end if;
-    select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_plain.queues[1];
-    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                            start_by, created_at, updated_at)
-    select j.id::uuid, j.payload::json, enqueue_plain.queues[1], enqueue_plain.types[1],
-           case when due is null then 'pending' else 'scheduled' end, enqueue_plain.priorities[1], enqueue_plain.org_ids[1],
-           coalesce(enqueue_plain.max_attempts[1], told.max_attempts, 5),
-           coalesce(enqueue_plain.backoffs[1]::json, told.backoff),
-           case when due is null then moment end, due, onward.moment(enqueue_plain.start_bys[1]), moment, moment
-      from unnest(enqueue_plain.ids, enqueue_plain.payloads) j (id, payload);
-    if not exists (select from onward.lane l where l.queue = enqueue_plain.queues[1] collate "C"
-                      and l.priority = enqueue_plain.priorities[1] and l.closing is null) then
-      insert into onward.lane (queue, priority) values (enqueue_plain.queues[1], enqueue_plain.priorities[1]);
-    end if;
-  else
-    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                            start_by, created_at, updated_at)
-    select j.id::uuid, j.payload::json, j.queue, j.type, case when j.due > moment then 'scheduled' else 'pending' end,
-           j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
-           case when j.due > moment then null else moment end, case when j.due > moment then j.due end,
-           onward.moment(j.start_by), moment, moment
-      from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
-              from unnest(enqueue_plain.ids, enqueue_plain.payloads, enqueue_plain.queues, enqueue_plain.types,
-                          enqueue_plain.priorities, enqueue_plain.org_ids, enqueue_plain.delays, enqueue_plain.run_ats,
-                          enqueue_plain.start_bys, enqueue_plain.max_attempts, enqueue_plain.backoffs)
-                   with ordinality j (id, payload, queue, type, priority, org_id, delay, run_at, start_by, max_attempts,
-                                      backoff, no)) j
-      left join onward.queue q on q.name = j.queue collate "C"
-     order by j.no;
-    insert into onward.lane (queue, priority)
-    select distinct w.queue, w.priority from unnest(enqueue_plain.queues, enqueue_plain.priorities) w (queue, priority)
-     where not exists (select from onward.lane l
-                        where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
-  end if;
+  insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                          start_by, created_at, updated_at)
+  select j.id, j.payload, j.queue, j.type, case when j.due > moment then 'scheduled' else 'pending' end,
+         j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
+         case when j.due > moment then null else moment end, case when j.due > moment then j.due end,
+         onward.moment(j.start_by), moment, moment
+    from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
+            from rows from (
+                   unnest(enqueue_each.ids), json_array_elements(enqueue_each.payloads), unnest(enqueue_each.queues),
+                   unnest(enqueue_each.types), unnest(enqueue_each.priorities), unnest(enqueue_each.org_ids),
+                   unnest(enqueue_each.delays), unnest(enqueue_each.run_ats), unnest(enqueue_each.start_bys),
+                   unnest(enqueue_each.max_attempts), unnest(enqueue_each.backoffs))
+                 with ordinality j (id, payload, queue, type, priority, org_id, delay, run_at, start_by, max_attempts,
+                                    backoff, no)) j
+    left join lateral (select q.max_attempts, q.backoff from onward.queue q
+                        where q.name = j.queue collate "C" offset 0) q on true
+   order by j.no;
+  insert into onward.lane (queue, priority)
+  select w.queue, w.priority
+    from (select distinct * from unnest(enqueue_each.queues, enqueue_each.priorities)) w (queue, priority)
+   where (select true from onward.lane l
+           where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
   if notice is not null then perform pg_notify(channel, notice); end if;
 end $$;
 
@@ -152,11 +170,12 @@ begin
   end loop;
 
   insert into onward.lane (queue, priority)
-  select distinct w.queue, w.priority
-    from unnest(enqueue_keyed.queues, enqueue_keyed.priorities, arrivals) w (queue, priority, arrival)
-   where w.arrival = 'inserted'
-     and not exists (select from onward.lane l
-                      where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null);
+  select w.queue, w.priority
+    from (select distinct u.queue, u.priority
+            from unnest(enqueue_keyed.queues, enqueue_keyed.priorities, arrivals) u (queue, priority, arrival)
+           where u.arrival = 'inserted') w
+   where (select true from onward.lane l
+           where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
   if notice is not null then perform pg_notify(channel, notice); end if;
   return query select * from unnest(arrivals, enqueue_keyed.queues, enqueue_keyed.ids);
 end $$;

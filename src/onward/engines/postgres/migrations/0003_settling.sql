@@ -1,4 +1,7 @@
 -- Saying how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost.
+--
+-- Jobs are matched by `seq between s.seq and s.seq`. With an equality the planner may choose, while the table is small, to read
+-- all of it in the order of its key beside the list; the plan is kept, and the table grows.
 
 -- Add a failed attempt to a job's errors; the newest 20 are kept.
 create function onward.with_error(errors jsonb, failure text, moment timestamptz, attempt integer, worker_id text) returns jsonb
@@ -11,13 +14,14 @@ create function onward.with_error(errors jsonb, failure text, moment timestamptz
 
 -- Record how runs ended; answer the claims that were lost.
 --
--- ended_*   jobs that end, and how: state completed, failed, dead_letter or cancelled; result as JSON; the reason shown as
---           last_error; the failure as JSON, for the list of errors.
+-- done_*    jobs that are completed; their results as JSON. An array that is too short stands for nulls.
+-- ended_*   jobs that end otherwise, and how: state failed, dead_letter or cancelled; the reason shown as last_error; the
+--           failure as JSON, for the list of errors.
 -- back_*    jobs that go on: retry, snooze or release; after how long, and why.
 create function onward.settle(
   now bigint, channel text,
-  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_results text[], ended_reasons text[],
-  ended_failures text[],
+  done_seqs bigint[], done_claims bigint[], done_results text[],
+  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_reasons text[], ended_failures text[],
   back_seqs bigint[], back_claims bigint[], back_moves text[], back_delays bigint[], back_reasons text[],
   back_failures text[]
 ) returns table (seq bigint, claim_no bigint)
@@ -31,27 +35,50 @@ declare
   freed  boolean;
   given  record;
 begin
-  if cardinality(ended_seqs) > 0 then
+  if cardinality(done_seqs) > 0 then
     with ended as (
       delete from onward.job j
-       using unnest(ended_seqs, ended_claims, ended_states, ended_results, ended_reasons, ended_failures)
-             s (seq, claim_no, state, result, reason, failure)
-       where j.seq = s.seq and j.claim_no = s.claim_no
-         and (j.state = 'running' or j.state = 'claimed' and s.state in ('failed', 'cancelled'))
-      returning j.*, s.state as end_state, s.result, s.reason, s.failure),
+       using unnest(done_seqs, done_claims, done_results) s (seq, claim_no, result)
+       where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'running'
+      returning j.*, s.result),
     kept as (
       insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                   started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                                   payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
                                   last_error, errors, progress_message, result)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
-             claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, end_state, type,
-             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-             coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message,
-             result::json
+             claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'completed', type,
+             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error, errors,
+             progress_message, result::json
         from ended)
     select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed into done from ended;
     freed := done.freed;
+    if cardinality(done.seqs) is distinct from cardinality(done_seqs) then
+      return query
+      select * from unnest(done_seqs, done_claims) except select * from unnest(done.seqs, done.claims);
+    end if;
+  end if;
+
+  if cardinality(ended_seqs) > 0 then
+    with ended as (
+      delete from onward.job j
+       using unnest(ended_seqs, ended_claims, ended_states, ended_reasons, ended_failures)
+             s (seq, claim_no, state, reason, failure)
+       where j.seq between s.seq and s.seq and j.claim_no = s.claim_no
+         and (j.state = 'running' or j.state = 'claimed' and s.state in ('failed', 'cancelled'))
+      returning j.*, s.state as end_state, s.reason, s.failure),
+    kept as (
+      insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                                  started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                                  payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+                                  last_error, errors, progress_message)
+      select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
+             claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, end_state, type,
+             payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
+             coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message
+        from ended)
+    select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed into done from ended;
+    freed := coalesce(freed, false) or coalesce(done.freed, false);
     if cardinality(done.seqs) is distinct from cardinality(ended_seqs) then
       return query
       select * from unnest(ended_seqs, ended_claims) except select * from unnest(done.seqs, done.claims);
@@ -73,7 +100,7 @@ begin
              updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
         from unnest(back_seqs, back_claims, back_moves, back_delays, back_reasons, back_failures)
              s (seq, claim_no, move, delay, reason, failure)
-       where j.seq = s.seq and j.claim_no = s.claim_no
+       where j.seq between s.seq and s.seq and j.claim_no = s.claim_no
          and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
       returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at)
     select array_agg(seq) as seqs, array_agg(claim_no) as claims, array_agg(queue) as all_queues,
@@ -113,13 +140,13 @@ begin
        set state = 'running', attempts = j.attempts + 1, started_at = moment,
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
       from unnest(start.seqs, start.claims) s (seq, claim_no)
-     where j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and (j.start_by is null or j.start_by > moment)
+     where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and (j.start_by is null or j.start_by > moment)
     returning j.seq, j.claim_no)
   select array_agg(seq) as seqs, array_agg(claim_no) as claims into started from started;
   if cardinality(started.seqs) is distinct from cardinality(start.seqs) then
     select array_agg(j.seq) into late
       from unnest(start.seqs, start.claims) s (seq, claim_no)
-      join onward.job j on j.seq = s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and j.start_by <= moment;
+      join onward.job j on j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and j.start_by <= moment;
     if late is not null then perform onward.expire(moment, late); end if;
     return query
     select * from unnest(start.seqs, start.claims) except select * from unnest(started.seqs, started.claims);
@@ -175,7 +202,7 @@ begin
     update onward.job j set lease_until = moment + j.lease
      where j.ctid = any (array(
              select h.ctid from unnest(seqs, claims) s (seq, claim_no)
-               join onward.job h on h.seq = s.seq and h.claim_no = s.claim_no and h.lease_until is not null
+               join onward.job h on h.seq between s.seq and s.seq and h.claim_no = s.claim_no and h.lease_until is not null
                 for update of h skip locked));
     return query
       select s.seq, s.claim_no,
@@ -183,6 +210,6 @@ begin
                       where h.seq = s.seq and h.claim_no = s.claim_no and h.state = 'cancelled')
         from unnest(seqs, claims) s (seq, claim_no)
        where not exists (select from onward.job j
-                          where j.seq = s.seq and j.claim_no = s.claim_no and j.lease_until is not null);
+                          where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null);
   end if;
 end $$;

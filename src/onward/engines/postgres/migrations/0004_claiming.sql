@@ -10,12 +10,19 @@ create type onward.open_lane as (
   queue text, priority integer, floor timestamptz, weight bigint, is_limited boolean, lease interval
 );
 
--- What a claim answers: claims (visit is set), claims that were lost (only seq and claim_no are), and last one row of facts.
+-- What a claim answers. `jobs` is JSON, an array for each visit to a lane: its queue, priority, whether these have started,
+-- within how many seconds they must, then the jobs: seq, claim_no, id, type, payload, attempts, max_attempts, crashes, org_id,
+-- backoff, seconds waited. One text for all: rows of many columns cost both ends more than the claim itself.
 create type onward.answer as (
-  visit integer, seq bigint, claim_no bigint, queue text, id text, type text, payload text, attempts integer, started boolean,
-  max_attempts bigint, crashes integer, suspect boolean, org_id text, priority integer, backoff text, waited float8,
-  start_within float8, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
+  jobs text, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
 );
+
+-- Write one visit to a lane as JSON.
+create function onward.visit(
+  queue text, priority integer, started boolean, start_within interval, suspect boolean, jobs json
+) returns text
+  language sql stable parallel safe
+  return json_build_array(queue, priority, started, date_part('epoch', start_within), suspect, jobs)::text;
 
 -- List lanes from which a job can be taken now, by the name of their queue, the higher priority first.
 -- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  only what is less urgent.
@@ -36,16 +43,18 @@ begin
              where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
                and l.queue < least(ends[i] collate "C", to_queue collate "C")
              group by l.queue, l.priority) l
-      left join onward.queue q on q.name = l.queue
+      left join lateral (select q.* from onward.queue q where q.name = l.queue offset 0) q on true
      where q.paused is not true
        and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
        and (l.priority >= past_priority) is not true
-       and exists (select from onward.job j
-                    where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
-                      and j.ready_at is not null and not j.suspect
-                      and j.state = 'pending' and (j.start_by is null or j.start_by > moment))
+       -- Not `exists`: of that the planner may make a join, which reads all the jobs there are. Ordered, it is one probe.
+       and (select true from onward.job j
+             where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+               and j.ready_at is not null and not j.suspect
+               and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+             order by j.ready_at, j.seq limit 1)
      order by l.queue, l.priority desc
      limit most - listed;
     get diagnostics added = row_count;
@@ -131,12 +140,13 @@ begin
   end if;
 end $$;
 
--- Take what there is room for: `slots` jobs that start at once, `ahead` more that do not.
+-- Take what there is room for: `slots` jobs that start at once, `soon` more that do too but from no limited queue, and `ahead`
+-- more that do not.
 -- next_name, turn_left  where the tour goes on, as the last answer said.
 create function onward.claim(
-  now bigint, worker_id text, firsts text[], ends text[], slots integer, ahead integer, lease bigint,
+  now bigint, worker_id text, firsts text[], ends text[], slots integer, soon integer, ahead integer, lease bigint,
   next_name text, turn_left bigint
-) returns setof onward.answer
+) returns onward.answer
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
   set enable_mergejoin = off set enable_material = off set enable_hashagg = off set jit = off
@@ -166,16 +176,22 @@ declare
   got_before  bigint;
   taken       bigint;
   starts      boolean;
+  until       timestamptz;
+  taken_seqs  bigint[];
+  taken_jobs  json;
+  visits      text[] := '{}';
+  gripped     bigint[] := '{}';
+  first_end   timestamptz;
 begin
   -- Settings change only while nobody claims: see configure().
   perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
 
-  while slots + ahead > 0 loop
+  while slots + soon + ahead > 0 loop
     -- Which queue is next?
     if not is_filling then
       if last_lane >= cardinality(lanes) then
-        while part <= 2 and cardinality(lanes) - last_lane < slots + ahead loop
-          wanted := slots + ahead - (cardinality(lanes) - last_lane);
+        while part <= 2 and cardinality(lanes) - last_lane < slots + soon + ahead loop
+          wanted := slots + soon + ahead - (cardinality(lanes) - last_lane);
           more_lanes := array(select l from onward.look(moment, firsts, ends, at_queue,
                                                         case when part = 2 then begins_at end, null,
                                                         slots > 0, wanted::integer) l);
@@ -200,7 +216,7 @@ begin
         if turns is null then
           -- All lanes that can give are known if there are fewer than there is room for: each has several turns then.
           if part > 2 then
-            select greatest(1, (slots + ahead) / nullif(sum(w.weight), 0)) into turns
+            select greatest(1, (slots + soon + ahead) / nullif(sum(w.weight), 0)) into turns
               from (select distinct on (l.queue) l.weight from unnest(lanes) l) w;
           end if;
           turns := coalesce(turns, 1);
@@ -225,7 +241,7 @@ begin
     else
       exit when cardinality(willing) = 0;
       first_lane := willing[1]; last_lane := willing[2]; willing := willing[3:];
-      turn := slots + ahead;
+      turn := slots + soon + ahead;
     end if;
 
     -- Take its turn.
@@ -234,7 +250,7 @@ begin
     got := 0;
     told := null;
     -- A limited queue is never claimed ahead of a free slot.
-    wanted := least(turn, case when lane.is_limited then slots else slots + ahead end);
+    wanted := least(turn, case when lane.is_limited then slots else slots + soon + ahead end);
     quota := wanted;
     if lane.is_limited and wanted > 0 then
       select * into told from onward.queue q where q.name = lane.queue collate "C" for update skip locked;
@@ -244,16 +260,17 @@ begin
       lane := lanes[i];
       got_before := got;
       foreach starts in array array[true, false] loop
-        taken := least(quota - got, case when starts then slots when lane.is_limited then 0 else ahead end);
+        taken := least(quota - got, case when lane.is_limited then case when starts then slots else 0 end
+                                         when starts then slots + soon else ahead end);
         continue when taken <= 0;
-        return query
+        until := moment + coalesce(lane.lease, own_lease);
         with taken as (
           update onward.job j
              set state = case when starts then 'running' else 'claimed' end, claim_no = j.claim_no + 1,
                  attempts = j.attempts + case when starts then 1 else 0 end, alone = false,
-                 worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease),
-                 lease_until = moment + coalesce(lane.lease, own_lease), claimed_at = moment,
-                 started_at = case when starts then moment end, counted = told.concurrency is not null,
+                 worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease), lease_until = until,
+                 claimed_at = moment, started_at = case when starts then moment end,
+                 counted = told.concurrency is not null,
                  updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
            where j.ctid = any (array(
                    select c.ctid from onward.job c
@@ -261,20 +278,25 @@ begin
                       and c.ready_at is not null and not c.suspect
                       and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
                     order by c.ready_at, c.seq limit taken for update skip locked))
-          returning j.seq, j.claim_no, j.queue, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id,
-                    j.backoff, j.ready_at, j.lease_until, j.counted),
-        gripped as (
-          insert into onward.grip (until, seqs) select min(t.lease_until), array_agg(t.seq) from taken t having count(*) > 0),
-        placed as (
-          insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
-        select visit, t.seq, t.claim_no, t.queue, t.id::text, t.type, t.payload::text, t.attempts, starts, t.max_attempts,
-               t.crashes, false, t.org_id, lane.priority, t.backoff::text,
-               extract(epoch from moment - t.ready_at)::float8, extract(epoch from told.credit)::float8,
-               null::boolean, null::float8, null::text, null::bigint
-          from taken t;
-        get diagnostics taken = row_count;
+          returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
+                    j.ready_at)
+        select count(*), array_agg(t.seq),
+               json_agg(json_build_array(t.seq, t.claim_no, t.id, t.type, t.payload, t.attempts, t.max_attempts, t.crashes,
+                                         t.org_id, t.backoff, date_part('epoch', moment - t.ready_at)))
+          into taken, taken_seqs, taken_jobs from taken t;
+        if taken > 0 then
+          gripped := gripped || taken_seqs; first_end := least(first_end, until);
+          if told.concurrency is not null then
+            insert into onward.place (seq, queue) select t, lane.queue from unnest(taken_seqs) t;
+          end if;
+          visits := visits || onward.visit(lane.queue, lane.priority, starts, told.credit, false, taken_jobs);
+        end if;
         got := got + taken;
-        if starts then slots := slots - taken; else ahead := ahead - taken; end if;
+        if starts then
+          soon := soon - greatest(taken - slots, 0)::integer; slots := slots - least(taken, slots)::integer;
+        else
+          ahead := ahead - taken::integer;
+        end if;
       end loop;
       if random() * 50 < got - got_before then  -- about once for fifty jobs
         perform onward.raise_floor(moment, lane);
@@ -287,24 +309,28 @@ begin
 
     -- Where the tour goes on.
     next_name := lane.queue || '!'; turn_left := 0;
-    if slots + ahead = 0 and got = wanted and got < turn and not is_filling then
+    if slots + soon + ahead = 0 and got = wanted and got < turn and not is_filling then
       next_name := lane.queue; turn_left := turn - got;
     elsif got = wanted and got > 0 and not is_filling then
       willing := willing || first_lane || last_lane;
     end if;
   end loop;
 
-  return next (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+  if cardinality(gripped) > 0 then
+    insert into onward.grip (until, seqs) values (first_end, gripped);
+  end if;
+  return (
+    case when cardinality(visits) > 0 then '[' || array_to_string(visits, ',') || ']' end,
     exists (select from unnest(firsts, ends) r (first, upto)
               join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
              where j.ready_at is not null and j.suspect and j.state = 'pending'),
-    case when slots + ahead > 0 then onward.next_slot_in(moment, firsts, ends) end,
+    case when slots + soon + ahead > 0 then onward.next_slot_in(moment, firsts, ends) end,
     next_name, turn_left)::onward.answer;
 end $$;
 
 -- Take the suspect that has waited longest and that its queue lets go now; it is to run alone.
 create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
-  returns setof onward.answer
+  returns onward.answer
   language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
@@ -313,6 +339,7 @@ declare
   moment timestamptz := coalesce(onward.moment(claim_suspect.now), clock_timestamp());
   waits  boolean := false;
   found_one boolean := false;
+  taken_job text;
   one    record;
   told   onward.queue;
 begin
@@ -338,7 +365,6 @@ begin
         continue;
       end if;
     end if;
-    return query
     with taken as (
       update onward.job j
          set state = 'running', claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = true,
@@ -354,15 +380,46 @@ begin
       insert into onward.grip (until, seqs) select t.lease_until, array[t.seq] from taken t),
     placed as (
       insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
-    select 1, t.seq, t.claim_no, t.queue, t.id::text, t.type, t.payload::text, t.attempts, true, t.max_attempts, t.crashes,
-           t.suspect, t.org_id, t.priority, t.backoff::text, extract(epoch from moment - t.ready_at)::float8,
-           extract(epoch from told.credit)::float8, null::boolean, null::float8, null::text, null::bigint
-      from taken t;
-    found_one := found;
+    select onward.visit(t.queue, t.priority, true, told.credit, true, json_build_array(json_build_array(
+             t.seq, t.claim_no, t.id, t.type, t.payload, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
+             date_part('epoch', moment - t.ready_at))))
+      into taken_job from taken t;
+    found_one := taken_job is not null;
     if found_one and told.spacing is not null then
       perform onward.advance(moment, told, 1);
     end if;
   end loop;
-  return next (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
-    waits, case when not found_one then onward.next_slot_in(moment, firsts, ends) end, null, null)::onward.answer;
+  return ('[' || taken_job || ']', waits, case when not found_one then onward.next_slot_in(moment, firsts, ends) end, null,
+          null)::onward.answer;
+end $$;
+
+-- One round trip: outcomes in, then starts, then new claims out, in that order. What is settled comes before what is picked:
+-- picking leaves locks on rows that it passes over, and two who picked first and settled then would wait for each other.
+-- Answers the claims that were lost, as JSON, and what was claimed; without a worker_id nothing is.
+create function onward.exchange(
+  now bigint, channel text,
+  done_seqs bigint[], done_claims bigint[], done_results text[],
+  ended_seqs bigint[], ended_claims bigint[], ended_states text[], ended_reasons text[], ended_failures text[],
+  back_seqs bigint[], back_claims bigint[], back_moves text[], back_delays bigint[], back_reasons text[],
+  back_failures text[],
+  start_seqs bigint[], start_claims bigint[],
+  worker_id text, firsts text[], ends text[], slots integer, soon integer, ahead integer, lease bigint,
+  next_name text, turn_left bigint,
+  out lost json, out claimed onward.answer
+)
+  language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  if cardinality(done_seqs) + cardinality(ended_seqs) + cardinality(back_seqs) + cardinality(start_seqs) > 0 then
+    select json_agg(json_build_array(l.seq, l.claim_no)) into lost from (
+      select * from onward.settle(now, channel, done_seqs, done_claims, done_results, ended_seqs, ended_claims, ended_states,
+                                  ended_reasons, ended_failures, back_seqs, back_claims, back_moves, back_delays, back_reasons,
+                                  back_failures)
+      union all
+      select * from onward.start(now, start_seqs, start_claims)) l;
+  end if;
+  if worker_id is not null then
+    claimed := onward.claim(now, worker_id, firsts, ends, slots, soon, ahead, lease, next_name, turn_left);
+  end if;
 end $$;

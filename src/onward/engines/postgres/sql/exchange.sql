@@ -1,17 +1,11 @@
--- One round trip: outcomes in, then starts, then new claims out, in the order in which they stand here. What is settled comes
--- before what is picked: picking leaves locks on rows that it passes over, and two who picked first and settled then would
--- wait for each other. See the type onward.answer for what comes back.
-select null::integer, seq, claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean, null::bigint,
-       null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8, null::boolean, null::float8,
-       null::text, null::bigint
-  from onward.settle(
-    $1::bigint, $2::text, $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[],
-    $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[])
-union all
-select null::integer, seq, claim_no, null::text, null::text, null::text, null::text, null::integer, null::boolean, null::bigint,
-       null::integer, null::boolean, null::text, null::integer, null::text, null::float8, null::float8, null::boolean, null::float8,
-       null::text, null::bigint
-  from onward.start($1::bigint, $15::bigint[], $16::bigint[])
-union all
-select * from onward.claim(
-  $1::bigint, $17::text, $18::text[], $19::text[], $20::integer, $21::integer, $22::bigint, $23::text, $24::bigint)
+-- One round trip: outcomes in, then starts, then new claims out. Answers one row: the claims that were lost, as JSON, and then
+-- what was claimed: see the type onward.answer.
+select lost::text, (claimed).jobs, (claimed).suspects_wait, (claimed).again_in, (claimed).next_name, (claimed).turn_left
+  from onward.exchange(
+  $1::bigint, $2::text,
+  $3::text::bigint[], $4::text::bigint[], $5::text::text[],
+  $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::text[],
+  $11::text::bigint[], $12::text::bigint[], $13::text::text[], $14::text::bigint[], $15::text::text[], $16::text::text[],
+  $17::text::bigint[], $18::text::bigint[],
+  $19::text, $20::text::text[], $21::text::text[], $22::integer, $23::integer, $24::integer, $25::bigint, $26::text,
+  $27::bigint)

@@ -1,4 +1,6 @@
 -- Record how runs ended; answers the claims that were lost.
 select seq, claim_no from onward.settle(
-  $1::bigint, $2::text, $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[],
-  $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[])
+  $1::bigint, $2::text,
+  $3::text::bigint[], $4::text::bigint[], $5::text::text[],
+  $6::text::bigint[], $7::text::bigint[], $8::text::text[], $9::text::text[], $10::text::text[],
+  $11::text::bigint[], $12::text::bigint[], $13::text::text[], $14::text::bigint[], $15::text::text[], $16::text::text[])

@@ -1,2 +1,2 @@
 -- Record that handlers start; answers the claims that were lost.
-select seq, claim_no from onward.start($1::bigint, $2::bigint[], $3::bigint[])
+select seq, claim_no from onward.start($1::bigint, $2::text::bigint[], $3::text::bigint[])
