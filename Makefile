@@ -8,7 +8,7 @@ SERVERS := .venv/.servers
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help test check mutants demo bench bench-peers chaos clean
+.PHONY: help test check mutants demo bench bench-peers bench-long chaos clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -32,8 +32,12 @@ demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench
 
-bench-peers: $(READY) ## Measure against huey, in a virtualenv of its own
+bench-peers: $(READY) ## Measure against huey, pgqueuer and Graphile Worker, in places of their own
 	$(BIN)/python -m bench.peers
+	$(BIN)/python -m bench.postgres_peers
+
+bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open transaction; half an hour
+	$(BIN)/python -m bench.long
 
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
 	$(BIN)/python -m pytest tests/chaos -m slow --timeout 1800 --capture no

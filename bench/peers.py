@@ -14,30 +14,19 @@ import os
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
+from bench.virtualenvs import virtualenv
 from onward.bench import product, stopwatch
 from onward.bench.account import is_accounted_for
 from onward.bench.apart import apart
-from onward.bench.ground import Ground
+from onward.bench.ground import ground_of
 from onward.bench.handlers import Handler
 from onward.bench.pace import Pace, take_turns
 from onward.bench.report import Report
 
 HUEY = "huey==3.5.4"
 SIDE = Path(__file__).with_name("huey_side.py")
-
-
-def virtualenv(folder: Path) -> Path:
-    """Give the Python of huey's virtualenv."""
-    home = folder / "huey"
-    python = home / "bin" / "python"
-    if not (home / ".ready").exists():
-        venv.create(home, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", HUEY], check=True)
-        (home / ".ready").touch()
-    return python
 
 
 def huey(python: Path, folder: Path, jobs: int) -> Pace:
@@ -65,9 +54,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(default), help="where it takes place")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    python = virtualenv(given.folder)
+    python = virtualenv(given.folder, "huey", HUEY)
     verified = True
-    with Ground(f"sqlite:///{given.folder.absolute()}/jobs.db") as ground:
+    with ground_of(f"sqlite:///{given.folder.absolute()}/jobs.db") as ground:
 
         def onward() -> Pace:
             nonlocal verified

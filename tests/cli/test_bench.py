@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from onward.bench import product
@@ -16,6 +17,7 @@ from onward.bench.account import is_accounted_for
 from onward.bench.handlers import Handler
 from onward.bench.pace import Pace, take_turns
 from tests.cli.conftest import Cli, Said
+from tests.servers.postgres import postgres_url
 
 KEYS = ["engine", "scenario", "jobs", "onward", "raw", "ratio", "unit", "verified"]
 
@@ -30,10 +32,18 @@ RATES = [
 ]
 
 
-def last_line(said: Said) -> dict[str, Any]:
+POSTGRES = [
+    (("drain", "--jobs", "60"), {"handler"}),
+    (("drain", "--jobs", "60", "--processes", "2"), {"processes", "one", "of_one"}),
+    (("enqueue", "--jobs", "20", "--producers", "2"), {"producers"}),
+    (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "unnest", "copy"}),
+]
+
+
+def last_line(said: Said, engine: str = "SQLite") -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said.ok().out.splitlines()[-1])
     assert list(found)[: len(KEYS)] == KEYS
-    assert found["engine"] == "SQLite"
+    assert found["engine"] == engine
     assert found["verified"] is True
     return found
 
@@ -48,6 +58,26 @@ def test_a_rate_stands_beside_that_of_the_bare_store(cli: Cli, words, more):
     assert found["unit"] == "jobs/s"
     assert found["ratio"] == pytest.approx(found["onward"] / found["raw"], rel=0.01)
     assert more <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "more"), POSTGRES, ids=lambda value: "-".join(value) if isinstance(value, tuple) else ""
+)
+def test_postgresql_has_a_yardstick_too(cli: Cli, words, more):
+    found = last_line(cli("bench", *words, "--rounds", "1", "--json", "--url", postgres_url()), "PostgreSQL")
+    assert found["jobs"] == int(words[2])
+    assert found["ratio"] == pytest.approx(found["onward"] / found["raw"], rel=0.01)
+    assert more <= found.keys()
+
+
+def test_on_postgresql_databases_of_ours_are_gone_in_the_end(cli: Cli):
+    def ours() -> list[tuple[Any, ...]]:
+        with psycopg.connect(postgres_url()) as connection:
+            found = connection.execute("select datname from pg_database where datname like 'onward\\_bench\\_%'")
+            return found.fetchall()
+
+    cli("bench", "idle", "--jobs", "5", "--seconds", "0.5", "--rounds", "1", "--url", postgres_url()).ok()
+    assert ours() == []
 
 
 def test_pickup_is_told_by_its_percentiles(cli: Cli):

@@ -1,60 +1,83 @@
-"""Where the rounds take place: stores like the one that the URL names, empty, on the same disk.
+"""Where the rounds take place: stores like the one that the URL names, empty, on the same disk or server.
 
 The store at the URL itself is not touched: it may have somebody's jobs in it.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from itertools import count
-from pathlib import Path
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
-from urllib.parse import quote
+from typing import Protocol, Self
 
 from onward.app import App
+from onward.bench.pace import Pace, Side
 from onward.errors import InvalidJob
 
 
-class Ground:
-    """Empty SQLite databases in a folder beside the one that the URL names; they go when the block ends."""
+class Bare(Protocol):
+    """The store without a queue around it. Each measurement takes place apart, on an empty store."""
 
-    def __init__(self, url: str) -> None:
-        app = App(url)  # connects to nothing; refuses what is no URL of ours
-        self.engine = app.capabilities.engine
-        if self.engine != "SQLite":
-            raise InvalidJob("url", url, f"there is no bare baseline for {self.engine} yet: give sqlite:///file.db")
-        self._query = url.partition("?")[2]
-        self._beside = None if url.partition("?")[0] == "sqlite://" else Path(app.engine.describe()["path"]).parent
-        self._folder = Path()
-        self._numbers = count(1)
+    @property
+    def name(self) -> str:
+        """What it is called where figures are told."""
+        ...
+
+    def drain(self, jobs: int, batch: int | None) -> Pace:
+        """Run jobs that are there already, so many at a time; None: as many as are best."""
+        ...
+
+    def insert(self, jobs: int, producers: int) -> Pace:
+        """Insert rows one by one, each durable before the next, in so many processes at once."""
+        ...
+
+    def insert_at_intervals(self, jobs: int, gap: float) -> list[float]:
+        """Insert a row now and then; answer how many seconds each took to be durable."""
+        ...
+
+    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+        """Give the ways to insert rows in batches, by name."""
+        ...
+
+
+class Ground(Protocol):
+    """Empty stores, for as long as a block lasts."""
+
+    engine: str
+
+    @property
+    def bare(self) -> Bare:
+        """The other side."""
+        ...
 
     def __enter__(self) -> Self:
-        """Make the folder."""
-        if self._beside is not None and not self._beside.is_dir():
-            raise InvalidJob("url", str(self._beside), "is no folder: make it first, the benchmark takes place in it")
-        self._folder = Path(tempfile.mkdtemp(prefix="onward-bench-", dir=self._beside))
-        return self
+        """Make room."""
+        ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Clear up."""
+        ...
 
     def fresh(self) -> str:
         """Give the URL of an empty store."""
-        path = quote(str(self._folder / f"{next(self._numbers)}.db"))
-        return f"sqlite:///{path}" + (f"?{self._query}" if self._query else "")
-
-    def fresh_bare(self) -> tuple[Path, str]:
-        """Give the path of a database for the bare side, which is not there yet, and how durable it is to be."""
-        durable = "normal" if "synchronous=normal" in self._query else "full"
-        return self._folder / f"{next(self._numbers)}.db", durable
+        ...
 
     def remove(self, url: str) -> None:
         """Remove a store that has served, so that a long run does not fill the disk."""
-        name = url.partition("?")[0].rpartition("/")[2]
-        for file in self._folder.glob(f"{name}*"):
-            file.unlink(missing_ok=True)
+        ...
+
+
+def ground_of(url: str) -> Ground:
+    """Find the ground for a URL; ``postgresql://`` alone is a server of our own, started for the purpose."""
+    from onward.bench.ground_postgres import PostgresGround  # noqa: PLC0415 - drivers are loaded for who needs them
+    from onward.bench.ground_sqlite import SQLiteGround  # noqa: PLC0415
+
+    if url.partition("?")[0] in {"postgresql://", "postgres://"}:
+        return PostgresGround(None)
+    engine = App(url).capabilities.engine  # connects to nothing; refuses what is no URL of ours
+    if engine == "SQLite":
+        return SQLiteGround(url)
+    if engine == "PostgreSQL":
+        return PostgresGround(url)
+    raise InvalidJob("url", url, f"there is no bare baseline for {engine}: give sqlite:///file.db or postgresql://…")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from onward.bench import product
 from onward.bench.account import all_finished, is_accounted_for
 from onward.bench.apart import apart
+from onward.bench.counting import count_statements
 from onward.bench.ground import Ground
 from onward.bench.handlers import Handler, make_app
 from onward.bench.pace import Tell
@@ -61,7 +61,7 @@ def idle(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int
 
 
 def _wait_for_work(url: str, jobs: int, concurrency: int, seconds: float) -> _Idled:
-    statements = _count_statements()
+    statements = count_statements(url)
 
     async def live() -> _Idled:
         watch = Stopwatch(jobs)
@@ -74,20 +74,3 @@ def _wait_for_work(url: str, jobs: int, concurrency: int, seconds: float) -> _Id
         return _Idled(asked / took, used / took * 100, watch.started)
 
     return asyncio.run(live())
-
-
-def _count_statements() -> list[int]:
-    """Have every statement counted that a connection opened from now on runs, whoever in this process opens it."""
-    statements = [0]
-    connect = sqlite3.connect
-
-    def count(_: str) -> None:
-        statements[0] += 1
-
-    def connect_counted(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*args, **kwargs)
-        connection.set_trace_callback(count)
-        return connection
-
-    sqlite3.connect = connect_counted  # type: ignore[assignment]
-    return statements

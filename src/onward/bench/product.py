@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from onward.bench.handlers import Handler, make_app, make_producer, task_of
+from onward.bench.apart import everybody_is_ready
+from onward.bench.handlers import QUEUE, Handler, make_app, make_producer, task_of
 from onward.bench.pace import Pace
 from onward.bench.stopwatch import Stopwatch
 from onward.clock import SystemClock, moment_of
@@ -33,11 +34,13 @@ class Drained:
     """Bytes that the worker's process held at the end."""
 
 
-def fill(url: str, handler: Handler, jobs: int, *, first: int = 0, future: bool = False) -> None:
-    """Enqueue jobs; those of the future are urgent, and not due for a year."""
+def fill(url: str, handler: Handler, jobs: int, *, first: int = 0, future: bool = False, paused: bool = False) -> None:
+    """Enqueue jobs; those of the future are urgent, and not due for a year. ``paused``: for :func:`resume`."""
 
     async def live() -> None:
         async with make_producer(url) as app:
+            if paused:
+                await app.queues.pause(QUEUE)
             task = task_of(app, handler)
             if future:
                 task = task.using(run_at=moment_of(SystemClock().micros()) + _FAR, priority=10)
@@ -47,14 +50,25 @@ def fill(url: str, handler: Handler, jobs: int, *, first: int = 0, future: bool 
     asyncio.run(live())
 
 
-def enqueue(url: str, jobs: int) -> Pace:
+def resume(url: str) -> None:
+    """Let workers begin, all at once, that were there before."""
+
+    async def live() -> None:
+        async with make_producer(url) as app:
+            await app.queues.resume(QUEUE)
+
+    asyncio.run(live())
+
+
+def enqueue(url: str, jobs: int, first: int = 0) -> Pace:
     """Enqueue jobs one by one, each durable before the next."""
 
     async def live() -> Pace:
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
+            everybody_is_ready()
             began, cpu = time.monotonic(), time.process_time()
-            for number in range(jobs):
+            for number in range(first, first + jobs):
                 await task.enqueue(n=number)
             return Pace(jobs, time.monotonic() - began, time.process_time() - cpu)
 

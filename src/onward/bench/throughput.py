@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from onward.bench import bare_sqlite, product
+from onward.bench import product
 from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
+from onward.bench.apart import apart, together
+from onward.bench.crew import Crew
 from onward.bench.ground import Ground
 from onward.bench.handlers import NAP, Handler
 from onward.bench.pace import Pace, Paces, Side, Tell, take_turns
@@ -19,47 +20,71 @@ class _Account:
         self._ground = ground
         self._jobs = jobs
 
-    def close(self, url: str, drained: product.Drained | None = None) -> None:
+    def close(self, url: str, ran: list[int] | None = None) -> None:
         """Look whether each job of a store was completed once; run them first if that has not been done."""
-        if drained is None:
-            drained = apart(product.drain, url, self._jobs, 100)
-        self.holds &= len(drained.ran) == self._jobs and is_accounted_for(url, drained.ran)
+        if ran is None:
+            ran = apart(product.drain, url, self._jobs, 100).ran
+        self.holds &= len(ran) == self._jobs and is_accounted_for(url, ran)
         self._ground.remove(url)
 
 
 def drain(
-    ground: Ground, *, jobs: int, rounds: int, tell: Tell, handler: Handler, concurrency: int, batch: int
+    ground: Ground,
+    *,
+    jobs: int,
+    rounds: int,
+    tell: Tell,
+    handler: Handler,
+    concurrency: int,
+    batch: int | None = None,
+    processes: int = 1,
 ) -> Report:
     """Run jobs that are there already: the worker's own start is not counted, storing every outcome is."""
     account = _Account(ground, jobs)
 
-    def onward(handler: Handler) -> Side:
+    def by_one(handler: Handler) -> Side:
         def measure() -> Pace:
             url = ground.fresh()
             apart(product.fill, url, handler, jobs)
             drained = apart(product.drain, url, jobs, concurrency)
-            account.close(url, drained)
+            account.close(url, drained.ran)
             return drained.pace
 
         return measure
 
-    sides: dict[str, Side] = {"onward": onward(handler)}
+    def by_several(workers: int) -> Side:
+        def measure() -> Pace:
+            url = ground.fresh()
+            apart(product.fill, url, handler, jobs, paused=True)
+            with Crew(url, workers=workers, concurrency=concurrency) as crew:
+                apart(product.resume, url)
+                crew.wait_for(jobs)
+            account.close(url, crew.ran)
+            return crew.pace
+
+        return measure
+
+    sides: dict[str, Side] = {"onward": by_one(handler) if processes == 1 else by_several(processes)}
     if handler is Handler.SLEEP10:
         against = "as many sleeps at once by asyncio alone"
         sides["raw"] = lambda: apart(product.sleep_without_a_queue, jobs, concurrency, NAP)
     else:
-        against = f"SQLite alone, {batch} at a time, finished rows kept"
-        sides["raw"] = lambda: apart(bare_sqlite.drain, *ground.fresh_bare(), jobs, batch)
+        against = f"{ground.bare.name}, finished rows kept" + (f", {batch} at a time" if batch else "")
+        sides["raw"] = lambda: ground.bare.drain(jobs, batch)
     if handler is Handler.DEF:
-        sides["async"] = onward(Handler.ASYNC)
+        sides["async"] = by_one(Handler.ASYNC)
+    if processes > 1:
+        sides["one"] = by_several(1)
     paces = take_turns(rounds, sides, tell)
 
     more: dict[str, float | str] = {"handler": handler.value, **_cpu(paces)}
     if handler is Handler.DEF:
         more |= {"async": paces.rate("async"), "of_async": paces.rate("onward") / paces.rate("async")}
+    if processes > 1:
+        more |= {"processes": processes, "one": paces.rate("one"), "of_one": paces.rate("onward") / paces.rate("one")}
     if handler is Handler.SLEEP10:
         # From the first start to the last, the last row of hands has yet to sleep.
-        ideal = (jobs - 1) / (max(-(-jobs // concurrency) - 1, 1) * NAP)
+        ideal = (jobs - 1) / (max(-(-jobs // (concurrency * processes)) - 1, 1) * NAP)
         more |= {"ideal": ideal, "of_ideal": paces.rate("onward") / ideal}
     return Report(
         engine=ground.engine,
@@ -75,30 +100,33 @@ def drain(
     )
 
 
-def enqueue(ground: Ground, *, jobs: int, rounds: int, tell: Tell, callers: int) -> Report:
+def enqueue(ground: Ground, *, jobs: int, rounds: int, tell: Tell, callers: int, producers: int = 1) -> Report:
     """Enqueue one by one, each durable before the next; with several callers, each waits for its own."""
     account = _Account(ground, jobs)
 
     def alone() -> Pace:
         url = ground.fresh()
-        pace = apart(product.enqueue, url, jobs)
+        apart(product.fill, url, Handler.ASYNC, 0)  # the schema is made by nobody's watch
+        pace = together(producers, product.enqueue, url, jobs)
         account.close(url)
         return pace
 
-    def together() -> Pace:
+    def by_callers() -> Pace:
         url = ground.fresh()
         pace = apart(product.enqueue_together, url, jobs, callers)
         account.close(url)
         return pace
 
     sides: dict[str, Side] = {
-        "onward": alone if callers == 1 else together,
-        "raw": lambda: apart(bare_sqlite.insert, *ground.fresh_bare(), jobs),
+        "onward": alone if callers == 1 else by_callers,
+        "raw": lambda: ground.bare.insert(jobs, producers),
     }
     if callers > 1:
         sides["single"] = alone
     paces = take_turns(rounds, sides, tell)
     more: dict[str, float | int] = {"callers": callers, **_cpu(paces)}
+    if producers > 1:
+        more["producers"] = producers
     if callers > 1:
         more |= {"single": paces.rate("single"), "of_single": paces.rate("onward") / paces.rate("single")}
     return Report(
@@ -109,7 +137,7 @@ def enqueue(ground: Ground, *, jobs: int, rounds: int, tell: Tell, callers: int)
         raw=paces.rate("raw"),
         unit="jobs/s",
         verified=account.holds,
-        against="one durable insert after the other, by SQLite alone",
+        against=f"one durable insert after the other, by {ground.bare.name}",
         rounds=rounds,
         more=more,
     )
@@ -125,16 +153,9 @@ def bulk(ground: Ground, *, jobs: int, rounds: int, tell: Tell, batch: int) -> R
         account.close(url)
         return pace
 
-    paces = take_turns(
-        rounds,
-        {
-            "onward": onward,
-            "executemany": lambda: apart(bare_sqlite.insert_by_executemany, *ground.fresh_bare(), jobs, batch),
-            "json_each": lambda: apart(bare_sqlite.insert_by_json, *ground.fresh_bare(), jobs, batch),
-        },
-        tell,
-    )
-    ways = {way: paces.rate(way) for way in ("executemany", "json_each")}
+    bare = ground.bare.in_bulk(jobs, batch)
+    paces = take_turns(rounds, {"onward": onward, **bare}, tell)
+    ways = {way: paces.rate(way) for way in bare}
     best = max(ways, key=lambda way: ways[way])
     return Report(
         engine=ground.engine,
@@ -144,7 +165,7 @@ def bulk(ground: Ground, *, jobs: int, rounds: int, tell: Tell, batch: int) -> R
         raw=ways[best],
         unit="jobs/s",
         verified=account.holds,
-        against=f"SQLite alone, {batch} in a transaction, by {best}, the faster way",
+        against=f"{ground.bare.name}, {batch} in a transaction, by {best}, the faster way",
         rounds=rounds,
         more={"batch": batch, **ways, **_cpu(paces, best)},
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from onward.bench.ground import Ground
+from onward.bench.ground import Ground, ground_of
 from onward.bench.handlers import Handler
 from onward.bench.pace import Tell
 from onward.bench.report import Report
@@ -29,7 +29,8 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Measure on stores like this one, in new files beside it; it is not touched. [env: ONWARD_URL]",
+        help="Measure on stores like this one: new files beside it, or new databases on its server; it is not touched. "
+        "postgresql:// alone starts a server for the purpose. [env: ONWARD_URL]",
         show_default="a temporary file",
     ),
 ]
@@ -46,12 +47,16 @@ def drain(
         Handler, typer.Option(help="What runs: it returns at once, or sleeps for 10 ms.")
     ] = Handler.ASYNC,
     concurrency: ConcurrencyOption = 100,
-    batch: Annotated[int, typer.Option(min=1, help="Jobs that the bare store takes at a time.")] = 100,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Jobs that the bare store takes at a time.", show_default="what is best for it"),
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Worker processes; the figure of one is told too.")] = 1,
     url: UrlOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run jobs that wait, with one worker in one process."""
+    """Run jobs that wait."""
     from onward.bench.throughput import drain as scenario  # noqa: PLC0415 - only what is asked for is loaded
 
     _run(
@@ -59,7 +64,14 @@ def drain(
         json,
         debug,
         lambda ground, tell: scenario(
-            ground, jobs=jobs, rounds=rounds, tell=tell, handler=handler, concurrency=concurrency, batch=batch
+            ground,
+            jobs=jobs,
+            rounds=rounds,
+            tell=tell,
+            handler=handler,
+            concurrency=concurrency,
+            batch=batch,
+            processes=processes,
         ),
     )
 
@@ -69,6 +81,7 @@ def enqueue(
     jobs: JobsOption = 2_000,
     rounds: RoundsOption = 5,
     callers: Annotated[int, typer.Option(min=1, help="How many enqueue at once, in one process.")] = 1,
+    producers: Annotated[int, typer.Option(min=1, help="How many processes enqueue at once.")] = 1,
     url: UrlOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -80,7 +93,9 @@ def enqueue(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, callers=callers),
+        lambda ground, tell: scenario(
+            ground, jobs=jobs, rounds=rounds, tell=tell, callers=callers, producers=producers
+        ),
     )
 
 
@@ -191,7 +206,7 @@ def backlog(
 def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, Tell], Report]) -> None:
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
     with told(debug=debug):
-        with Ground(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as ground:
+        with ground_of(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as ground:
             report = scenario(ground, screen.note)
         if json:
             sys.stdout.write(msgspec.json.encode(report.flat()).decode() + "\n")
