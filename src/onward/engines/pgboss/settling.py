@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -36,7 +36,8 @@ def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, n
         lost.update(map(token_of, (yield schema.statement("complete", values, table=table))))
     for table, some in others.items():
         ended = zip(*(_ended(each.claim, each.outcome) for each in some), strict=True)
-        values = [*columns_of([each.claim.token for each in some]), *map(list, ended)]
+        stately = [_policy_of(each.claim, queues) == "stately" for each in some]
+        values = [*columns_of([each.claim.token for each in some]), *map(list, ended), stately]
         lost.update(map(token_of, (yield schema.statement("settle", values, table=table))))
     if notify:
         yield from tell(schema, {each.claim.ref.queue for each in settlements if isinstance(each.outcome, Release)})
@@ -81,5 +82,10 @@ def _ended(claim: Claim, outcome: Outcome) -> Ended:
 
 
 def _table_of(claim: Claim, queues: Mapping[str, Queue]) -> str:
-    queue: Any = queues.get(claim.ref.queue)
+    queue = queues.get(claim.ref.queue)
     return "job" if queue is None else queue.table
+
+
+def _policy_of(claim: Claim, queues: Mapping[str, Queue]) -> str | None:
+    queue = queues.get(claim.ref.queue)
+    return None if queue is None else queue.policy

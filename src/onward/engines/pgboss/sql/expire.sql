@@ -2,7 +2,7 @@
 -- attempts left is tried again after its own delay. Whose claim it was does not matter: that claim is lost then.
 -- $1 number of the term, $2 leader, $3 how many at most
 with late as materialized (
-  select j.name, j.id, j.started_on,
+  select j.name, j.id, j.policy, j.singleton_key, j.retry_count, j.retry_limit, j.started_on,
          case when (j.started_on
            + j.expire_seconds * interval '1 s'                                        -- if job.expire_seconds
            + j.expire_in                                                              -- if job.expire_in
@@ -18,13 +18,12 @@ with late as materialized (
                   where l.number = $1::bigint and l.leader_id = $2::text and l.until > pgboss.job_now())
    limit $3::bigint for update of j skip locked),
 lost as materialized (
-  select l.*, case when l.wanted = 'retry' and exists (
-           select from pgboss.job k join pgboss.job o
-             on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
-            and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
-            where k.name = l.name and k.id = l.id and k.policy = 'stately') then 'failed' else l.wanted end as state
-    from (select t.*, case when j.retry_count < j.retry_limit then 'retry' else 'failed' end as wanted
-            from late t join pgboss.job j on j.name = t.name and j.id = t.id) l),
+  select l.*, case when l.wanted = 'retry' and l.policy = 'stately' and exists (
+           select from pgboss.job o
+            where o.name = l.name and o.state = 'retry' and o.policy = 'stately'
+              and coalesce(o.singleton_key, '') = coalesce(l.singleton_key, '')) then 'failed' else l.wanted end as state
+    from (select t.*, case when t.retry_count < t.retry_limit then 'retry' else 'failed' end as wanted
+            from late t) l),
 changed as (
   update pgboss.job j
      set state = l.state::pgboss.job_state,

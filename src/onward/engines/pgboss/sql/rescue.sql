@@ -3,21 +3,21 @@
 -- $1 number of the term, $2 leader, $3 losses from which on they count, $4 how many at most
 -- index: job_i14 (name, state, …); before it, all of the table is read
 with late as materialized (
-  select j.name, j.id, coalesce((j.output #>> '{onward,crashes}')::integer, 0) + 1 as crashes
+  select j.name, j.id, j.policy, j.singleton_key, j.retry_count, j.retry_limit,
+         coalesce((j.output #>> '{onward,crashes}')::integer, 0) + 1 as crashes
     from pgboss.queue q join pgboss.job j on j.name = q.name
    where j.state = 'active' and (j.output #>> '{onward,until}')::float8 <= extract(epoch from pgboss.job_now())
      and exists (select from onward.leader l
                   where l.number = $1::bigint and l.leader_id = $2::text and l.until > pgboss.job_now())
    limit $4::bigint for update of j skip locked),
 lost as materialized (
-  select l.*, case when l.wanted = 'retry' and exists (
-           select from pgboss.job k join pgboss.job o
-             on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
-            and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
-            where k.name = l.name and k.id = l.id and k.policy = 'stately') then 'failed' else l.wanted end as state
-    from (select t.*, case when t.crashes < $3::integer or j.retry_count < j.retry_limit then 'retry' else 'failed' end as wanted,
+  select l.*, case when l.wanted = 'retry' and l.policy = 'stately' and exists (
+           select from pgboss.job o
+            where o.name = l.name and o.state = 'retry' and o.policy = 'stately'
+              and coalesce(o.singleton_key, '') = coalesce(l.singleton_key, '')) then 'failed' else l.wanted end as state
+    from (select t.*, case when t.crashes < $3::integer or t.retry_count < t.retry_limit then 'retry' else 'failed' end as wanted,
                  t.crashes < $3::integer as given_back
-            from late t join pgboss.job j on j.name = t.name and j.id = t.id) l),
+            from late t) l),
 changed as (
   update pgboss.job j
      set state = l.state::pgboss.job_state,

@@ -2,15 +2,17 @@
 -- complete.sql does. A job that fails for good leaves a copy among its queue's dead letters, as pg-boss makes it. One that cannot
 -- wait because the policy stately has given its place to another fails, as it would there. A run that is given back leaves
 -- started_on empty: pg-boss then counts the next one as the same attempt.
--- $1 queues, $2 ids, $3 attempts, $4 when they began, $5 claims, $6 states, $7 delays, $8 outputs, $9 whether the run is given back
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, $5 claims, $6 states, $7 delays, $8 outputs, $9 whether the run is given back,
+-- $10 whether the policy of the queue is stately
 with ended as materialized (
-  select e.*, case when e.wanted = 'retry' and exists (
+  select e.*, case when e.wanted = 'retry' and e.stately and exists (
            select from pgboss.job_common k join pgboss.job_common o
              on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
             and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
             where k.name = e.name and k.id = e.id and k.policy = 'stately') then 'failed' else e.wanted end as state
     from unnest($1::text[], $2::uuid[], $3::integer[], $4::timestamptz[], $5::text[], $6::text[], $7::interval[], $8::text[],
-                $9::boolean[]) e (name, id, retry_count, started_on, claim, wanted, delay, output, given_back)),
+                $9::boolean[], $10::boolean[])
+      e (name, id, retry_count, started_on, claim, wanted, delay, output, given_back, stately)),
 changed as (
   update pgboss.job_common j
      set state = e.state::pgboss.job_state,
