@@ -133,6 +133,8 @@ class ObservedEngine:
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
         self._check_jobs(jobs, within)
+        if self.observer is None:
+            return await self.inner.enqueue(jobs, within=within)
         with self._observed("enqueue", len(jobs)):
             return await self.inner.enqueue(jobs, within=within)
 

@@ -188,7 +188,7 @@ class _Tour:
             return False
         queues, due, suspects_wait = self._look("", self.room.left)
         if due:
-            self._transaction.connection.execute(SQL.queue_open_due, {"now": self._transaction.now})
+            self._transaction.execute(SQL.queue_open_due, {"now": self._transaction.now})
             queues, _, _ = self._look("", self.room.left)
         willing: list[_Queue] = []
         if len(queues) < self.room.left:  # that is all there are
@@ -244,7 +244,7 @@ class _Tour:
 
     def _look(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
         """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
-        listed, due, suspects_wait = self._transaction.connection.execute(
+        listed, due, suspects_wait = self._transaction.execute(
             SQL.claim_look, {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now}
         ).fetchone()
         return _queues_decoder.decode(listed), bool(due), bool(suspects_wait)
@@ -269,7 +269,7 @@ class _Tour:
             return len(jobs), True
         limited = len(jobs) == allowed  # and not by its number of jobs
         closed = {"name": queue.name, "reopens_at": reopens_at if limited else None}
-        transaction.connection.execute(SQL.queue_close, closed)
+        transaction.execute(SQL.queue_close, closed)
         return len(jobs), False
 
     def _keep(self, queue: _Queue, rate: Rate | None, jobs: list[_Ready]) -> None:
@@ -283,7 +283,7 @@ class _Tour:
 
 
 def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[_Ready]:
-    text = transaction.connection.execute(
+    text = transaction.execute(
         SQL.claim_pick, {"queue": queue, "limit": limit + already, "now": transaction.now}
     ).fetchone()[0]
     return _ready_decoder.decode(text)[already:]
@@ -298,7 +298,7 @@ def _allowed(
     """
     reopens_at = None
     if queue.concurrency is not None:
-        held = transaction.connection.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
+        held = transaction.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
         wanted = min(wanted, max(0, queue.concurrency - held - already))
     if rate is not None:
         slots, reopens_at = _slots(queue, rate, wanted, transaction.now)
@@ -325,7 +325,7 @@ def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) ->
     for _ in range(count):
         slot = max(slot, now - credit) + spacing
     queue.next_slot_at = slot
-    transaction.connection.execute(SQL.queue_slot, {"name": queue.name, "next_slot_at": slot})
+    transaction.execute(SQL.queue_slot, {"name": queue.name, "next_slot_at": slot})
     return slot - burst if slot - burst > now else None
 
 
@@ -347,7 +347,7 @@ def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Take
     for batch in taken:
         groups.setdefault((batch.lease_us, batch.started), []).extend(job.seq for job in batch.jobs)
     for (lease_us, started), seqs in groups.items():
-        transaction.connection.execute(
+        transaction.execute(
             SQL.claim,
             {
                 "seqs": json_text(seqs),
@@ -382,7 +382,7 @@ def _claim_of(job: _Ready, batch: _Taken, now: int) -> Claim:
 
 def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Ranges) -> Claims:
     """Take the suspect that has waited longest and that its queue lets go now."""
-    text = transaction.connection.execute(
+    text = transaction.execute(
         SQL.claim_pick_suspect, {"ranges": json_text(ranges), "now": transaction.now}
     ).fetchone()[0]
     suspects = _suspects_decoder.decode(text)
@@ -404,5 +404,5 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
 
 
 def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:
-    found = transaction.connection.execute(SQL.claim_next_slot, {"ranges": json_text(ranges)}).fetchone()
+    found = transaction.execute(SQL.claim_next_slot, {"ranges": json_text(ranges)}).fetchone()
     return None if found is None else max(0, found[0] - transaction.now) / 1e6

@@ -44,7 +44,7 @@ def _add_one(transaction: Transaction, job: NewJob) -> Enqueued:
         return existing
     (job_id,) = new_ids(1)
     named = _named(_shape(job, transaction.now), *_queue_says(transaction, job.queue), transaction.now)
-    transaction.connection.execute(SQL.enqueue_one, named | {"id": job_id, "payload": job.payload})
+    transaction.execute(SQL.enqueue_one, named | {"id": job_id, "payload": job.payload})
     return Enqueued(JobRef(job.queue, job_id))
 
 
@@ -90,14 +90,14 @@ class _Row:
         transaction = self.transaction
         named = _named(self._shape, *_queue_says(transaction, self._shape.queue), transaction.now)
         rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
-        transaction.connection.execute(SQL.enqueue, named | {"rows": rows})
+        transaction.execute(SQL.enqueue, named | {"rows": rows})
         self._shape, self._ids, self._payloads = None, [], []
 
 
 def _queue_says(transaction: Transaction, name: str) -> tuple[int, str | None]:
     """Answer what a queue says for jobs that say nothing, and see to it that claims look at it."""
     transaction.woke = True
-    found = transaction.connection.execute(SQL.queue_says, {"name": name}).fetchone()
+    found = transaction.execute(SQL.queue_says, {"name": name}).fetchone()
     if found is None or not found[0]:
         use_queues(transaction, {name})
     _, max_attempts, backoff = found or (0, None, None)
@@ -107,7 +107,7 @@ def _queue_says(transaction: Transaction, name: str) -> tuple[int, str | None]:
 def use_queues(transaction: Transaction, names: set[str]) -> None:
     """Make queues where there are none, let claims look at them, and wake whoever waits for work."""
     named = {"names": json_text(list(names)), "now": transaction.now, **default_retention()}
-    transaction.connection.execute(SQL.queue_use, named)
+    transaction.execute(SQL.queue_use, named)
     transaction.woke = True
 
 
@@ -121,14 +121,13 @@ def _has_key(job: NewJob) -> bool:
 
 
 def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
-    connection = transaction.connection
     if job.idempotency_key is not None:
         key = {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
-        found = connection.execute(SQL.find_by_key, key).fetchall()
+        found = transaction.execute(SQL.find_by_key, key).fetchall()
         if found:
             return Enqueued(JobRef(*found[0]), Arrival.SAME_KEY)
     if job.dedupe_key is not None:
-        found = connection.execute(SQL.find_by_dedupe, {"digest": digest(job.dedupe_key)}).fetchall()
+        found = transaction.execute(SQL.find_by_dedupe, {"digest": digest(job.dedupe_key)}).fetchall()
         if found:
             return Enqueued(JobRef(*found[0]), Arrival.DEDUPED)
     return None

@@ -15,7 +15,7 @@ from onward.rules import MAX_LOG_LINES
 
 def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
-    execute = transaction.connection.execute
+    execute = transaction.execute
     execute(
         SQL.heartbeat_worker,
         {
@@ -42,7 +42,7 @@ def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Cla
 
 def leave(transaction: Transaction, worker_id: str) -> None:
     """Take a worker off the list."""
-    transaction.connection.execute(SQL.leave, {"id": worker_id})
+    transaction.execute(SQL.leave, {"id": worker_id})
 
 
 def report(
@@ -50,7 +50,7 @@ def report(
 ) -> bool:
     """Store progress and log lines of a job that is held."""
     seq, claim_no = claim.token
-    execute, now = transaction.connection.execute, transaction.now
+    execute, now = transaction.execute, transaction.now
     named = {"seq": seq, "claim_no": claim_no, "progress": progress, "message": message, "now": now}
     if execute(SQL.report_progress, named).rowcount != 1:
         return False

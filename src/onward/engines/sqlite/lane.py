@@ -27,16 +27,18 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, repeat
 from operator import attrgetter
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
 from onward.clock import Clock
 from onward.engines.sqlite import forking
 from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database, is_busy, translate
+from onward.engines.sqlite.statements import Statement
 from onward.engines.sqlite.turnstile import Turnstile
 from onward.errors import StoreBusy, StoreUnavailable
 
@@ -64,6 +66,10 @@ class Transaction:
     """No other request shares it: it may undo as it likes."""
     woke: bool = False
     """Set by a request that made work ready."""
+
+    def execute(self, statement: Statement, named: Mapping[str, Any] = MappingProxyType({})) -> sqlite3.Cursor:
+        """Execute one of our statements."""
+        return self.connection.execute(statement.numbered, statement.values(named))
 
 
 class TryAlone(Exception):

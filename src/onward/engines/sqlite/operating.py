@@ -26,9 +26,9 @@ def cancel(transaction: Transaction, which: JobFilter, reason: str, limit: int) 
     if picked:
         seqs = json_text([seq for seq, _ in picked])
         named = {"seqs": seqs, "last_error": reason, "now": transaction.now}
-        transaction.connection.execute(SQL.cancel, named)
+        transaction.execute(SQL.cancel, named)
         freed = {change.ref.queue for _, change in picked}
-        transaction.connection.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
+        transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
         transaction.woke = True
     return [change for _, change in picked]
 
@@ -38,7 +38,7 @@ def replay(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
     replayed = [
         change
         for seq, change in _pick(transaction, which, MOVES[Move.REPLAY][0], limit)
-        if transaction.connection.execute(SQL.replay, {"seq": seq, "now": transaction.now}).rowcount == 1
+        if transaction.execute(SQL.replay, {"seq": seq, "now": transaction.now}).rowcount == 1
     ]
     if replayed:
         use_queues(transaction, {change.ref.queue for change in replayed})
@@ -49,7 +49,7 @@ def delete(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
     """Remove jobs that nobody holds."""
     picked = _pick(transaction, which, WAITING | FINISHED, limit)
     if picked:
-        transaction.connection.execute(SQL.delete, {"seqs": json_text([seq for seq, _ in picked])})
+        transaction.execute(SQL.delete, {"seqs": json_text([seq for seq, _ in picked])})
     return [change for _, change in picked]
 
 
@@ -81,7 +81,7 @@ def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None
         "max_attempts": None if change.max_attempts is UNSET else change.max_attempts,
         "now": transaction.now,
     }
-    transaction.connection.execute(SQL.edit, named)
+    transaction.execute(SQL.edit, named)
     transaction.woke = True
     return reading.get(transaction, ref)
 

@@ -63,12 +63,12 @@ def queues(transaction: Transaction, pattern: str) -> list[QueueInfo]:
     named = {"first": first, "end": end}
     counts: dict[str, dict[State, int]] = {}
     oldest: dict[str, int] = {}
-    for queue, state, number, ready_at in transaction.connection.execute(SQL.queue_counts, named).fetchall():
+    for queue, state, number, ready_at in transaction.execute(SQL.queue_counts, named).fetchall():
         of_queue = counts.setdefault(queue, {})
         of_queue[State(state)] = of_queue.get(State(state), 0) + number
         if ready_at is not None:
             oldest[queue] = min(ready_at, oldest.get(queue, ready_at))
-    rows: list[tuple[Any, ...]] = transaction.connection.execute(SQL.queues, named).fetchall()
+    rows: list[tuple[Any, ...]] = transaction.execute(SQL.queues, named).fetchall()
     return [queue_of(row, counts.get(row[0], {}), oldest.get(row[0])) for row in rows]
 
 
@@ -87,11 +87,11 @@ def workers(transaction: Transaction) -> list[WorkerInfo]:
             is_leader=row[8] is not None,
             leader_until=moment(row[8]),
         )
-        for row in transaction.connection.execute(SQL.workers, {"now": transaction.now}).fetchall()
+        for row in transaction.execute(SQL.workers, {"now": transaction.now}).fetchall()
     ]
 
 
 def log_lines(transaction: Transaction, ref: JobRef) -> list[LogLine]:
     """Read a job's log."""
-    rows = transaction.connection.execute(SQL.log_lines, {"id": ref.id}).fetchall()
+    rows = transaction.execute(SQL.log_lines, {"id": ref.id}).fetchall()
     return [LogLine(moment_of(at), line) for at, line in rows]

@@ -40,7 +40,7 @@ def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> froze
         elif isinstance(settlement.outcome, Release):
             ready.add(settlement.claim.ref.queue)
     freed = {s.claim.ref.queue for s in settlements}
-    transaction.connection.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
+    transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
     if ready:
         use_queues(transaction, ready)
     return frozenset(lost)
@@ -51,21 +51,19 @@ def start(transaction: Transaction, claims: Sequence[Claim]) -> frozenset[Token]
 
     def started(some: Sequence[Claim]) -> int:
         tokens = json_text([claim.token for claim in some])
-        return transaction.connection.execute(SQL.start_many, {"claims": tokens, "now": transaction.now}).rowcount
+        return transaction.execute(SQL.start_many, {"claims": tokens, "now": transaction.now}).rowcount
 
     lost = _lost_of(transaction, claims, started)
     for claim in lost:
         seq, claim_no = claim.token
-        transaction.connection.execute(SQL.expire_claimed, {"seq": seq, "claim_no": claim_no, "now": transaction.now})
+        transaction.execute(SQL.expire_claimed, {"seq": seq, "claim_no": claim_no, "now": transaction.now})
     return frozenset(claim.token for claim in lost)
 
 
 def _complete(transaction: Transaction, settlements: Sequence[Settlement]) -> set[Token]:
     def completed(some: Sequence[Settlement]) -> int:
         rows = [(*s.claim.token, s.outcome.result) for s in some if isinstance(s.outcome, Complete)]
-        return transaction.connection.execute(
-            SQL.complete_many, {"claims": json_text(rows), "now": transaction.now}
-        ).rowcount
+        return transaction.execute(SQL.complete_many, {"claims": json_text(rows), "now": transaction.now}).rowcount
 
     return {settlement.claim.token for settlement in _lost_of(transaction, settlements, completed)}
 
@@ -91,7 +89,7 @@ def _lost_of(transaction: Transaction, items: Sequence[Any], write: Callable[[Se
 def _settle_one(transaction: Transaction, settlement: Settlement) -> bool:
     seq, claim_no = settlement.claim.token
     named = {"seq": seq, "claim_no": claim_no, "now": transaction.now}
-    execute = transaction.connection.execute
+    execute = transaction.execute
     match settlement.outcome:
         case Complete():
             message = "completions are written together"

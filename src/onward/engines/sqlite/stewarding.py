@@ -21,7 +21,7 @@ _decode = msgspec.json.decode
 
 def elect(transaction: Transaction, candidate: str, lease: timedelta, holding: Term | None) -> Term | None:
     """Become or stay leader."""
-    execute = transaction.connection.execute
+    execute = transaction.execute
     named: dict[str, Any] = {"candidate": candidate, "lease_us": lease // MICROSECOND, "now": transaction.now}
     if holding is not None:
         done = execute(SQL.elect_again, named | {"number": holding.number})
@@ -35,12 +35,12 @@ def elect(transaction: Transaction, candidate: str, lease: timedelta, holding: T
 
 def resign(transaction: Transaction, term: Term) -> None:
     """End a term before its time."""
-    transaction.connection.execute(SQL.resign, _named(transaction, term))
+    transaction.execute(SQL.resign, _named(transaction, term))
 
 
 def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
     """Make due jobs ready; cancel expired ones."""
-    execute, named = transaction.connection.execute, _named(transaction, term)
+    execute, named = transaction.execute, _named(transaction, term)
     expired = execute(SQL.expire, named | {"limit": limit}).rowcount
     due = _decode(execute(SQL.promote_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
     promoted = 0
@@ -60,7 +60,7 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
 
 def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int) -> Batch:
     """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
-    execute, named = transaction.connection.execute, _named(transaction, term)
+    execute, named = transaction.execute, _named(transaction, term)
     expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
     deadly = [row for row in expired if row[2] == State.RUNNING and row[3] and row[4] + 1 >= max_crashes]
     others = [row for row in expired if row not in deadly]
@@ -83,12 +83,12 @@ def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -
     failure = Failure("WorkerLost", f"its process died {crashes + 1} times while it was the only job running there")
     entry = failed_attempt(failure, at=transaction.now)
     buried = named | {"seq": seq, "last_error": str(failure), "error": entry}
-    return transaction.connection.execute(SQL.rescue_bury, buried).rowcount
+    return transaction.execute(SQL.rescue_bury, buried).rowcount
 
 
 def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
     """Remove finished jobs that are no longer kept."""
-    execute, named = transaction.connection.execute, _named(transaction, term)
+    execute, named = transaction.execute, _named(transaction, term)
     seqs: list[int] = _decode(execute(SQL.prune_by_age, {"limit": limit, "now": transaction.now}).fetchone()[0])
     for name, completed, failed in execute(SQL.prune_counted).fetchall():
         for states, kept in (((State.COMPLETED,), completed), ((State.FAILED, State.DEAD_LETTER), failed)):
