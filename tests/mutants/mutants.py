@@ -592,8 +592,8 @@ LANES: Final = (
         (
             Edit(
                 f"{_PY}/lane.py",
-                "(self._urgent if urgent else self._requests).append(request)",
-                "self._requests.append(request)",
+                "(self._urgent if urgent else self._requests).extend(requests)",
+                "self._requests.extend(requests)",
             ),
         ),
         (f"{SQLITE}/test_group_commit.py",),

@@ -50,7 +50,7 @@ def _add_one(transaction: Transaction, job: NewJob) -> Enqueued:
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
     if isinstance(jobs, Alike) and not _has_key(jobs.template):
-        row.add(_shape(jobs.template, row.transaction.now), ids, jobs.payloads)
+        row.add(jobs.template, ids, jobs.payloads)
         queue = jobs.template.queue
         return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
     answers: list[Enqueued] = []
@@ -61,7 +61,7 @@ def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued
             if existing is not None:
                 answers.append(existing)
                 continue
-        row.add(_shape(job, row.transaction.now), (job_id,), (job.payload,))
+        row.add(job, (job_id,), (job.payload,))
         answers.append(Enqueued(JobRef(job.queue, job_id)))
     return answers
 
@@ -71,15 +71,19 @@ class _Row:
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
+        self._last: NewJob | None = None
         self._shape: _Shape | None = None
         self._ids: list[str] = []
         self._payloads: list[str] = []
 
-    def add(self, shape: _Shape, ids: Sequence[str], payloads: Sequence[str]) -> None:
+    def add(self, like: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
         """Put jobs beside those that are there, if they are alike; else write those first."""
-        if shape != self._shape:
-            self.write()
-            self._shape = shape
+        if like is not self._last:
+            shape = _shape(like, self.transaction.now)
+            if shape != self._shape:
+                self.write()
+                self._shape = shape
+            self._last = like
         self._ids += ids
         self._payloads += payloads
 
@@ -91,7 +95,7 @@ class _Row:
         named = _named(self._shape, *_queue_says(transaction, self._shape.queue), transaction.now)
         rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
         transaction.execute(SQL.enqueue, named | {"rows": rows})
-        self._shape, self._ids, self._payloads = None, [], []
+        self._last, self._shape, self._ids, self._payloads = None, None, [], []
 
 
 def _queue_says(transaction: Transaction, name: str) -> tuple[int, str | None]:

@@ -109,7 +109,7 @@ class Lane:
     _requests: deque[_Request[Any]] = field(default_factory=deque, init=False)
     _urgent: deque[_Request[Any]] = field(default_factory=deque, init=False)
     _bell: SimpleQueue[None] = field(default_factory=SimpleQueue, init=False)
-    """Rung once for each request; a ring that finds nothing to do is harmless."""
+    """Rung for each request, or for as many as go together; a ring that finds nothing to do is harmless."""
     _comers: dict[asyncio.AbstractEventLoop, list[_Request[Any]]] = field(default_factory=dict, init=False)
     """Requests of an event loop's present turn, which end it together."""
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -215,21 +215,22 @@ class Lane:
         self._thread, self._comers = None, {}
         self._is_let_go = False
 
-    def _submit(self, request: _Request[Any], *, urgent: bool = False) -> None:
+    def _submit(self, *requests: _Request[Any], urgent: bool = False) -> None:
         with self._door:
             if not self._is_open:
                 message = f"{self.database} is not open: enter the app with `async with app`, or call open()"
                 raise StoreUnavailable(message)
             if self._thread is None:
                 self._begin()
-            (self._urgent if urgent else self._requests).append(request)
-            self._bell.put(None)
+            (self._urgent if urgent else self._requests).extend(requests)
+            for _ in range(0, len(requests), _MOST_TOGETHER):
+                self._bell.put(None)
 
     def _submit_all(self, requests: Sequence[_Request[Any]]) -> None:
-        for request in requests:
-            try:
-                self._submit(request)
-            except StoreUnavailable as error:
+        try:
+            self._submit(*requests)
+        except StoreUnavailable as error:
+            for request in requests:
                 request.error = error
                 request.finish()
 
