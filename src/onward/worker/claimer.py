@@ -247,7 +247,8 @@ class Claimer:
         As many as its hands can, by what a run takes on average, but at most twice as many as it lately did: runs that
         need the processor take turns, however many hands there are.
         """
-        if not self._may_ask_ahead or not self._pace:
+        # What is over in a blink may come started: then no store need know of jobs that are claimed and wait.
+        if not self._pace or not (self._may_ask_ahead or self._duration < _BLINK):
             return 0
         per_second = min(self._pool.size / max(self._duration, _SHORTEST_RUN), 2 * self._pace)
         trip = min(self._trip, _LONGEST_TRIP) + (_LINGER if self._lingers else 0)
