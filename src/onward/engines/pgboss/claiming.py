@@ -7,11 +7,10 @@ in turns that go on where the last claim ended, and no more rows are locked than
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import cycle
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +18,7 @@ from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgboss.rows import Queue, claim_of
 from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.shelf import Shelf
-from onward.postgresql.plans import Plan, Row, Statement
+from onward.postgresql.plans import Plan, Row
 
 _STATEMENT_OF: Final = {
     "singleton": "claim_one_of_a_key",
@@ -27,6 +26,8 @@ _STATEMENT_OF: Final = {
     "key_strict_fifo": "claim_in_line",
 }
 """For other policies: ``claim``."""
+POLICIES_WITH_ROOM: Final = frozenset(_STATEMENT_OF)
+"""Policies by which an outcome makes room for another job to be taken."""
 _PARENT: Final = "job"
 """The table of which the tables of queues are parts."""
 
@@ -47,37 +48,46 @@ def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round) ->
     shares = {queues[0]: wanted}
     if len(queues) > 1:
         shares = yield from _shares(schema, queues, wanted, round_)
-    number = secrets.token_hex(8)
+    number = new_number()
     taken: list[Row] = []
-    for statement in take(schema, shelf, shares, request.worker_id, number, request.lease):
-        taken += yield statement
-    again_in = None
-    if len(taken) < wanted:
-        ((again_in,),) = yield schema.statement("soon", [[queue.name for queue in queues]])
-    return Claims(claims=in_order(taken, number), again_in=None if again_in is None else max(again_in, 0.0))
+    for (name, table), some in _groups(shares).items():
+        taken += yield schema.statement(name, taking(shelf, some, request, number), table=table)
+    again_in = None if len(taken) >= wanted else (yield from soon(schema, queues))
+    return Claims(claims=in_order(taken, number), again_in=again_in)
 
 
-def take(
-    schema: Schema, shelf: Shelf, shares: dict[Queue, int], worker_id: str, number: str, asked: timedelta
-) -> Iterable[Statement]:
-    """Give the statements that take so many jobs of each queue: one for each policy and table."""
-    groups: dict[tuple[str, str], list[Queue]] = {}
+def soon(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:
+    """Say in how many seconds the next job of some queues is due; None: none is known to be."""
+    ((seconds,),) = yield schema.statement("soon", [[queue.name for queue in queues]])
+    return None if seconds is None else max(seconds, 0.0)
+
+
+def new_number() -> str:
+    """Make a number for a claim: with the attempt and its begin, what outcomes are matched by."""
+    return secrets.token_hex(8)
+
+
+def taking(shelf: Shelf, shares: Mapping[Queue, int], request: ClaimRequest, number: str) -> list[Any]:
+    """Give the values of a statement that takes so many jobs of each queue."""
+    hold = msgspec.json.encode({"worker": request.worker_id, "claim": number}).decode()
+    leases = [shelf.lease_of(queue.name, request.lease) for queue in shares]
+    return [[queue.name for queue in shares], list(shares.values()), hold, leases]
+
+
+def _groups(shares: Mapping[Queue, int]) -> dict[tuple[str, str], dict[Queue, int]]:
+    """Sort queues by the statement that takes of them, and by their table."""
+    groups: dict[tuple[str, str], dict[Queue, int]] = {}
     tables = {queue.table for queue, count in shares.items() if count}
     for queue, count in shares.items():
         if count:
             table = queue.table if len(tables) == 1 else _PARENT
-            groups.setdefault((_STATEMENT_OF.get(queue.policy, "claim"), table), []).append(queue)
-    hold = msgspec.json.encode({"worker": worker_id, "claim": number}).decode()
-    for (name, table), some in groups.items():
-        leases = [shelf.lease_of(queue.name, asked) for queue in some]
-        values = [[queue.name for queue in some], [shares[queue] for queue in some], hold, leases]
-        yield schema.statement(name, values, table=table)
+            groups.setdefault((_STATEMENT_OF.get(queue.policy, "claim"), table), {})[queue] = count
+    return groups
 
 
 def in_order(taken: Sequence[Row], number: str) -> tuple[Claim, ...]:
-    """Read what was taken: the higher priority first, then the older."""
-    rows = sorted(taken, key=lambda row: (-row[6], row[7], row[1])) if len(taken) > 1 else taken
-    return tuple(claim_of(row, number) for row in rows)
+    """Read what was taken; of each table the higher priority comes first, then the older."""
+    return tuple([claim_of(row, number) for row in taken])
 
 
 def _shares(schema: Schema, queues: Sequence[Queue], wanted: int, round_: Round) -> Plan[dict[Queue, int]]:

@@ -42,7 +42,7 @@ from onward.engines.pgboss.installed import Installed
 from onward.engines.pgboss.schema import DEFAULT, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
 from onward.errors import InvalidJob, SchemaTooOld
-from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
@@ -253,8 +253,8 @@ class PgBossEngine:
         return await self.ask(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
 
     def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
-        sendings = enqueueing.sendings_of(self.schema, jobs, self.ids.take(len(jobs)))
-        return enqueueing.send(self.schema, self.shelf, sendings, notify=self.notifies)
+        ids = self.ids.take(len(jobs))
+        return enqueueing.enqueue(self.schema, self.shelf, jobs, ids, notify=self.notifies)
 
     def _gathering(self) -> Gathering:
         loop = asyncio.get_running_loop()
@@ -502,7 +502,9 @@ class PgBossEngine:
 
 
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:
-    return enqueueing.has_keys(jobs) or len({job.queue for job in jobs}) > 1
+    if enqueueing.has_keys(jobs):
+        return True
+    return not isinstance(jobs, Alike) and len({job.queue for job in jobs}) > 1
 
 
 def _facts() -> Plan[Sequence[Any]]:

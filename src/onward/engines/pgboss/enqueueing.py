@@ -8,19 +8,21 @@ not make it unique, we do, among all who enqueue through us.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
+from onward.clock import MICROSECOND, micros_of
 from onward.engines.pgboss.rows import Queue, data_of, extras_of, key_in, retrying_of
 from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.shelf import Shelf
 from onward.errors import InvalidJob, StoreBusy
 from onward.ids import new_ids
-from onward.job import Arrival, Enqueued, JobRef, NewJob
+from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan
 
 _KEYED: Final = frozenset({"short", "stately", "exclusive"})
@@ -55,7 +57,28 @@ class Sending(msgspec.Struct, kw_only=True):
     """The key keeps others away for as long as the job lives, whatever the policy."""
 
 
+def _micros(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // MICROSECOND
+
+
+def _durations(values: Sequence[timedelta | None]) -> str:
+    return arrays.numbers([_micros(value) for value in values])
+
+
+def _moments(values: Sequence[datetime | None]) -> str:
+    return arrays.numbers([None if value is None else micros_of(value) for value in values])
+
+
 _FIELDS: Final = tuple(name for name in Sending.__struct_fields__ if name != "deduped")
+_TEXTS: Final = frozenset({"name", "data", "singleton_key", "dead_letter", "group_id", "group_tier"})
+_WRITERS: Final[Mapping[str, Callable[[Sequence[Any]], str]]] = {
+    "id": arrays.words,
+    "delay": _durations,
+    "run_at": _moments,
+    **dict.fromkeys(_TEXTS, arrays.texts),
+}
+_WRITTEN: Final = tuple(_WRITERS.get(field, arrays.numbers) for field in _FIELDS)
+"""How each field of many jobs is written, as one value."""
 
 
 class Ids:
@@ -75,35 +98,70 @@ class Ids:
         return ids
 
 
-def sendings_of(schema: Schema, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Sending]:
-    """Say jobs in pg-boss's words."""
+def sending_of(schema: Schema, job: NewJob, id: str) -> Sending:
+    """Say a job in pg-boss's words."""
     has_groups = schema.has("job.group_id")
-    made = []
-    for job, id in zip(jobs, ids, strict=True):
-        retrying = None if job.backoff is None else retrying_of(job.backoff)
-        made.append(
-            Sending(
-                id=id,
-                name=job.queue,
-                data=data_of(job.payload, extras_of(job, has_groups=has_groups)),
-                priority=job.priority,
-                delay=job.delay,
-                run_at=job.run_at,
-                singleton_key=key_in(job.dedupe_key),
-                deduped=job.dedupe_key is not None,
-                retry_limit=None if job.max_attempts is None else job.max_attempts - 1,
-                retry_delay=None if retrying is None else retrying.delay,
-                retry_backoff=None if retrying is None else retrying.backoff,
-                retry_delay_max=None if retrying is None else retrying.delay_max,
-                group_id=job.org_id if has_groups else None,
-            )
-        )
-    return made
+    retrying = None if job.backoff is None else retrying_of(job.backoff)
+    return Sending(
+        id=id,
+        name=job.queue,
+        data=data_of(job.payload, extras_of(job, has_groups=has_groups)),
+        priority=job.priority,
+        delay=job.delay,
+        run_at=job.run_at,
+        singleton_key=key_in(job.dedupe_key),
+        deduped=job.dedupe_key is not None,
+        retry_limit=None if job.max_attempts is None else job.max_attempts - 1,
+        retry_delay=None if retrying is None else retrying.delay,
+        retry_backoff=None if retrying is None else retrying.backoff,
+        retry_delay_max=None if retrying is None else retrying.delay_max,
+        group_id=job.org_id if has_groups else None,
+    )
 
 
-def has_keys(jobs: Iterable[NewJob]) -> bool:
+def has_keys(jobs: Sequence[NewJob]) -> bool:
     """Say whether some may be the same as others: then they are all put in, or none, by more than one statement."""
+    if isinstance(jobs, Alike):
+        jobs = [jobs.template]
     return any(job.dedupe_key is not None for job in jobs)
+
+
+def enqueue(
+    schema: Schema, shelf: Shelf, jobs: Sequence[NewJob], ids: Sequence[str], *, notify: bool
+) -> Plan[list[Enqueued]]:
+    """Put jobs in, and answer which job stands for each."""
+    if not isinstance(jobs, Alike) or has_keys(jobs):
+        sendings = [sending_of(schema, job, id) for job, id in zip(jobs, ids, strict=True)]
+        return (yield from send(schema, shelf, sendings, notify=notify))
+    queue = jobs.template.queue
+    queues = yield from shelf.find([queue])
+    one = sending_of(schema, jobs.template, "")
+    _check(one, queues[queue])
+    extras = extras_of(jobs.template, has_groups=schema.has("job.group_id"))
+    datas = [data_of(payload, extras) for payload in jobs.payloads] if extras else jobs.payloads
+    values = [
+        arrays.words(ids),
+        f"[{','.join(datas)}]",
+        queue,
+        one.priority,
+        _micros(one.delay),
+        None if one.run_at is None else micros_of(one.run_at),
+        one.retry_limit,
+        one.retry_delay,
+        one.retry_backoff,
+        one.retry_delay_max,
+        one.group_id,
+        schema.channel if notify else None,
+        schema.places(len(ids)),
+    ]
+    refused = {row[0] for row in (yield schema.statement("send_alike", values, table=queues[queue].table))}
+    if not refused:
+        return [Enqueued(JobRef(queue, id)) for id in ids]
+    # By a policy, or because the queue has just been removed: each is looked at.
+    again = [sending_of(schema, job, id) for job, id in zip(jobs, ids, strict=True) if id in refused]
+    shelf.forget()
+    answers = iter((yield from send(schema, shelf, again, notify=notify)))
+    return [next(answers) if id in refused else Enqueued(JobRef(queue, id)) for id in ids]
 
 
 def send(schema: Schema, shelf: Shelf, sendings: Sequence[Sending], *, notify: bool) -> Plan[list[Enqueued]]:
@@ -177,13 +235,13 @@ def _insert(
     for sending in sendings:
         by_table.setdefault(queues[sending.name].table, []).append(sending)
     for table, some in by_table.items():
-        columns: list[list[Any]] = [[getattr(sending, field) for sending in some] for field in _FIELDS]
-        added = {
-            row[0]
-            for row in (yield schema.statement("send", [*columns, channel, schema.places(len(some))], table=table))
-        }
+        columns = [
+            write([getattr(sending, field) for sending in some]) for field, write in zip(_FIELDS, _WRITTEN, strict=True)
+        ]
+        values = [*columns, channel, schema.places(len(some))]
+        refused = {row[0] for row in (yield schema.statement("send", values, table=table))}
         for sending in some:
-            if sending.id in added:
+            if sending.id not in refused:
                 answers[sending.id] = Enqueued(JobRef(sending.name, sending.id))
 
 

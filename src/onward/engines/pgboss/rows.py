@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 
 from onward.backoff import Backoff, BackoffKind
-from onward.clock import micros_of, moment_of
 from onward.engine.values import Claim, QueueInfo, QueueSettings, Token
 from onward.job import Job, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import Failure, State
+from onward.postgresql import arrays
 from onward.postgresql.plans import Row
 from onward.rules import MAX_SAFE_INTEGER
 
@@ -204,8 +204,8 @@ def job_of(row: Row) -> Job:
 
 def claim_of(row: Row, number: str) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
-    (name, id, data, retry_count, retry_limit, started_on, priority, _, start_after, retry_delay, retry_backoff,
-     retry_delay_max, group_id, crashes) = row  # fmt: skip
+    (name, id, data, retry_count, retry_limit, began, priority, waited, retry_delay, retry_backoff, retry_delay_max,
+     group_id, crashes) = row[:13]  # fmt: skip
     type_, backoff, org_id = name, None, group_id
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
@@ -215,7 +215,7 @@ def claim_of(row: Row, number: str) -> Claim:
         type_, backoff, org_id = extras.get("type", name), _backoff_among(extras), extras.get("org_id", group_id)
     return Claim(
         ref=JobRef(name, id),
-        token=(name, id, retry_count, micros_of(started_on), number),
+        token=(name, id, retry_count, began, number),
         type=type_,
         payload=data,
         attempts=retry_count + 1,
@@ -225,22 +225,26 @@ def claim_of(row: Row, number: str) -> Claim:
         org_id=org_id,
         priority=priority,
         backoff=backoff or backoff_of(retry_delay, retry_backoff, retry_delay_max),
-        waited=max(0.0, (started_on - start_after).total_seconds()),
+        waited=max(0.0, waited),
     )
 
 
-def columns_of(tokens: list[Token]) -> list[list[Any]]:
+def columns_of(tokens: Sequence[Token]) -> list[str]:
     """Lay claims out as statements take them: queues, ids, attempts, when they began, numbers."""
-    if not tokens:
-        return [[], [], [], [], []]
-    names, ids, counts, began, numbers = zip(*tokens, strict=True)
-    return [list(names), list(ids), list(counts), [moment_of(int(micros)) for micros in began], list(numbers)]
+    names, ids, counts, began, numbers = zip(*tokens, strict=True) if tokens else ((),) * 5
+    return [
+        arrays.texts(map(str, names)),
+        arrays.words(map(str, ids)),
+        arrays.numbers(counts),
+        arrays.numbers(began),
+        arrays.words(map(str, numbers)),
+    ]
 
 
 def token_of(row: Row) -> Token:
     """Read a claim that was lost."""
-    name, id, retry_count, started_on, number = row[:5]
-    return (name, id, retry_count, micros_of(started_on), number)
+    name, id, retry_count, began, number = row[:5]
+    return (name, id, retry_count, began, number)
 
 
 def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:

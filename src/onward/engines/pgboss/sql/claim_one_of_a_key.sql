@@ -18,8 +18,9 @@ found as materialized (
        limit w.count for update of j skip locked) n),
 next as materialized (
   select distinct on (f.name, coalesce(f.singleton_key, '')) f.id from found f
-   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id)
-update pgboss.job_common j
+   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),
+taken as (
+  update pgboss.job_common j
    set state = 'active', started_on = pgboss.job_now(),
        heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
        retry_count = j.retry_count + (j.started_on is not null)::integer,
@@ -29,10 +30,13 @@ update pgboss.job_common j
          else w.hold || jsonb_build_object('before', j.output) end)
   from wanted w
  where j.name = w.name and j.id = any (array (select id from next))
-returning j.name, j.id::text, j.data::text, j.retry_count, j.retry_limit, j.started_on, j.priority, j.created_on, j.start_after,
-          j.retry_delay, j.retry_backoff,
-          j.retry_delay_max,                                                          -- if job.retry_delay_max
-          null::integer,                                                              -- unless job.retry_delay_max
-          j.group_id,                                                                 -- if job.group_id
-          null::text,                                                                 -- unless job.group_id
-          (j.output #>> '{onward,crashes}')::integer
+returning j.*)
+select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
+       (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
+       t.retry_delay, t.retry_backoff,
+       t.retry_delay_max,                                                             -- if job.retry_delay_max
+       null::integer,                                                                 -- unless job.retry_delay_max
+       t.group_id,                                                                    -- if job.group_id
+       null::text,                                                                    -- unless job.group_id
+       (t.output #>> '{onward,crashes}')::integer
+  from taken t order by t.priority desc, t.created_on, t.id

@@ -1,20 +1,21 @@
 -- Keep what a worker holds; answers the claims that are lost, and whether because the job was cancelled.
--- $1 queues, $2 ids, $3 attempts, $4 when they began, $5 claims
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 claims
 with held as materialized (
-  select * from unnest($1::text[], $2::uuid[], $3::integer[], $4::timestamptz[], $5::text[])
-    h (name, id, retry_count, started_on, claim)),
+  select * from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::text[])
+    h (name, id, retry_count, began, claim)),
 kept as (
   update pgboss.job j
      set output = jsonb_set(j.output, '{onward,until}', to_jsonb(
            extract(epoch from pgboss.job_now()) + (j.output #>> '{onward,lease}')::numeric))
          , heartbeat_on = pgboss.job_now()                                            -- if job.heartbeat_on
     from held h
-   where j.name = h.name and j.id = h.id and j.name = any ($1::text[]) and j.id = any ($2::uuid[])
-     and j.state = 'active' and j.retry_count = h.retry_count and j.started_on = h.started_on
+   where j.name = h.name and j.id = h.id and j.name = any (array (select distinct name from held)) and j.id = any (array (select id from held))
+     and j.state = 'active' and j.retry_count = h.retry_count
+     and j.started_on = timestamptz 'epoch' + h.began * interval '1 microsecond'
      and j.output #>> '{onward,claim}' = h.claim
   returning j.name, j.id)
-select h.name, h.id::text, h.retry_count, h.started_on, h.claim,
+select h.name, h.id::text, h.retry_count, h.began, h.claim,
        exists (select from pgboss.job j
                 where j.name = h.name and j.id = h.id and j.state = 'cancelled' and j.retry_count = h.retry_count
-                  and j.started_on = h.started_on)
+                  and j.started_on = timestamptz 'epoch' + h.began * interval '1 microsecond')
   from held h where h.id not in (select id from kept)

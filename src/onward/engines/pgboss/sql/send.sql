@@ -1,5 +1,4 @@
--- Add jobs of the queues that are kept in one table. Throttling and the queue's policy may refuse some: only those that were added
--- are answered. What a job does not say, its queue does. created_on rises by a microsecond within a statement, so that jobs which
+-- Add jobs of the queues that are kept in one table. Throttling and the queue's policy may refuse some: those are answered. What a job does not say, its queue does. created_on rises by a microsecond within a statement, so that jobs which
 -- came together leave in the order in which they came.
 -- $1 ids; $2 queues; $3 data; $4 priorities; $5 delays; $6 moments; $7 singleton keys; $8 singleton seconds; $9 offsets;
 -- $10 retry limits; $11 delays; $12 backoffs; $13 longest delays; $14 expiry; $15 retention; $16 deletion; $17 dead letters;
@@ -32,18 +31,22 @@ select x.id, q.name, x.data::jsonb, x.priority, s.start_after, pgboss.job_now() 
        s.start_after + coalesce(x.retention_seconds, q.retention_seconds, 1209600) * interval '1 s',  -- if queue.retention_seconds
        s.start_after + coalesce(x.retention_seconds, q.retention_minutes * 60, 1209600) * interval '1 s',  -- unless queue.retention_seconds
        q.policy, coalesce(x.dead_letter, q.dead_letter)
-  from unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::interval[], $6::timestamptz[], $7::text[], $8::integer[],
-              $9::integer[], $10::integer[], $11::integer[], $12::boolean[], $13::integer[], $14::integer[], $15::integer[],
-              $16::integer[], $17::text[], $18::integer[], $19::text[], $20::text[]) with ordinality
+  from unnest($1::text::uuid[], $2::text::text[], $3::text::text[], $4::text::integer[], $5::text::bigint[], $6::text::bigint[],
+              $7::text::text[], $8::text::integer[], $9::text::integer[], $10::text::integer[], $11::text::integer[],
+              $12::text::boolean[], $13::text::integer[], $14::text::integer[], $15::text::integer[], $16::text::integer[],
+              $17::text::text[], $18::text::integer[], $19::text::text[], $20::text::text[]) with ordinality
     as x (id, name, data, priority, delay, run_at, singleton_key, singleton_seconds, singleton_offset, retry_limit, retry_delay,
           retry_backoff, retry_delay_max, expire_seconds, retention_seconds, deletion_seconds, dead_letter, heartbeat_seconds,
           group_id, group_tier, no)
   join pgboss.queue q on q.name = x.name
-  cross join lateral (select coalesce(x.run_at, pgboss.job_now() + coalesce(x.delay, interval '0'))) s (start_after)
+  cross join lateral (select coalesce(
+    timestamptz 'epoch' + x.run_at * interval '1 microsecond',
+    pgboss.job_now() + coalesce(x.delay, 0) * interval '1 microsecond')) s (start_after)
  order by x.no
 on conflict do nothing
 returning id, name, start_after),
 told as (
   select pg_notify($21::text, a.name) from (select distinct name from added where start_after <= pgboss.job_now()) a
    where $21::text is not null)
-select id::text from added where (select count(*) from told) >= 0
+select x.id::text from unnest($1::text::uuid[]) x (id)
+ where x.id not in (select id from added) and (select count(*) from told) >= 0

@@ -1,0 +1,143 @@
+"""Onward on the queues of a pg-boss, beside Node's pg-boss on the same server: bulk in, and out.
+
+    python -m bench.pgboss [--jobs 20000] [--rounds 5] [--concurrency 200]
+
+The sides take turns on queues of their own, in the schema that the newest pg-boss made, on a server of our own with
+``fsync`` on. Node is given its best settings: ``insert`` of 1 000 jobs a call; out, the faster of a worker that takes
+batches and goes on at once while they are full, and of a plain loop of ``fetch`` and ``complete``. Onward is an App
+with one worker and a handler that does nothing. The last line is a JSON object with the medians; the exit code is 1 if
+a job was not completed.
+
+Before each round the table is analysed with the jobs in it: without that, Node's claims may fall off the cliff that
+``tests/engines/pgboss/test_statistics.py`` shows, and ours would be compared with nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+import psycopg
+
+from onward import App
+from onward.engine.values import GroupBy, JobFilter
+from tests.servers.pgboss import PgBoss, pgboss_packages
+from tests.servers.postgres import PostgresServer
+
+SCHEMA = "pgboss"
+BATCH = 1000
+NODE_BATCH = 200
+DURABLE = {"fsync": "on", "shared_buffers": "512MB", "max_wal_size": "8GB"}
+
+
+def app_on(url: str) -> App:
+    """Make an App on the queues of the pg-boss there."""
+    return App(f"pgboss+{url}&schema={SCHEMA}")
+
+
+async def send(url: str, queue: str, jobs: int) -> float:
+    """Put jobs in, 1 000 a call; answer the seconds it took."""
+    async with app_on(url) as app:
+
+        @app.task(name=queue, queue=queue)
+        async def mail(to: str, n: int) -> None: ...
+
+        batch = [{"to": "user@example.com", "n": n} for n in range(BATCH)]
+        await mail.enqueue_many(batch[:1])
+        started = time.perf_counter()
+        for _ in range(0, jobs, BATCH):
+            await mail.enqueue_many(batch)
+        return time.perf_counter() - started
+
+
+async def drain(url: str, queue: str, jobs: int, concurrency: int) -> float:
+    """Run jobs that are there; answer the seconds from the first start until the last outcome is stored."""
+    async with app_on(url) as app:
+        done = 0
+        first = 0.0
+
+        over = asyncio.Event()
+
+        @app.task(name=queue, queue=queue)
+        async def mail(to: str, n: int) -> None:  # noqa: ARG001 - as the job has them
+            nonlocal done, first
+            if not done:
+                first = time.perf_counter()
+            done += 1
+            if done == jobs:
+                over.set()
+
+        async with app.worker(queues=[queue], concurrency=concurrency):
+            await over.wait()
+        return time.perf_counter() - first
+
+
+async def completed(url: str, queue: str) -> int:
+    """Count what has been completed."""
+    async with app_on(url) as app:
+        counts = await app.engine.count(JobFilter(queues=(queue,)), by=GroupBy.STATE)
+        return counts.get("completed", 0) if set(counts) == {"completed"} else 0
+
+
+def analyse(url: str) -> None:
+    """Have the planner know what is there."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"analyze {SCHEMA}.job")
+
+
+def rounds(given: argparse.Namespace, url: str, node: PgBoss) -> tuple[dict[str, list[float]], bool]:
+    """Let the sides take turns."""
+    paces: dict[str, list[float]] = {}
+    verified = True
+    for number in range(given.rounds):
+        for side in ("onward", "node_worker", "node_fetch"):
+            queue = f"{side}-{number}"
+            node.createQueue(queue, {"name": queue})
+            jobs = given.jobs
+            if side == "onward":
+                sent = asyncio.run(send(url, queue, jobs))
+                jobs += 1
+            else:
+                sent = node.bench_insert(queue, jobs, BATCH)
+            analyse(url)
+            if side == "onward":
+                out = asyncio.run(drain(url, queue, jobs, given.concurrency))
+            elif side == "node_worker":
+                options = {"batchSize": NODE_BATCH, "burstWhenBatchFull": True, "localConcurrency": 1}
+                out = node.bench_drain(queue, jobs, options)
+                time.sleep(0.5)  # its last batch is completed after its handler has been counted
+            else:
+                out = node.bench_fetch(queue, jobs, NODE_BATCH)
+            verified &= asyncio.run(completed(url, queue)) == jobs
+            paces.setdefault(f"{side}_in", []).append(given.jobs / sent)
+            paces.setdefault(f"{side}_out", []).append(jobs / out)
+            print(f"{side}: {given.jobs / sent:,.0f} in, {jobs / out:,.0f} out", file=sys.stderr)
+    return paces, verified
+
+
+def main() -> int:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--concurrency", type=int, default=200)
+    given = parser.parse_args()
+    with PostgresServer.started(**DURABLE) as server, PgBoss(server.url(), SCHEMA) as node:
+        paces, verified = rounds(given, server.url(), node)
+    told: dict[str, Any] = {name: round(statistics.median(values)) for name, values in paces.items()}
+    node_in = max(told["node_worker_in"], told["node_fetch_in"])
+    node_out = max(told["node_worker_out"], told["node_fetch_out"])
+    told |= {"in_ratio": round(told["onward_in"] / node_in, 2), "out_ratio": round(told["onward_out"] / node_out, 2)}
+    told |= {"pg-boss": pgboss_packages().versions["pg-boss"], "jobs": given.jobs, "verified": verified}
+    print(json.dumps({**told, "load": round(os.getloadavg()[0], 1)}))
+    return 0 if verified else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
