@@ -37,6 +37,8 @@ class Taken:
         self.scheduled: list[tuple[Claim, str, str]] = []
         """Jobs of a scheduler, with its name and their options: the next one is to be made."""
         self.again: float | None = None
+        self.now = 0
+        """The store's time, in microseconds."""
 
 
 def claim(
@@ -104,6 +106,7 @@ def _from(queues: list[str], first: str) -> list[str]:
 
 def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_: Round) -> int:
     generation, again, turn, left, now = answer[:5]
+    taken.now = now
     if again >= 0:
         taken.again = again / 1e6 if taken.again is None else min(taken.again, again / 1e6)
     # A turn that has ended leads to whatever comes next, a queue made meanwhile too.

@@ -1,13 +1,13 @@
 """Plans: one logic for every kind of connection. A plan yields commands, a list at a time, and is sent their answers.
 
 A list goes out in one write and comes back in one read. :func:`run` drives a plan on a plain client, :func:`arun` on an
-asynchronous one. A script goes by its hash; where the server does not know it, it has not run, and is told whole.
+asynchronous one. A script goes by its hash; where the server does not know it, it has not run, and the server is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis.exceptions import NoScriptError
 
@@ -35,11 +35,9 @@ def script(name: str, layout: Layout, keys: Sequence[str], *values: Any) -> Comm
     return ("EVALSHA", SCRIPTS[name].sha, len(keys), *keys, *layout.common(), *values)
 
 
-_TEXTS = {found.sha: found.text for found in SCRIPTS.values()}
-
-
-def _told_whole(command: Command) -> Command:
-    return ("EVAL", _TEXTS[command[1]], *command[2:])
+LOADING: Final[Sequence[Command]] = [("SCRIPT", "LOAD", found.text) for found in SCRIPTS.values()]
+"""Tells a server all scripts: if it were told only the one that it lacks, the next list would find others lacking, and
+those that it knows would go ahead of them."""
 
 
 def run(plan: Plan[T], client: Client) -> T:
@@ -67,7 +65,8 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
         try:
             return [client.execute_command(*commands[0])]
         except NoScriptError:
-            return [client.execute_command(*_told_whole(commands[0]))]
+            _execute(client, LOADING)
+            return [client.execute_command(*commands[0])]
     if not commands:
         return []
     is_atomic = isinstance(commands, Atomic)
@@ -75,12 +74,14 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
         for command in commands:
             pipeline.execute_command(*command)
         answers: list[Any] = pipeline.execute(raise_on_error=False)
-    if is_atomic and isinstance(answers[0], NoScriptError):
-        return _execute(client, Atomic(map(_told_whole, commands)))
-    for index, answer in enumerate(answers):
-        if isinstance(answer, NoScriptError):
-            answers[index] = client.execute_command(*_told_whole(commands[index]))
-        elif isinstance(answer, Exception):
+    lacking = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if lacking:
+        _execute(client, LOADING)
+        again = [commands[index] for index in lacking]
+        for index, answer in zip(lacking, _execute(client, Atomic(again) if is_atomic else again), strict=True):
+            answers[index] = answer
+    for answer in answers:
+        if isinstance(answer, Exception):
             raise answer
     return answers
 
@@ -90,7 +91,8 @@ async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[An
         try:
             return [await client.execute_command(*commands[0])]
         except NoScriptError:
-            return [await client.execute_command(*_told_whole(commands[0]))]
+            await _aexecute(client, LOADING)
+            return [await client.execute_command(*commands[0])]
     if not commands:
         return []
     is_atomic = isinstance(commands, Atomic)
@@ -98,11 +100,13 @@ async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[An
         for command in commands:
             pipeline.execute_command(*command)
         answers: list[Any] = await pipeline.execute(raise_on_error=False)
-    if is_atomic and isinstance(answers[0], NoScriptError):
-        return await _aexecute(client, Atomic(map(_told_whole, commands)))
-    for index, answer in enumerate(answers):
-        if isinstance(answer, NoScriptError):
-            answers[index] = await client.execute_command(*_told_whole(commands[index]))
-        elif isinstance(answer, Exception):
+    lacking = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if lacking:
+        await _aexecute(client, LOADING)
+        again = [commands[index] for index in lacking]
+        for index, answer in zip(lacking, await _aexecute(client, Atomic(again) if is_atomic else again), strict=True):
+            answers[index] = answer
+    for answer in answers:
+        if isinstance(answer, Exception):
             raise answer
     return answers

@@ -43,11 +43,12 @@ from onward.engines.bullmq import (
     holding,
     operating,
     reading,
+    scheduling,
     settling,
     stewarding,
 )
 from onward.engines.bullmq.capabilities import CAPABILITIES
-from onward.engines.bullmq.commands import Plan, arun, run
+from onward.engines.bullmq.commands import LOADING, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
 from onward.engines.bullmq.listening import Listener
@@ -118,6 +119,7 @@ class BullMQEngine:
     def _tell_prioritized(self) -> Plan[frozenset[str]]:
         if self._asked_prioritized:
             yield [("SADD", self.layout.prioritized, *self._asked_prioritized)]
+        yield LOADING
         (known,) = yield [("SMEMBERS", self.layout.prioritized)]
         return frozenset(known)
 
@@ -210,6 +212,8 @@ class BullMQEngine:
         answer, taken = await self._ask(plan)
         if taken.unfit:
             await self._ask(settling.fail_unfit(self.layout, taken))
+        if taken.scheduled:
+            await self._ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
         if request is not None and len(answer.claimed.claims) < request.slots + request.soon:
             self._listener.hunger(queues)
         if exchange.settlements:

@@ -51,7 +51,7 @@ for n, meta in ipairs(KEYS) do
     ready = call('LLEN', base .. 'wait') + call('ZCARD', base .. 'prioritized')
   end
   local queue = {
-    base = base, room = ready, given = 0, limited = false,
+    base = base, room = ready, given = 0, limited = false, cap = said[1] and 0 or math.huge,
     weight = tonumber(own[1]) or 1, lease = tonumber(own[2]) or tonumber(ARGV[7]), max = tonumber(said[3])
   }
   local due = next_due(base)
@@ -60,7 +60,8 @@ for n, meta in ipairs(KEYS) do
   end
   if said[2] then
     queue.limited = true
-    queue.room = math.max(0, math.min(queue.room, tonumber(said[2]) - call('LLEN', base .. 'active')))
+    queue.cap = math.max(0, math.min(queue.cap, tonumber(said[2]) - call('LLEN', base .. 'active')))
+    queue.room = math.min(queue.room, queue.cap)
   end
   if queue.max then
     queue.limited = true
@@ -75,7 +76,8 @@ for n, meta in ipairs(KEYS) do
         come_again(left * 1000 / stretch)
       end
     end
-    queue.room = math.min(queue.room, math.max(0, queue.max - used))
+    queue.cap = math.min(queue.cap, math.max(0, queue.max - used))
+    queue.room = math.min(queue.room, queue.cap)
   end
   if own[3] then
     queue.limited = true
@@ -115,8 +117,7 @@ local function share_out(wanted, also_limited)
   end
   return wanted
 end
-share_out(slots, true)
-share_out(soon, false)
+local unused = share_out(slots, true) + share_out(soon, false)
 
 local answer = {0, 0, 0, 0, micros}
 local taken = 0
@@ -139,9 +140,6 @@ for n, queue in ipairs(queues) do
       local best = call('ZPOPMIN', base .. 'prioritized', wanted - #ids)
       for at = 1, #best, 2 do
         ids[#ids + 1] = best[at]
-      end
-      if #ids < wanted then
-        call('DEL', base .. 'pc')
       end
     end
     local within = queue.pace and queue.pace.late or -1
@@ -177,7 +175,11 @@ for n, queue in ipairs(queues) do
         call('HSET', own_of(base), 'slot', whole(queue.pace.slot))
       end
     end
-  elseif ARGV[11] == '1' and queue.room == 0 and not next_due(base) and not is_shut(base)
+  end
+  if unused > 0 and queue.cap > queue.given and call('ZCARD', base .. 'prioritized') == 0 then
+    call('DEL', base .. 'pc')
+  end
+  if wanted == 0 and ARGV[11] == '1' and queue.room == 0 and not next_due(base) and not is_shut(base)
     and call('LLEN', base .. 'wait') == 0 and call('LLEN', base .. 'active') == 0
     and call('ZCARD', base .. 'prioritized') == 0 then
     tell(base, 'drained')
