@@ -86,9 +86,17 @@ def _read(field: str, text: str, json_fields: frozenset[str]) -> Any:
     if field not in json_fields:
         return text
     try:
-        return json.loads(text)
+        read = json.loads(text)
     except ValueError:
         return text
+    return _without_nulls(read) if field == "opts" else read
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out what a script of BullMQ's would: Lua's tables have no place for nothing."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return value
 
 
 def _without(prefix: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Exchange,
+    JobChange,
     JobFilter,
     QueueChange,
     Rate,
@@ -37,6 +38,7 @@ class OnwardSide(NodeProducer):
 
     def __init__(self, url: str, peer: NodePeer, prefix: str, clock: ManualClock, **options: Any) -> None:
         super().__init__(peer, prefix)
+        self._clock = clock
         self._runner = asyncio.Runner()
         self._engine = BullMQEngine(url, prefix=prefix, clock=clock, **options)
         self._run(self._engine.open())
@@ -52,13 +54,8 @@ class OnwardSide(NodeProducer):
         self._runner.close()
         super().close()
 
-    def enqueue(self, job: NewJob) -> str:
-        """Add a job by our own script."""
-        (added,) = self._run(self._engine.enqueue([job]))
-        return str(added.ref.id)
-
-    def enqueue_many(self, jobs: list[NewJob]) -> list[str]:
-        """Add jobs by our own script, in one call."""
+    def enqueue(self, jobs: list[NewJob]) -> list[str]:
+        """See :class:`Side`."""
         return [added.ref.id for added in self._run(self._engine.enqueue(jobs))]
 
     def _request(self, most: int) -> ClaimRequest:
@@ -144,7 +141,18 @@ class OnwardSide(NodeProducer):
 
     def promote(self, id: str) -> bool:
         """See :class:`Side`."""
-        raise NotImplementedError
+        return self.put_off(id, 0)
+
+    def put_off(self, id: str, milliseconds: int) -> bool:
+        """See :class:`Side`."""
+        return self._edit(id, run_at=self._clock.now() + timedelta(milliseconds=milliseconds))
+
+    def rewrite(self, id: str, data: Any) -> bool:
+        """See :class:`Side`."""
+        return self._edit(id, payload=_json(data))
+
+    def _edit(self, id: str, **change: Any) -> bool:
+        return self._run(self._engine.edit(JobRef(QUEUE, id), JobChange(**change))) is not None
 
 
 def _json(value: Any) -> str:

@@ -11,6 +11,7 @@
 // ("take", then "held"), each step one script of BullMQ's own, and the clock can be set ("clock"): so that the same
 // can be done twice, by two clients, at the same millisecond.
 'use strict';
+const { randomUUID } = require('node:crypto');
 const fs = require('node:fs');
 const readline = require('node:readline');
 
@@ -70,8 +71,13 @@ const STEPS = {
     throw new bullmq.DelayedError();
   },
   forever: async () => { await new Promise(() => {}); },
-  // Written with the handler still running: a run that counts is a run whose line is on the disk.
-  ledger: async (job, token, path) => { fs.appendFileSync(path, `node ${process.pid} ${job.id} ${job.data.n}\n`); },
+  // As tests/interop/bullmq/labourer.py does: a line for the run, then the work, then the run's name.
+  labour: async (job, token, { ledger, ms }) => {
+    const run = randomUUID();
+    fs.appendFileSync(ledger, `${job.id} ${run} node ${process.pid}\n`);
+    await sleep(ms);
+    return { value: { run } };
+  },
 };
 
 async function handle(job, token) {

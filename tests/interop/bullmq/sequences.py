@@ -6,16 +6,21 @@ any list of steps makes sense and a failing one can be made shorter.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 
 import redis
 from hypothesis import strategies as st
 
+from onward.backoff import Backoff
+from onward.clock import moment_of
+from onward.job import NewJob
 from tests.interop.bullmq.layout import difference, layout
 from tests.interop.bullmq.peer import NodePeer
-from tests.interop.bullmq.sides import Side, let_window_pass, lose_lock
+from tests.interop.bullmq.sides import QUEUE, Side, let_window_pass, lose_lock
 
 Step = tuple[str, dict[str, Any]]
 
@@ -79,6 +84,7 @@ REPEATS: Final[list[dict[str, Any]]] = [
 _which: Final = st.integers(0, 5)
 _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "take": st.fixed_dictionaries({"most": st.integers(1, 3)}),
+    "take_one": st.just({"most": 1}),
     "complete": st.fixed_dictionaries({"which": _which}),
     "complete_and_take": st.fixed_dictionaries({"which": _which}),
     "fail": st.fixed_dictionaries({"which": _which}),
@@ -90,6 +96,7 @@ _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "lose": st.fixed_dictionaries({"which": _which}),
     "check_stalled": st.just({}),
     "advance": st.fixed_dictionaries({"by": st.sampled_from([1, 500, 1000, 2000, 10_000])}),
+    "later": st.fixed_dictionaries({"by": st.sampled_from([20_000, 60_000, 150_000])}),
     "pause": st.just({}),
     "resume": st.just({}),
     "set_concurrency": st.fixed_dictionaries({"most": st.sampled_from([1, 2, None])}),
@@ -98,7 +105,40 @@ _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "remove": st.fixed_dictionaries({"which": _which}),
     "retry": st.fixed_dictionaries({"which": _which}),
     "promote": st.fixed_dictionaries({"which": _which}),
+    "put_off": st.fixed_dictionaries({"which": _which, "milliseconds": st.sampled_from([1, 3000])}),
+    "rewrite": st.fixed_dictionaries({"which": _which}),
 }
+
+OURS: Final[list[dict[str, Any]]] = [
+    {},
+    {"max_attempts": 3, "backoff": Backoff.fixed(1.0)},
+    {"max_attempts": 4, "backoff": Backoff.exponential(0.5)},
+    {"delay": timedelta(milliseconds=1500)},
+    {"run_at": moment_of((BEGINNING + 2000) * 1000)},
+    {"dedupe_key": "once"},
+    {"org_id": "acme", "max_attempts": 1},
+    {"idempotency_key": "order-7"},
+]
+_steps["enqueue"] = st.fixed_dictionaries({"jobs": st.lists(st.sampled_from(OURS), min_size=1, max_size=4)})
+PRIORITIES: Final[list[dict[str, Any]]] = [
+    *({"priority": priority} for priority in (0, 1, 5, 1_000_000)),
+    {"priority": 3, "delay": timedelta(milliseconds=1500)},
+    {"priority": 4, "max_attempts": 2, "backoff": Backoff.fixed(0.5)},
+]
+_steps["enqueue_by_priority"] = st.fixed_dictionaries(
+    {"jobs": st.lists(st.sampled_from(PRIORITIES), min_size=1, max_size=4)}
+)
+BY_PRIORITY: Final = (
+    "enqueue_by_priority",
+    "enqueue_by_priority",
+    "take",
+    "complete",
+    "fail",
+    "pause",
+    "resume",
+    "advance",
+)
+ENQUEUES: Final = ("enqueue", "enqueue", "enqueue", "take", "complete", "fail", "pause", "resume", "advance")
 
 _children: Final = st.lists(st.sampled_from(CHILDREN), min_size=1, max_size=3)
 _steps["flow"] = st.fixed_dictionaries({"children": _children, "options": st.sampled_from(PARENTS)})
@@ -108,10 +148,23 @@ _steps["schedule"] = st.fixed_dictionaries(
 _steps["unschedule"] = st.fixed_dictionaries({"id": st.sampled_from(["a", "b"])})
 
 FLOWS: Final = ("flow", "flow", "take", "take", "complete", "complete", "fail", "fail_for_good", "remove", "advance")
-SCHEDULES: Final = ("schedule", "schedule", "unschedule", "take", "take", "complete", "fail", "advance", "advance")
+# One at a time: BullMQ makes the next job of a schedule between two jobs that it takes, we when all are taken.
+SCHEDULES: Final = (
+    "schedule",
+    "schedule",
+    "unschedule",
+    "take_one",
+    "take_one",
+    "complete",
+    "fail",
+    "advance",
+    "advance",
+)
 WORK: Final = ("take", "take", "complete", "complete_and_take", "fail", "fail_for_good", "advance")
 TROUBLE: Final = ("take", "lose", "lose", "check_stalled", "check_stalled", "window", "complete", "fail", "release")
 CONTROL: Final = ("take", "complete_and_take", "pause", "resume", "set_concurrency", "set_rate", "window", "advance")
+METRICS: Final = ("take", "complete", "complete_and_take", "fail_for_good", "later")
+EDITS: Final = ("promote", "put_off", "rewrite", "take", "complete", "advance")
 HANDS: Final = ("take", "complete", "fail_for_good", "remove", "retry", "advance")
 MESSAGES: Final = ("take", "progress", "log", "snooze", "release", "complete", "fail", "advance")
 
@@ -164,7 +217,7 @@ def play(
 
     tell_time()
     for number, (name, given) in enumerate(steps):
-        if name == "advance":
+        if name in {"advance", "later"}:
             now += given["by"]
             tell_time()
             continue
@@ -172,7 +225,10 @@ def play(
             if world.is_paused is (name == "pause"):
                 continue  # said twice, BullMQ tells of it twice: that is nobody's to rely on
             world.is_paused = name == "pause"
-        answers = [_do(side, name, given, world, client) for side in (theirs, ours)]
+        if name in {"enqueue", "enqueue_by_priority"}:
+            answers = _enqueue(theirs, ours, given["jobs"], client)
+        else:
+            answers = [_do(side, name, given, world, client) for side in (theirs, ours)]
         _learn(world, name, given, answers[0])
         done = list(steps[: number + 1])
         if answers[0] != answers[1]:
@@ -180,6 +236,25 @@ def play(
         lines = difference(layout(client, theirs.prefix), layout(client, ours.prefix))
         if lines:
             raise Disagreement("\n".join([f"after {done}:", *lines]))
+
+
+def _enqueue(theirs: Side, ours: Side, jobs: Sequence[dict[str, Any]], client: redis.Redis) -> list[Any]:
+    """Have ours add jobs by its own words, and theirs add what came of it: how words become options is tested apart."""
+    known = set(client.scan_iter(f"{ours.prefix}:{QUEUE}:*", count=1000))
+    new = [NewJob(type="task", queue=QUEUE, payload='{"n":1}', **job) for job in jobs]
+    ids = ours.enqueue(new)
+    told = []
+    for id, job in zip(ids, jobs, strict=True):
+        is_new = f"{ours.prefix}:{QUEUE}:{id}" not in known
+        known.add(f"{ours.prefix}:{QUEUE}:{id}")
+        if not is_new and "idempotency_key" in job:
+            told.append(id)  # the key is Onward's own, and the job was there before
+            continue
+        hash = client.hgetall(f"{ours.prefix}:{QUEUE}:{id}")
+        options = json.loads(hash["opts"])
+        long = {"kl": "keepLogs", "de": "deduplication"}
+        told.append(theirs.add("task", {"n": 1}, {long.get(name, name): value for name, value in options.items()}))
+    return [told, ids]
 
 
 def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redis.Redis) -> Any:
@@ -193,7 +268,7 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
             return side.schedule(given["id"], given["repeat"], given["options"])
         case "unschedule":
             return side.unschedule(given["id"])
-        case "take":
+        case "take" | "take_one":
             return side.take(given["most"])
         case "check_stalled":
             return side.check_stalled()
@@ -207,10 +282,14 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
             return side.set_rate(given["most"], HOUR)
         case "window":
             return let_window_pass(client, side)
-    among = world.known if name in {"remove", "retry", "promote"} else world.held
+    among = world.known if name in {"remove", "retry", "promote", "put_off", "rewrite"} else world.held
     if not among:
         return None
     id = among[given["which"] % len(among)]
+    if name in {"promote", "put_off"} and client.zscore(f"{side.prefix}:{QUEUE}:delayed", id) is None:
+        return None  # BullMQ does this to delayed jobs only, Onward to all that wait
+    if name == "rewrite" and id in world.held:
+        return None  # and this to jobs that run as well, which Onward does not
     match name:
         case "complete":
             return side.complete(id, {"n": id})
@@ -236,6 +315,10 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
             return side.retry(id)
         case "promote":
             return side.promote(id)
+        case "put_off":
+            return side.put_off(id, given["milliseconds"])
+        case "rewrite":
+            return side.rewrite(id, {"n": "new"})
     raise AssertionError(f"no step is called {name}")
 
 
@@ -244,12 +327,12 @@ def _learn(world: World, name: str, given: dict[str, Any], answer: Any) -> None:
         world.added += 1
         if answer not in world.known:
             world.known.append(answer)
-    if name == "flow":
+    if name in {"flow", "enqueue", "enqueue_by_priority"}:
         world.added += 1
-        world.known += answer
+        world.known += [id for id in answer if id not in world.known]
     if name in {"complete", "complete_and_take", "fail", "fail_for_good", "snooze", "release"} and world.held:
         id = world.held[given["which"] % len(world.held)]
         if answer is not None and answer is not False:
             world.held.remove(id)
-    if name in {"take", "complete_and_take"}:
+    if name in {"take", "take_one", "complete_and_take"}:
         world.held += [id for id in answer or () if id not in world.held]

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 import redis
 
+from onward.job import NewJob
 from tests.interop.bullmq.peer import NodePeer, PeerError
 
 QUEUE: Final = "q"
@@ -26,12 +27,16 @@ class Side(Protocol):
         """Add a job, and hear its id."""
         ...
 
+    def enqueue(self, jobs: list[NewJob]) -> list[str]:
+        """Add jobs in Onward's words, and hear their ids."""
+        ...
+
     def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
         """Add a job that waits for others, by their ids, each child with its own options."""
         ...
 
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
-        """Have a job added again and again, and hear the first one's id."""
+        """Have a job added again and again, and hear the first one's id, or why that cannot be."""
         ...
 
     def unschedule(self, id: str) -> bool:
@@ -106,6 +111,14 @@ class Side(Protocol):
         """Make a delayed job ready now."""
         ...
 
+    def put_off(self, id: str, milliseconds: int) -> bool:
+        """Change when a delayed job is due, from now."""
+        ...
+
+    def rewrite(self, id: str, data: Any) -> bool:
+        """Change the data of a job that waits."""
+        ...
+
 
 class NodeProducer:
     """Jobs, flows and schedules that Node adds to the queue below a prefix: also to ours, to be run by us."""
@@ -124,6 +137,10 @@ class NodeProducer:
         """See :class:`Side`."""
         return str(self._queue.add(name, data, **options)["id"])
 
+    def enqueue(self, jobs: list[NewJob]) -> list[str]:
+        """See :class:`Side`."""
+        raise NotImplementedError("Node has no such words")
+
     def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
         """See :class:`Side`."""
 
@@ -137,7 +154,10 @@ class NodeProducer:
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
         """See :class:`Side`."""
         template = {"name": "tick", "data": {"of": id}, "opts": options}
-        return str(self._queue("upsertJobScheduler", id, repeat, template)["id"])
+        try:
+            return str(self._queue("upsertJobScheduler", id, repeat, template)["id"])
+        except PeerError as error:
+            return error.message
 
     def unschedule(self, id: str) -> bool:
         """See :class:`Side`."""
@@ -278,6 +298,14 @@ class NodeSide(NodeProducer):
     def promote(self, id: str) -> bool:
         """See :class:`Side`."""
         return self._job(id, "promote")
+
+    def put_off(self, id: str, milliseconds: int) -> bool:
+        """See :class:`Side`."""
+        return self._job(id, "changeDelay", milliseconds)
+
+    def rewrite(self, id: str, data: Any) -> bool:
+        """See :class:`Side`."""
+        return self._job(id, "updateData", data)
 
 
 def forget(client: redis.Redis, *sides: Side) -> None:
