@@ -352,3 +352,65 @@ async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(
     of_jobs = sum(count for name, count in read.items() if name.startswith("job"))
     assert of_jobs <= 30 * BATCH, read
     assert sum(count for name, count in read.items() if not name.startswith("job")) <= 100 * BATCH, read
+
+
+async def test_what_has_ended_costs_a_claim_nothing(desk: Desk, store: PostgresStore, meter: Meter):  # O11
+    columns = "seq, claim_no, created_at, updated_at, completed_at, id, max_attempts, priority, attempts, crashes"
+    now = "clock_timestamp()"
+    meter.run(
+        f"insert into onward.history ({columns}, queue, state, type, payload)"
+        f" select -n, 1, {now}, {now}, {now}, gen_random_uuid(), 5, 0, 1, 0, 'default', 'completed', 'greet', '{{}}'"
+        f" from generate_series(1, {MANY}) n"
+    )
+    await desk.add_many(3 * BATCH)
+
+    async def work() -> None:
+        claims = await desk.take(slots=BATCH)
+        assert not await desk.engine.settle([Settlement(claim, Complete()) for claim in claims])
+
+    read = await meter.during(work)
+    assert not {name: count for name, count in read.items() if name.startswith("history")}
+    assert sum(read.values()) <= 15 * BATCH, read
+
+
+async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_jobs(
+    desk: Desk, store: PostgresStore, meter: Meter
+):  # H9
+    seed(meter, queue="'many/0'")
+    seed(meter, queue="'many/' || n % 1000")
+    set_statistics(meter, FRESH)
+    started = set()
+
+    async def work() -> None:
+        await desk.add(queue="many/5-new")
+        for _ in range(1000 // 100 + 1):  # once round all of them
+            started.update(claim.ref.queue for claim in await desk.take("many/*", slots=100))
+            if "many/5-new" in started:
+                return
+
+    read = await meter.during(work)
+    assert "many/5-new" in started
+    assert len(started) > 100  # each had its turn, and none more than one
+    assert sum(read.values()) <= 12 * 1200, read  # and not the tens of thousands that wait
+
+
+async def test_an_open_transaction_does_not_make_claims_walk_over_what_has_ended(
+    desk: Desk, store: PostgresStore, meter: Meter
+):  # O11
+    """What was deleted since stays in the index for as long as anybody's transaction could see it."""
+    with psycopg.connect(store.url, application_name="somebody else") as blocker:
+        blocker.execute("set transaction isolation level repeatable read")
+        blocker.execute(f"select count(*) from {store.schema}.job")
+        for _ in range(20):
+            await desk.add_many(200)
+            await desk.advance(5)
+            while claims := await desk.take(slots=100):
+                assert not await desk.engine.settle([Settlement(claim, Complete()) for claim in claims])
+        await desk.add_many(3 * BATCH)
+
+        async def work() -> None:
+            assert len(await desk.take(slots=BATCH)) == BATCH
+
+        read = await meter.during(work)
+        blocker.rollback()
+    assert sum(read.values()) <= 1500, read  # those of the last round or two, and not four thousand, twice

@@ -27,31 +27,32 @@ class Round:
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
 
 
-class _Job(msgspec.Struct, array_like=True):
-    """A job that was taken, as the store writes it: see the type ``onward.answer``."""
+class _Unusual(msgspec.Struct, array_like=True):
+    """What is not as it is with most jobs."""
 
     seq: int
     claim_no: int
-    id: str
-    type: str
-    payload: msgspec.Raw
     attempts: int
     max_attempts: int
     crashes: int
     org_id: str | None
     backoff: Backoff | None
-    waited: float
 
 
 class _Visit(msgspec.Struct, array_like=True):
-    """What one lane gave."""
+    """What one lane gave, as the store writes it: see the type ``onward.answer``."""
 
     queue: str
     priority: int
     started: bool
     start_within: float | None
-    suspect: bool
-    jobs: list[_Job]
+    is_suspect: bool
+    seqs: str
+    ids: str
+    types: str | list[str]
+    waited: float | list[float]
+    unusual: list[_Unusual] | None
+    payloads: list[msgspec.Raw]
 
 
 _visits: Final = msgspec.json.Decoder(list[_Visit])
@@ -96,35 +97,58 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     claims: list[Claim] = []
     if jobs is not None:
         for visit in _visits.decode(jobs):
-            if len(visit.jobs) > 1:  # the store gives them as it finds them on its pages: the longer ready comes first
-                visit.jobs.sort(key=_place)
             claims += _claims_of(visit)
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
 
 
-def _place(job: _Job) -> tuple[float, int]:
-    return -job.waited, job.seq
-
-
 def _claims_of(visit: _Visit) -> list[Claim]:
-    queue, started, priority, start_within = visit.queue, visit.started, visit.priority, visit.start_within
-    is_suspect = visit.suspect
-    return [
-        Claim(
-            ref=JobRef(queue, job.id),
-            token=(job.seq, job.claim_no),
-            type=job.type,
-            payload=str(job.payload, "utf-8"),
-            attempts=job.attempts,
-            started=started,
-            max_attempts=job.max_attempts,
-            crashes=job.crashes,
-            is_suspect=is_suspect,
-            org_id=job.org_id,
-            priority=priority,
-            backoff=job.backoff,
-            waited=job.waited,
-            start_within=start_within,
+    """Make claims of what a lane gave: the longer ready comes first, though the store gives them as they lie there."""
+    queue, priority, started, start_within = visit.queue, visit.priority, visit.started, visit.start_within
+    is_suspect = visit.is_suspect
+    unusual = {} if visit.unusual is None else {one.seq: one for one in visit.unusual}
+    seqs = list(map(int, visit.seqs[1:-1].split(",")))
+    count = len(seqs)
+    types = visit.types if isinstance(visit.types, list) else [visit.types] * count
+    waits = visit.waited if isinstance(visit.waited, list) else [visit.waited] * count
+    jobs = list(zip(seqs, waits, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
+    if count > 1:
+        jobs.sort(key=_place)
+    claims: list[Claim] = []
+    for seq, waited, job_id, type_, payload in jobs:
+        one = unusual.get(seq)
+        claims.append(
+            Claim(
+                ref=JobRef(queue, job_id),
+                token=(seq, 1),
+                type=type_,
+                payload=str(payload, "utf-8"),
+                attempts=int(started),
+                started=started,
+                is_suspect=is_suspect,
+                priority=priority,
+                waited=waited,
+                start_within=start_within,
+            )
+            if one is None
+            else Claim(
+                ref=JobRef(queue, job_id),
+                token=(seq, one.claim_no),
+                type=type_,
+                payload=str(payload, "utf-8"),
+                attempts=one.attempts,
+                started=started,
+                max_attempts=one.max_attempts,
+                crashes=one.crashes,
+                is_suspect=is_suspect,
+                org_id=one.org_id,
+                priority=priority,
+                backoff=one.backoff,
+                waited=waited,
+                start_within=start_within,
+            )
         )
-        for job in visit.jobs
-    ]
+    return claims
+
+
+def _place(job: tuple[int, float, str, str, msgspec.Raw]) -> tuple[float, int]:
+    return -job[1], job[0]

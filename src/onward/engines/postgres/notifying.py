@@ -57,12 +57,14 @@ class Bell:
     def leave_word(self, queues: Iterable[str]) -> None:
         """Have it told a moment later that work has come."""
         with self._lock:
+            is_first = not self._owed
             self._owed.update(queues)
             if self._thread is None:
                 self._is_closing = False
                 self._thread = threading.Thread(target=self._run, name="onward-postgres-bell", daemon=True)
                 self._thread.start()
-            self._lock.notify_all()
+            elif is_first:  # else it knows already, and waits for its moment: to wake it would cost each enqueue
+                self._lock.notify_all()
 
     def close(self) -> None:
         """Tell of what is owed, and end the thread."""

@@ -10,19 +10,14 @@ create type onward.open_lane as (
   queue text, priority integer, floor timestamptz, weight bigint, is_limited boolean, lease interval
 );
 
--- What a claim answers. `jobs` is JSON, an array for each visit to a lane: its queue, priority, whether these have started,
--- within how many seconds they must, then the jobs: seq, claim_no, id, type, payload, attempts, max_attempts, crashes, org_id,
--- backoff, seconds waited. One text for all: rows of many columns cost both ends more than the claim itself.
+-- What a claim answers. `jobs` is JSON, an array of visits. A visit to a lane is: its queue, priority, whether these jobs have
+-- started, within how many seconds they must, whether it is a suspect; then their seqs and ids, as arrays are written here;
+-- their types and how long they waited, once if all are alike; what is unusual about any of them (seq, claim_no, attempts,
+-- max_attempts, crashes, org_id, backoff); and their payloads, as they stand. It is laid out so because writing each job as a
+-- value of its own cost more than taking it.
 create type onward.answer as (
   jobs text, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
 );
-
--- Write one visit to a lane as JSON.
-create function onward.visit(
-  queue text, priority integer, started boolean, start_within interval, suspect boolean, jobs json
-) returns text
-  language sql stable parallel safe
-  return json_build_array(queue, priority, started, date_part('epoch', start_within), suspect, jobs)::text;
 
 -- List lanes from which a job can be taken now, by the name of their queue, the higher priority first.
 -- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  only what is less urgent.
@@ -39,22 +34,25 @@ begin
   for i in 1 .. cardinality(firsts) loop
     return query
     select l.queue, l.priority, l.floor, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null, q.lease
-      from (select l.queue, l.priority, max(l.floor) as floor from onward.lane l
-             where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
-               and l.queue < least(ends[i] collate "C", to_queue collate "C")
-             group by l.queue, l.priority) l
+      -- First of all, and one probe for each: whether there is a job. Not `exists`: of that the planner may make a join, which
+      -- reads all the jobs there are.
+      from (select l.queue, l.priority, l.floor
+              from (select distinct on (l.queue, l.priority) l.queue, l.priority, l.floor from onward.lane l
+                     where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
+                       and l.queue < least(ends[i] collate "C", to_queue collate "C")
+                       and (l.priority >= past_priority) is not true
+                     order by l.queue, l.priority desc, l.floor desc) l
+             where (select true from onward.job j
+                     where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                       and j.ready_at is not null and not j.suspect
+                       and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+                     order by j.ready_at, j.seq limit 1)
+             order by l.queue, l.priority desc offset 0) l
       left join lateral (select q.* from onward.queue q where q.name = l.queue offset 0) q on true
      where q.paused is not true
        and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
-       and (l.priority >= past_priority) is not true
-       -- Not `exists`: of that the planner may make a join, which reads all the jobs there are. Ordered, it is one probe.
-       and (select true from onward.job j
-             where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
-               and j.ready_at is not null and not j.suspect
-               and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
-             order by j.ready_at, j.seq limit 1)
      order by l.queue, l.priority desc
      limit most - listed;
     get diagnostics added = row_count;
@@ -178,7 +176,7 @@ declare
   starts      boolean;
   until       timestamptz;
   taken_seqs  bigint[];
-  taken_jobs  json;
+  taken_jobs  text;
   visits      text[] := '{}';
   gripped     bigint[] := '{}';
   first_end   timestamptz;
@@ -281,15 +279,23 @@ begin
           returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
                     j.ready_at)
         select count(*), array_agg(t.seq),
-               json_agg(json_build_array(t.seq, t.claim_no, t.id, t.type, t.payload, t.attempts, t.max_attempts, t.crashes,
-                                         t.org_id, t.backoff, date_part('epoch', moment - t.ready_at)))
+               left(json_build_array(
+                 lane.queue, lane.priority, starts, date_part('epoch', told.credit), false,
+                 array_agg(t.seq)::text, array_agg(t.id)::text,
+                 case when min(t.type) = max(t.type) then to_json(min(t.type)) else to_json(array_agg(t.type)) end,
+                 case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
+                      else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end,
+                 json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff))
+                   filter (where t.claim_no <> 1 or t.attempts <> starts::integer or t.max_attempts <> 5 or t.crashes <> 0
+                                 or t.org_id is not null or t.backoff is not null))::text, -1)
+               || ',[' || string_agg(t.payload::text, ',') || ']]'
           into taken, taken_seqs, taken_jobs from taken t;
         if taken > 0 then
           gripped := gripped || taken_seqs; first_end := least(first_end, until);
           if told.concurrency is not null then
             insert into onward.place (seq, queue) select t, lane.queue from unnest(taken_seqs) t;
           end if;
-          visits := visits || onward.visit(lane.queue, lane.priority, starts, told.credit, false, taken_jobs);
+          visits := visits || taken_jobs;
         end if;
         got := got + taken;
         if starts then
@@ -380,9 +386,11 @@ begin
       insert into onward.grip (until, seqs) select t.lease_until, array[t.seq] from taken t),
     placed as (
       insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
-    select onward.visit(t.queue, t.priority, true, told.credit, true, json_build_array(json_build_array(
-             t.seq, t.claim_no, t.id, t.type, t.payload, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
-             date_part('epoch', moment - t.ready_at))))
+    select left(json_build_array(
+             t.queue, t.priority, true, date_part('epoch', told.credit), true, array[t.seq]::text, array[t.id]::text, t.type,
+             date_part('epoch', moment - t.ready_at),
+             json_build_array(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id,
+                                               t.backoff)))::text, -1) || ',[' || t.payload::text || ']]'
       into taken_job from taken t;
     found_one := taken_job is not null;
     if found_one and told.spacing is not null then
