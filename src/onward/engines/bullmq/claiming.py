@@ -114,17 +114,18 @@ def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_
     for number, at in enumerate(range(5, len(answer), 5), start=1):
         at_queue, id, lease, within, fields = answer[at : at + 5]
         queue, own = queues[at_queue - 1], f"{token}:{number}"
-        if fields[6] is not None:
-            taken.unfit.append((queue, id, own, fields[6]))
+        job = dict(zip(fields[::2], fields[1::2], strict=True))
+        if (why := job.get("defa")) is not None:
+            taken.unfit.append((queue, id, own, why))
             continue
         try:
-            claim = rows.claim_of(queue, id, own, lease, within, fields, now)
+            claim = rows.claim_of(queue, id, own, lease, within, job, now)
         except rows.Damaged as error:
             taken.unfit.append((queue, id, own, f"the job cannot be read: {error}"))
             continue
         taken.claims.append(claim)
-        if fields[7] is not None:
-            taken.scheduled.append((claim, fields[7], fields[2]))
+        if (scheduler := job.get("rjk")) is not None:
+            taken.scheduled.append((claim, scheduler, job["opts"]))
     return int(generation)
 
 

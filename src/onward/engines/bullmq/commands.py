@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Final, TypeVar
 
+from redis import RedisCluster
+from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.exceptions import NoScriptError
 
 from onward.engines.bullmq.layout import Layout
@@ -60,6 +62,10 @@ async def arun(plan: Plan[T], client: AsyncClient) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
+def _is_cluster(client: Any) -> bool:
+    return isinstance(client, RedisCluster | AsyncRedisCluster)
+
+
 def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
     if len(commands) == 1:
         try:
@@ -69,6 +75,8 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
             return [client.execute_command(*commands[0])]
     if not commands:
         return []
+    if commands is LOADING and _is_cluster(client):
+        return [client.execute_command(*command) for command in commands]  # each goes to every node
     is_atomic = isinstance(commands, Atomic)
     with client.pipeline(transaction=is_atomic) as pipeline:
         for command in commands:
@@ -95,6 +103,8 @@ async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[An
             return [await client.execute_command(*commands[0])]
     if not commands:
         return []
+    if commands is LOADING and _is_cluster(client):
+        return [await client.execute_command(*command) for command in commands]
     is_atomic = isinstance(commands, Atomic)
     async with client.pipeline(transaction=is_atomic) as pipeline:
         for command in commands:

@@ -74,10 +74,10 @@ class Connections:
             clients, self._by_loop = dict(self._by_loop), WeakKeyDictionary()
         for client in plain:
             if client is not None:
-                client.close()
+                self._server.close(client)
         for loop, waiting in clients.items():
             if loop is asyncio.get_running_loop():
                 with suppress(RedisError, OSError):
-                    await waiting.aclose()
+                    await self._server.aclose(waiting)
             elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(waiting.aclose(), loop)
+                asyncio.run_coroutine_threadsafe(self._server.aclose(waiting), loop)

@@ -111,7 +111,7 @@ class BullMQEngine:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
-        with self.server.translated(), self.server.client(most=1) as client:
+        with self.server.translated(), self.server.connected() as client:
             patterns = run(self._tell_prioritized(), client)
         self._prioritized = enqueueing.Prioritized(patterns)
         self._connections.open()
@@ -133,7 +133,7 @@ class BullMQEngine:
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> EngineInfo:
-        with self.server.translated(), self.server.client(most=1) as client:
+        with self.server.translated(), self.server.connected() as client:
             facts = run(examining.examine(self.layout), client)
         return EngineInfo(
             engine="BullMQ",

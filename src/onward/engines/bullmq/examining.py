@@ -40,7 +40,8 @@ class Facts(NamedTuple):
 
 def examine(layout: Layout) -> Plan[Facts]:
     """Ask the server."""
-    info, now = yield [("INFO",), script("now", layout, [layout.workers])]
+    (info,) = yield [("INFO",)]
+    (now,) = yield [script("now", layout, [layout.workers])]
     said: Mapping[str, Any] = info if isinstance(info, dict) else _parsed(str(info))
     settings: dict[str, str] = {}
     for name in ("appendfsync", "save"):

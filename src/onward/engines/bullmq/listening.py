@@ -120,7 +120,7 @@ class Listener:
                 log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
             finally:
                 with suppress(RedisError, OSError):
-                    await client.aclose()
+                    await self._server.aclose(client)
             self.tell(("*",), SignalKind.CHANGED)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
             pause = min(pause * 2, _LONGEST_PAUSE)

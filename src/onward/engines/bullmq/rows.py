@@ -57,35 +57,43 @@ def moment(text: str | float | None) -> datetime | None:
         return None
 
 
-def claim_of(queue: str, id: str, token: str, lease: int, start_within: int, fields: Sequence[Any], now: int) -> Claim:
+def claim_of(
+    queue: str, id: str, token: str, lease: int, start_within: int, fields: Mapping[str, str], now: int
+) -> Claim:
     """Read a claim from ``lua/claim.lua``.
 
     Raises:
         Damaged: the job cannot be run.
     """
-    name, data, opts, timestamp, made, stalled, _, _, priority, _, processed = fields
-    said = _options(opts)
+    said = _options(fields.get("opts"))
+    data = fields.get("data", "")
     try:
         _check_json(data)
     except msgspec.DecodeError as error:
         raise Damaged(f"its data is no JSON: {error}") from error
-    added = int(float(timestamp or 0))
-    ready = max(added + said.delay, int(float(processed or 0)))
+    ready = _number(fields, "timestamp") + said.delay
+    if "processedOn" in fields:
+        ready = max(ready, _number(fields, "processedOn"))
     return Claim(
         ref=JobRef(queue, id),
         token=(queue, id, token, lease),
-        type=name,
+        type=fields.get("name", ""),
         payload=data,
-        attempts=int(made or 0) + 1,
+        attempts=_number(fields, "atm") + 1,
         started=True,
         max_attempts=said.max_attempts,
-        crashes=int(stalled or 0),
+        crashes=_number(fields, "stc"),
         org_id=said.org_id,
-        priority=options.priority_of(int(float(priority or 0))),
+        priority=options.priority_of(_number(fields, "priority")),
         backoff=said.backoff,
         waited=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
         start_within=None if start_within < 0 else start_within / 1e6,
     )
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    text = fields.get(name, "0")
+    return int(text) if text.isdecimal() else int(float(text or 0))
 
 
 _json_reader = msgspec.json.Decoder(msgspec.Raw)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+import hiredis
 import redis
 import redis.asyncio
 import redis.asyncio.retry
@@ -107,7 +109,29 @@ class Server:
             )
             return made  # type: ignore[no-any-return]
         pool = redis.asyncio.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
+        pool.connection_class = _packing(pool.connection_class)  # type: ignore[arg-type]
         return redis.asyncio.Redis.from_pool(pool)
+
+    @contextmanager
+    def connected(self) -> Iterator[redis.Redis]:
+        """Have a plain client for a moment."""
+        client = self.client(most=1)
+        try:
+            yield client
+        finally:
+            self.close(client)
+
+    @staticmethod
+    def close(client: redis.Redis) -> None:
+        """Let go of a client, and of those by which it asks sentinels."""
+        for known in _with_sentinels(client):
+            known.close()
+
+    @staticmethod
+    async def aclose(client: redis.asyncio.Redis) -> None:
+        """Let go of a client of an event loop, alike."""
+        for known in _with_sentinels(client):
+            await known.aclose()
 
     @property
     def _secrets(self) -> dict[str, Any]:
@@ -144,6 +168,21 @@ class Server:
             raise StoreUnavailable(f"{self} would not do it: {error}") from error
         except exceptions.RedisError as error:
             raise StoreUnavailable(f"{self}: {error}") from error
+
+
+def _with_sentinels(client: Any) -> list[Any]:
+    manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
+    return [client, *([] if manager is None else manager.sentinels)]
+
+
+@cache
+def _packing(kind: type[Any]) -> type[Any]:
+    """Write commands by hiredis: the driver's asynchronous connections do it in Python, which a large batch feels."""
+
+    def pack_command(self: object, *parts: Any) -> list[bytes]:  # noqa: ARG001
+        return [hiredis.pack_command(parts)]
+
+    return type(f"Packing{kind.__name__}", (kind,), {"pack_command": pack_command})
 
 
 _OPTIONS: Final[dict[str, Any]] = {

@@ -11,10 +11,9 @@
 -- ARGV[11]  '1': outcomes have just been stored, so that a queue may have run dry
 -- Answers {the generation of names, microseconds until something comes by itself or -1, whose turn is next (its number
 -- among KEYS), what is left of that turn, the time in microseconds, then for each job: the number of its queue, its id, the lease,
--- microseconds within which it must start or -1, its fields}.
+-- microseconds within which it must start or -1, its fields (HGETALL)}.
 
 local slots, soon = tonumber(ARGV[8]), tonumber(ARGV[9])
-local FIELDS = {'name', 'data', 'opts', 'timestamp', 'atm', 'stc', 'defa', 'rjk', 'priority', 'ats', 'processedOn'}
 local again
 local function come_again(micros_from_now)
   if micros_from_now and (not again or micros_from_now < again) then
@@ -40,6 +39,7 @@ local function free_slots(pace, wanted)
   return free
 end
 
+local stamp = whole(now)
 local queues = {}
 for n, meta in ipairs(KEYS) do
   local base = base_of(meta)
@@ -142,19 +142,29 @@ for n, queue in ipairs(queues) do
         ids[#ids + 1] = best[at]
       end
     end
+    local lease = whole(queue.lease * stretch)
     local within = queue.pace and queue.pace.late or -1
     local counted = 0
     local held = {}
     for _, id in ipairs(ids) do
       local key = base .. id
-      local fields = call('HMGET', key, unpack(FIELDS))
-      if fields[1] then
+      -- All fields at once: a hash this small is read from end to end for each that is asked for.
+      local fields = call('HGETALL', key)
+      local started, is_counted = 0, true
+      for at = 1, #fields, 2 do
+        if fields[at] == 'ats' then
+          started = tonumber(fields[at + 1]) or 0
+        elseif fields[at] == 'defa' then
+          is_counted = false
+        end
+      end
+      if #fields > 0 then
         taken = taken + 1
-        call('SET', key .. ':lock', ARGV[6] .. ':' .. taken, 'PX', whole(queue.lease * stretch))
+        call('SET', key .. ':lock', ARGV[6] .. ':' .. taken, 'PX', lease)
         call('XADD', base .. 'events', '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
-        call('HSET', key, 'processedOn', whole(now), 'pb', ARGV[5], 'ats', (tonumber(fields[10]) or 0) + 1)
+        call('HSET', key, 'processedOn', stamp, 'pb', ARGV[5], 'ats', started + 1)
         held[#held + 1] = id
-        if not fields[7] then
+        if is_counted then
           counted = counted + 1
         end
         if queue.pace then

@@ -16,11 +16,17 @@
 
 local base = base_of(KEYS[1])
 local active, stalled = base .. 'active', base .. 'stalled'
-local locks, lost, unlocked, unstalled = {}, {}, {}, {}
+local locks, lost, unlocked, unstalled, done = {}, {}, {}, {}, {}
+local children = {}
 for at = 7, #ARGV, 5 do
-  locks[#locks + 1] = base .. ARGV[at] .. ':lock'
+  local key = base .. ARGV[at]
+  locks[#locks + 1] = key .. ':lock'
+  children[#children + 1] = key .. ':dependencies'
+  children[#children + 1] = key .. ':unsuccessful'
 end
 local tokens = call('MGET', unpack(locks))
+-- Hardly any job has children: one question for all.
+local has_children = call('EXISTS', unpack(children)) > 0
 local stamp = whole(now)
 local has_ended = false
 
@@ -43,9 +49,15 @@ local function counted(kind, most)
   end
 end
 
+-- Damaged options say nothing: an outcome must not be lost over them.
+local function read_options(text)
+  local fine, said = pcall(cjson.decode, text)
+  return fine and type(said) == 'table' and said or {}
+end
+
 local function with_stack(key, entry, opts)
   local stack = call('HGET', key, 'stacktrace')
-  local limit = string.find(opts or '', 'stackTraceLimit', 1, true) and tonumber(cjson.decode(opts).stackTraceLimit)
+  local limit = string.find(opts or '', 'stackTraceLimit', 1, true) and tonumber(read_options(opts).stackTraceLimit)
   if limit then
     if limit == 0 then
       return '[]'
@@ -67,40 +79,52 @@ local function finish(id, key, fields, verb, value, stack)
   local has_completed = verb == 'complete'
   local set = has_completed and 'completed' or 'failed'
   local field = has_completed and 'returnvalue' or 'failedReason'
-  if fields[5] then
-    end_deduplication(base, id, fields[5])
-    let_next_in(base, fields[5])
+  local opts = fields[1]
+  if fields[3] then
+    end_deduplication(base, id, fields[3])
+    let_next_in(base, fields[3])
   end
-  if fields[3] and fields[3] ~= '' then
+  if fields[2] and fields[2] ~= '' then
+    local parent = not has_completed and call('HGET', key, 'parent')
     if has_completed then
-      child_is_done(fields[3], key, value)
-    elseif fields[4] then
-      child_has_failed(fields[4], key, value)
+      child_is_done(fields[2], key, value)
+    elseif parent then
+      child_has_failed(parent, key, value)
     end
   end
-  local attempts = (tonumber(fields[7]) or 0) + 1
+  local attempts = (tonumber(fields[4]) or 0) + 1
   local count, age, limit = -1, nil, nil
   local option = has_completed and 'removeOnComplete' or 'removeOnFail'
-  if string.find(fields[2], option, 1, true) then
-    count, age, limit = kept_by(cjson.decode(fields[2])[option])
+  if string.find(opts, option, 1, true) then
+    count, age, limit = kept_by(read_options(opts)[option])
   end
   if count == 0 then
     forget_job(base, id)
   else
-    call('ZADD', base .. set, stamp, id)
     call('HSET', key, field, value, 'finishedOn', stamp, 'atm', attempts)
+    if has_completed and count == -1 then
+      done[#done + 1] = stamp
+      done[#done + 1] = id
+    else
+      call('ZADD', base .. set, stamp, id)
+    end
     if not has_completed then
       if stack then
         call('HSET', key, 'stacktrace', stack)
       end
       call('HDEL', key, 'defa')
     end
-    keep_to(base, set, count, age, limit)
+    if count ~= -1 or age then
+      if #done > 0 then
+        call('ZADD', base .. 'completed', unpack(done))
+        done = {}
+      end
+      keep_to(base, set, count, age, limit)
+    end
   end
   tell(base, set, 'jobId', id, field, value, 'prev', 'active')
   if not has_completed then
-    local fine, opts = pcall(cjson.decode, fields[2])
-    if attempts >= (fine and type(opts) == 'table' and tonumber(opts.attempts) or 0) then
+    if attempts >= (tonumber(read_options(opts).attempts) or 0) then
       tell(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
     end
   end
@@ -114,16 +138,16 @@ for n = 1, #locks do
   local at = 2 + n * 5
   local id, token, verb, value, stack = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local key = base .. id
-  local fields = tokens[n] == token and call('HMGET', key, 'name', 'opts', 'parentKey', 'parent', 'deid', 'priority', 'atm')
-  if not fields or not fields[1] or call('LREM', active, -1, id) == 0 then
+  local fields = tokens[n] == token and call('HMGET', key, 'opts', 'parentKey', 'deid', 'atm')
+  if not fields or not (fields[1] or call('EXISTS', key) == 1) or call('LREM', active, -1, id) == 0 then
     lost[#lost + 1] = n
   else
     tokens[n] = false
     unlocked[#unlocked + 1] = key .. ':lock'
     unstalled[#unstalled + 1] = id
-    local opts = fields[2] or '{}'
-    fields[2] = opts
-    if verb == 'complete' then
+    fields[1] = fields[1] or '{}'
+    local opts = fields[1]
+    if has_children and verb == 'complete' then
       if call('SCARD', key .. ':dependencies') > 0 then
         verb, value, stack = 'fail', 'Job ' .. id .. ' has pending dependencies', ''
       elseif call('ZCARD', key .. ':unsuccessful') > 0 then
@@ -138,11 +162,11 @@ for n = 1, #locks do
       call('LPUSH', active, id)
       remove_job(base, id)
     else
-      local priority = tonumber(fields[6]) or 0
+      local priority = tonumber(call('HGET', key, 'priority')) or 0
       if verb == 'retry' then
         local delay, reason = string.match(value, '^(%d+):(.*)$')
         delay = tonumber(delay)
-        call('HSET', key, 'failedReason', reason, 'atm', (tonumber(fields[7]) or 0) + 1)
+        call('HSET', key, 'failedReason', reason, 'atm', (tonumber(fields[4]) or 0) + 1)
         if stack ~= '' then
           call('HSET', key, 'stacktrace', with_stack(key, stack, opts))
         end
@@ -171,6 +195,9 @@ for n = 1, #locks do
       end
     end
   end
+end
+if #done > 0 then
+  call('ZADD', base .. 'completed', unpack(done))
 end
 if #unlocked > 0 then
   call('DEL', unpack(unlocked))

@@ -1,0 +1,59 @@
+"""More than one server: a cluster, and a master behind a sentinel that fails over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from onward.engine.values import ClaimRequest, Settlement
+from onward.engines.bullmq.engine import BullMQEngine
+from onward.errors import StoreUnavailable
+from onward.job import Enqueued, NewJob
+from onward.lifecycle import Complete, State
+from tests.servers.redis import RedisCluster, RedisSentinels
+
+REQUEST = ClaimRequest(worker_id="w", queues=("*",), slots=500)
+
+
+async def test_a_queue_works_on_a_cluster_where_its_keys_keep_together():
+    with RedisCluster() as cluster:
+        engine = BullMQEngine(f"{cluster.url}?cluster=on", prefix="{bull}")
+        await engine.open()
+        try:
+            made = await engine.enqueue([NewJob(type="send", queue="mail")] * 250)
+            claims = (await engine.claim(REQUEST)).claims
+            claims += (await engine.claim(REQUEST)).claims
+            assert [claim.ref for claim in claims] == [one.ref for one in made]
+            assert not await engine.settle([Settlement(claim, Complete()) for claim in claims])
+            (queue,) = await engine.queues()
+            assert queue.counts == {State.COMPLETED: 250}
+            assert engine.enqueue_sync([NewJob(type="send", queue="mail")])[0].is_new
+            assert "Redis" in (await engine.check()).server
+        finally:
+            await engine.close()
+
+
+async def put(engine: BullMQEngine) -> Enqueued:
+    """Enqueue as soon as there is a master."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            (made,) = await engine.enqueue([NewJob(type="send", queue="mail")])
+        except StoreUnavailable:
+            assert time.monotonic() < deadline, "nobody takes the master's place"
+            await asyncio.sleep(0.01)
+        else:
+            return made
+
+
+async def test_work_goes_on_with_whom_the_sentinel_makes_master():  # X3
+    with RedisSentinels() as sentinels:
+        engine = BullMQEngine(f"{sentinels.url}/0?sentinel={sentinels.NAME}")
+        await engine.open()
+        try:
+            before = await put(engine)
+            await asyncio.to_thread(sentinels.fail_over)
+            after = await put(engine)
+            assert [claim.ref for claim in (await engine.claim(REQUEST)).claims] == [before.ref, after.ref]
+        finally:
+            await engine.close()
