@@ -15,8 +15,16 @@ import redis
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from onward.engines.bullmq.server import Server
+from onward.engines.bullmq.server import MOST, Server
 from onward.errors import StoreUnavailable
+
+
+class OfLoop:
+    """A client, and room for as many who use it at once as it may have connections: others wait in line."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.client = client
+        self.room = asyncio.Semaphore(MOST)
 
 
 class Connections:
@@ -26,7 +34,7 @@ class Connections:
         self._server = server
         self._is_open = False
         self._guard = threading.Lock()
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, redis.asyncio.Redis] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, OfLoop] = WeakKeyDictionary()
         self._plain: redis.Redis | None = None
         self._pulse: redis.Redis | None = None
 
@@ -39,15 +47,15 @@ class Connections:
             message = f"{self._server} is not open: enter the app with `async with app`, or call open()"
             raise StoreUnavailable(message)
 
-    def of_loop(self) -> redis.asyncio.Redis:
-        """The client of the running event loop."""
+    def of_loop(self) -> OfLoop:
+        """What the running event loop has."""
         self._check_open()
         loop = asyncio.get_running_loop()
-        client = self._by_loop.get(loop)
-        if client is None:
+        found = self._by_loop.get(loop)
+        if found is None:
             with self._guard:
-                client = self._by_loop[loop] = self._server.async_client()
-        return client
+                found = self._by_loop[loop] = OfLoop(self._server.async_client())
+        return found
 
     def plain(self) -> redis.Redis:
         """The client for threads."""
@@ -75,7 +83,8 @@ class Connections:
         for client in plain:
             if client is not None:
                 self._server.close(client)
-        for loop, waiting in clients.items():
+        for loop, of_loop in clients.items():
+            waiting = of_loop.client
             if loop is asyncio.get_running_loop():
                 with suppress(RedisError, OSError):
                     await self._server.aclose(waiting)

@@ -95,7 +95,7 @@ class BullMQEngine:
         self._metrics = metrics
         self._connections = Connections(self.server)
         self._names = Names(self.layout, looks=not self.server.is_cluster)
-        self._listener = Listener(self.server, self.layout, self._names, self._connections.of_loop)
+        self._listener = Listener(self.server, self.layout, self._names, self._ask)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._sweep = stewarding.Sweep()
 
@@ -332,9 +332,10 @@ class BullMQEngine:
     # Driving plans
 
     async def _ask(self, plan: Plan[T]) -> T:
-        client = self._connections.of_loop()
-        with self.server.translated():
-            return await arun(plan, client)
+        ours = self._connections.of_loop()
+        async with ours.room:
+            with self.server.translated():
+                return await arun(plan, ours.client)
 
     def _ask_sync(self, plan: Plan[T]) -> T:
         client = self._connections.plain()

@@ -49,7 +49,7 @@ def enqueue(layout: Layout, names: Names, jobs: Sequence[NewJob], prioritized: P
             raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
     if len(queues) == 1 and all(map(is_plain, jobs)):
         return (yield from _plain(layout, jobs, is_prioritized=jobs[0].queue in prioritized))
-    return (yield from _full(layout, jobs, list(queues), prioritized))
+    return (yield from _full(layout, jobs, prioritized))
 
 
 NOT_PRIORITIZED: Final = (
@@ -108,16 +108,15 @@ def _by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     return list(parts)
 
 
-def _full(layout: Layout, jobs: Sequence[NewJob], queues: list[str], prioritized: Prioritized) -> Plan[list[Enqueued]]:
-    keys = [layout.meta(queue) for queue in queues]
-    numbers = {queue: number for number, queue in enumerate(queues, start=1)}
+def _full(layout: Layout, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
     commands = []
     for some in _chunks(jobs):
+        numbers: dict[str, int] = {}
         flat: list[Any] = []
         for job in some:
             is_prioritized = job.queue in prioritized
             flat += [
-                numbers[job.queue],
+                numbers.setdefault(job.queue, len(numbers) + 1),
                 job.type,
                 job.payload,
                 options.write(job, prioritized=is_prioritized),
@@ -132,7 +131,7 @@ def _full(layout: Layout, jobs: Sequence[NewJob], queues: list[str], prioritized
                 "",
                 "",
             ]
-        commands.append(script("enqueue", layout, keys, len(keys), *flat))
+        commands.append(script("enqueue", layout, [layout.meta(queue) for queue in numbers], len(numbers), *flat))
     answers = [answer for some in (yield Atomic(commands)) for answer in some]
     return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from onward.engine.values import Signal, SignalKind
-from onward.engines.bullmq.commands import arun
+from onward.engines.bullmq.commands import Plan
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
@@ -40,14 +40,17 @@ _LONGEST_PAUSE: Final = 5.0
 """Seconds between tries to reach a server that is away."""
 
 
+Ask = Callable[[Plan[list[str]]], Awaitable[list[str]]]
+
+
 class Listener:
     """The ears of one engine."""
 
-    def __init__(self, server: Server, layout: Layout, names: Names, client: Callable[[], redis.asyncio.Redis]) -> None:
+    def __init__(self, server: Server, layout: Layout, names: Names, ask: Ask) -> None:
         self._server = server
         self._layout = layout
         self._names = names
-        self._client = client
+        self._ask = ask
         self._lock = threading.Lock()
         self._ears: dict[_Ear, asyncio.AbstractEventLoop] = {}
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, _Wait] = WeakKeyDictionary()
@@ -113,7 +116,7 @@ class Listener:
     async def _run(self, wait: _Wait) -> None:
         pause = _FIRST_PAUSE
         while True:
-            client = self._server.async_client(most=1, waits=True)
+            client = self._server.async_client(waits=True)
             try:
                 await self._wait_on(client, wait)
             except (RedisError, OSError, OnwardError) as error:
@@ -145,7 +148,7 @@ class Listener:
 
     async def _queues(self, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
         asked = tuple(dict.fromkeys(pattern for some in patterns for pattern in some))
-        return [] if not asked else await arun(self._names.matching(asked), self._client())
+        return [] if not asked else await self._ask(self._names.matching(asked))
 
     async def _pop(self, client: redis.asyncio.Redis, markers: list[str], wait: _Wait) -> Any:
         """Wait for a marker; None: there was none, or there is something else to wait for."""

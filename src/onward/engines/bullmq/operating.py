@@ -102,6 +102,10 @@ def configure(layout: Layout, names: Names, queue: str, change: QueueChange) -> 
         own.update(rows.retention_fields(change.retention))
     paused = "" if change.paused is UNSET else str(int(change.paused))
     flat = [part for fields in (meta, own) for item in fields.items() for part in item]
-    yield [script("configure", layout, [layout.meta(queue)], paused, len(meta), *flat)]
-    (info,) = yield from reading.queues(layout, names, [queue])
-    return info
+    key = [layout.meta(queue)]
+    _, now, answer = yield [
+        script("configure", layout, key, paused, len(meta), *flat),
+        script("now", layout, [layout.workers]),
+        script("queue", layout, key),
+    ]
+    return rows.queue_of(queue, answer, int(now))

@@ -24,7 +24,8 @@ MOST: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
 _ANSWER_WITHIN: Final = 30.0
 """Seconds after which a server that does not answer counts as away."""
-_CONNECT_WITHIN: Final = 5.0
+_CONNECT_WITHIN: Final = 10.0
+"""Seconds, in which a busy event loop must get round to it too."""
 
 
 class Server:
@@ -93,7 +94,7 @@ class Server:
         pool = redis.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
         return redis.Redis.from_pool(pool)
 
-    def async_client(self, *, most: int = MOST, waits: bool = False) -> redis.asyncio.Redis:
+    def async_client(self, *, waits: bool = False) -> redis.asyncio.Redis:
         """Make a client for the running event loop; one that ``waits`` is for commands that the server may sit on."""
         options: dict[str, Any] = {**_OPTIONS, "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
         if waits:
@@ -108,7 +109,7 @@ class Server:
                 self.master, **options, **self._secrets, db=self._database
             )
             return made  # type: ignore[no-any-return]
-        pool = redis.asyncio.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
+        pool = redis.asyncio.ConnectionPool.from_url(self._url, **options)
         pool.connection_class = _packing(pool.connection_class)  # type: ignore[arg-type]
         return redis.asyncio.Redis.from_pool(pool)
 
