@@ -15,6 +15,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import RedisError
 
+from onward.engines.bullmq.gathering import Gathering, Write
 from onward.engines.bullmq.server import MOST, Server
 from onward.errors import StoreUnavailable
 
@@ -25,6 +26,13 @@ class OfLoop:
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.client = client
         self.room = asyncio.Semaphore(MOST)
+        self._gathering: Gathering | None = None
+
+    def gathering(self, write: Write) -> Gathering:
+        """Where small calls of the same turn gather."""
+        if self._gathering is None:
+            self._gathering = Gathering(write)
+        return self._gathering
 
 
 class Connections:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
 
@@ -58,6 +58,9 @@ from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 T = TypeVar("T")
+
+_FEW: Final = 20
+"""Jobs that a call may have to go out with others'."""
 
 log = logging.getLogger("onward.engines.bullmq")
 
@@ -159,8 +162,13 @@ class BullMQEngine:
         """See the contract."""
         if not jobs:
             return []
+        if len(jobs) > _FEW:
+            return await self._put(jobs)
+        return await self._connections.of_loop().gathering(self._put).enqueue(jobs)
+
+    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         made = await self._ask(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
-        self._listener.tell({job.queue for job in jobs})
+        self._listener.tell(enqueueing.queues_of(jobs))
         return made
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
@@ -168,7 +176,7 @@ class BullMQEngine:
         if not jobs:
             return []
         made = self._ask_sync(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
-        self._listener.tell({job.queue for job in jobs})
+        self._listener.tell(enqueueing.queues_of(jobs))
         return made
 
     # Work

@@ -14,7 +14,7 @@ from onward.engines.bullmq.commands import Atomic, Command, Plan, script
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names
 from onward.errors import InvalidJob
-from onward.job import Arrival, Enqueued, JobRef, NewJob
+from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.rules import matches
 
 MOST_TOGETHER: Final = 200
@@ -35,6 +35,11 @@ class Prioritized:
         return bool(self.patterns) and any(matches(pattern, queue) for pattern in self.patterns)
 
 
+def queues_of(jobs: Sequence[NewJob]) -> set[str]:
+    """Say which queues jobs are for."""
+    return {jobs.template.queue} if isinstance(jobs, Alike) else {job.queue for job in jobs}
+
+
 def is_plain(job: NewJob) -> bool:
     """Say whether a job has nothing but a name, data and options."""
     return not job.delay and job.run_at is None and job.idempotency_key is None and job.dedupe_key is None
@@ -42,12 +47,13 @@ def is_plain(job: NewJob) -> bool:
 
 def enqueue(layout: Layout, names: Names, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
     """Store jobs."""
-    queues = dict.fromkeys(job.queue for job in jobs)
+    queues = queues_of(jobs)
     yield from names.check(queues)
-    for job in jobs:
+    different = [jobs.template] if isinstance(jobs, Alike) else jobs
+    for job in different:
         if job.priority and job.queue not in prioritized:
             raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
-    if len(queues) == 1 and all(map(is_plain, jobs)):
+    if len(queues) == 1 and all(map(is_plain, different)):
         return (yield from _plain(layout, jobs, is_prioritized=jobs[0].queue in prioritized))
     return (yield from _full(layout, jobs, prioritized))
 
@@ -62,16 +68,23 @@ def _plain(layout: Layout, jobs: Sequence[NewJob], *, is_prioritized: bool) -> P
     queue = jobs[0].queue
     key = [layout.meta(queue)]
     commands: list[Command] = []
+    if isinstance(jobs, Alike):
+        opts = options.write(jobs.template, prioritized=is_prioritized)
+        priority = options.priority_here(jobs.template.priority) if is_prioritized else 0
+        for first in range(0, len(jobs), MOST_TOGETHER):
+            payloads = jobs.payloads[first : first + MOST_TOGETHER]
+            commands.append(script("enqueue_plain", layout, key, jobs.template.type, opts, priority, *payloads))
+        return _numbered(queue, commands, (yield Atomic(commands)))
     for some in _by_priority(jobs) if is_prioritized else _chunks(jobs):
-        first = some[0]
-        opts = options.write(first, prioritized=is_prioritized)
-        priority = options.priority_here(first.priority) if is_prioritized else 0
+        head = some[0]
+        opts = options.write(head, prioritized=is_prioritized)
+        priority = options.priority_here(head.priority) if is_prioritized else 0
         if all(
-            job.type == first.type and (job is first or options.write(job, prioritized=is_prioritized) == opts)
+            job.type == head.type and (job is head or options.write(job, prioritized=is_prioritized) == opts)
             for job in some
         ):
             payloads = [job.payload for job in some]
-            commands.append(script("enqueue_plain", layout, key, first.type, opts, priority, *payloads))
+            commands.append(script("enqueue_plain", layout, key, head.type, opts, priority, *payloads))
         else:
             flat = [
                 value
@@ -79,7 +92,10 @@ def _plain(layout: Layout, jobs: Sequence[NewJob], *, is_prioritized: bool) -> P
                 for value in (job.type, options.write(job, prioritized=is_prioritized), job.payload)
             ]
             commands.append(script("enqueue_plain", layout, key, "", "", priority, *flat))
-    firsts = yield Atomic(commands)
+    return _numbered(queue, commands, (yield Atomic(commands)))
+
+
+def _numbered(queue: str, commands: Sequence[Command], firsts: Sequence[int]) -> list[Enqueued]:
     made: list[Enqueued] = []
     for number, command in zip(firsts, commands, strict=True):
         count = _count_of(command)

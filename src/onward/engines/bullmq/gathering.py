@@ -1,0 +1,75 @@
+"""Calls of one turn of the event loop share a script call.
+
+A round trip costs about the same for one job as for fifty. So what is enqueued in the same turn goes out together, and
+each caller is answered for its own jobs. If the store refuses what is shared, each call is tried again by itself, so
+that nobody suffers for another's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from onward.errors import StoreUnavailable
+from onward.job import Enqueued, NewJob
+
+Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
+Call = tuple[Sequence[NewJob], "asyncio.Future[list[Enqueued]]"]
+
+
+class Gathering:
+    """The calls of one event loop."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._calls: list[Call] = []
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Write jobs with all others of this turn."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Enqueued]] = loop.create_future()
+        self._calls.append((jobs, answer))
+        if len(self._calls) == 1:
+            loop.call_soon(self._send)
+        return await answer
+
+    def _send(self) -> None:
+        calls, self._calls = [call for call in self._calls if not call[1].done()], []
+        if calls:
+            task = asyncio.create_task(self._write_all(calls), name="onward-bullmq-gathering")
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _write_all(self, calls: list[Call]) -> None:
+        if len(calls) > 1:
+            try:
+                answers = await self._write([job for jobs, _ in calls for job in jobs])
+            except StoreUnavailable as error:  # it may have been written: to try again could do it twice
+                for _, answer in calls:
+                    if not answer.done():
+                        answer.set_exception(error)
+                return
+            except Exception:  # noqa: BLE001, S110 - nothing was written, and whose fault it is will show
+                pass
+            else:
+                for jobs, answer in calls:
+                    mine, answers = answers[: len(jobs)], answers[len(jobs) :]
+                    if not answer.done():
+                        answer.set_result(mine)
+                return
+        for jobs, answer in calls:
+            await self._write_one(jobs, answer)
+
+    async def _write_one(self, jobs: Sequence[NewJob], answer: asyncio.Future[list[Enqueued]]) -> None:
+        try:
+            mine = await self._write(jobs)
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            if not answer.done():
+                answer.set_result(mine)
