@@ -6,12 +6,21 @@ READY := .venv/.ready
 SERVERS := .venv/.servers
 # Each pytest process may itself start worker processes: more of these than four gains nothing.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+# What there is about PostgreSQL; what of it depends on the server, and what on the way there. CI runs all of it on 16,
+# and on what else there is as much as shows a difference.
+OF_POSTGRES := tests/conformance tests/engines/postgres tests/cli/test_postgres.py -k postgres
+OF_POOLERS := tests/conformance $(addprefix tests/engines/postgres/test_,history.py lanes.py plans.py) -k postgres
+IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py schedule.py signals.py transactions.py) \
+	tests/engines/postgres/test_plans.py --quiet -k postgres
+ON_15 := ONWARD_TEST_POSTGRES_VERSION=15 $(PYTEST)
+ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
+THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check mutants demo bench bench-peers bench-long chaos clean
+.PHONY: help test check conformance-postgres mutants demo bench bench-peers bench-long chaos clean
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
 
 test: $(READY) $(SERVERS) ## Run the tests
 	$(PYTEST)
@@ -22,6 +31,15 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST)
+	$(ON_15) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
+	$(ON_18) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
+	$(THROUGH_PGBOUNCER) $(IN_SHORT)
+
+conformance-postgres: $(READY) $(SERVERS) ## Run all tests of PostgreSQL on 15, 16 and 18, and through PgBouncer
+	$(ON_15) $(OF_POSTGRES)
+	$(PYTEST) $(OF_POSTGRES)
+	$(ON_18) $(OF_POSTGRES)
+	$(THROUGH_PGBOUNCER) $(OF_POOLERS)
 
 mutants: $(READY) ## Plant bugs, one at a time, and show that the tests find each
 	$(BIN)/python -m tests.mutants
@@ -54,10 +72,12 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-# The one server that no package registry of Python's or Node's has.
+# The servers that no package registry of Python's or Node's has.
+DEBIAN := pgbouncer postgresql-15
 $(SERVERS): $(READY)
-	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer > /dev/null \
-		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null && export DEBIAN_FRONTEND=noninteractive \
-			&& apt-get update -qq > /dev/null && apt-get install -y -qq pgbouncer > /dev/null; } \
-		|| echo "pgbouncer is not here and cannot be installed by this user: its tests are left out (apt install pgbouncer)"
+	@PATH="$$PATH:/usr/sbin"; { command -v pgbouncer && test -x /usr/lib/postgresql/15/bin/postgres; } > /dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get > /dev/null \
+			&& export DEBIAN_FRONTEND=noninteractive && apt-get update -qq > /dev/null \
+			&& apt-get install -y -qq --no-install-recommends $(DEBIAN) > /dev/null; } \
+		|| echo "$(DEBIAN): not all here, and this user cannot install them; their tests are left out (apt install $(DEBIAN))"
 	@touch $@
