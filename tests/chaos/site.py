@@ -58,8 +58,8 @@ class Site:
         return worker
 
     def kill(self) -> None:
-        """Kill a worker, whichever, and hire another."""
-        victim = self.workers.pop(self.random.randrange(len(self.workers)))
+        """Kill a worker, and hire another."""
+        victim = self._victim()
         victim.kill()
         victim.wait()
         self.done["kills"] += 1
@@ -70,13 +70,24 @@ class Site:
         """Now and then, let a worker sleep past its lease; another is hired meanwhile."""
         if len(self.stopped) >= 2 or self.random.random() >= 0.2:
             return
-        victim = self.workers.pop(self.random.randrange(len(self.workers)))
+        victim = self._victim()
         victim.send_signal(signal.SIGSTOP)
         self.done["stops"] += 1
         self.stopped.append(victim)
         self.hire()
         seconds = LEASE.total_seconds() + self.random.uniform(0.5, 2)
         asyncio.get_running_loop().call_later(seconds, self.wake, victim)
+
+    def _victim(self) -> subprocess.Popen[bytes]:
+        """Pick one of those who have just been at work, or whichever if nobody has: some take long to begin."""
+        victim = self.random.choice(self.at_work() or self.workers)
+        self.workers.remove(victim)
+        return victim
+
+    def at_work(self) -> list[subprocess.Popen[bytes]]:
+        """List the workers that have run one of the last jobs."""
+        lately = {int(line.split()[2]) for line in (self.directory / "ledger").read_text().splitlines()[-20:]}
+        return [worker for worker in self.workers if worker.pid in lately]
 
     def wake(self, victim: subprocess.Popen[bytes]) -> None:
         """Let a worker go on that does not know what it has missed; of the others, one too many is let go."""
@@ -144,6 +155,8 @@ class Site:
         producing = asyncio.create_task(produce())
         for _ in range(strikes):
             await asyncio.sleep(self.random.uniform(0.1, 1) * pause)
+            with suppress(TimeoutError):  # all may stand still because of what was done to the store
+                await eventually(self.at_work, within=5)
             self.sometimes_stop()
             await strike()
         async with asyncio.timeout(300):
