@@ -12,7 +12,6 @@ import psycopg
 import pytest
 
 from onward.engines.postgres.engine import PostgresEngine
-from onward.postgresql.migrating import check_version
 from onward.errors import (
     OnwardError,
     SchemaTooOld,
@@ -21,6 +20,7 @@ from onward.errors import (
     StoreUnavailable,
 )
 from onward.lifecycle import Complete
+from onward.postgresql.migrating import check_version
 from tests.conformance.desk import Desk, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
