@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -16,6 +16,15 @@ from onward.cli.trouble import Trouble, usage
 from onward.errors import SchemaTooOld
 
 
+@runtime_checkable
+class Installing(Protocol):
+    """An engine on a schema of somebody else's that it can install, when it is asked to and never by itself."""
+
+    async def install(self) -> str | None:
+        """Install it; answer its version, or None where there is one already."""
+        ...
+
+
 @on_app(makes_store=True)
 async def migrate(
     app: App,
@@ -23,14 +32,22 @@ async def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit 1 unless it is up to date.", show_default=False)
     ] = False,
+    pgmq: Annotated[
+        bool,
+        typer.Option("--pgmq", help="Install PGMQ as plain SQL first, where there is none.", show_default=False),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Bring the store's schema up to date. Safe while workers run, and when many do it at once."""
     if sql and check:
         raise usage("--sql and --check do not go together")
+    if pgmq and (sql or check):
+        raise usage("--pgmq changes the database: it goes with neither --sql nor --check")
     if sql:
         sys.stdout.write(_script(app))
         return
+    if pgmq:
+        await _install(app)
     before = await _schema(app)
     if check:
         if before is None:
@@ -45,6 +62,15 @@ async def migrate(
         screen.show_json({"schema": now, "changed": before != now})
     else:
         screen.say(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
+
+
+async def _install(app: App) -> None:
+    engine = app.engine.inner
+    if not isinstance(engine, Installing):
+        raise usage(f"--pgmq is for URLs that begin with pgmq+postgresql://, this one names {app.capabilities.engine}")
+    version = await engine.install()
+    found = "there is a PGMQ already, left as it is" if version is None else f"PGMQ {version} installed as plain SQL"
+    sys.stderr.write(f"{found}\n")
 
 
 async def _schema(app: App) -> int | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims, Settlement, Token
+from onward.engine.values import Claim, ClaimRequest, Claims, Settlement
 from onward.engines.pgmq.manner import Manner
-from onward.engines.pgmq.notes import note_of
+from onward.engines.pgmq.notes import Note, note_of
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
+from onward.postgresql.arrays import NOTHING, numbers, texts
 from onward.postgresql.plans import Row
 
 _backoffs = msgspec.json.Decoder(Backoff)
@@ -65,20 +66,20 @@ class Batches:
 def asked(request: ClaimRequest | None, manner: Manner, round_: Round, batches: Batches) -> list[Any]:
     """Lay a request out for the store. No more are read than there are free hands, so that a read means a run."""
     if request is None:
-        return [None, False, [], [], "", 0, 0, False, 1, None, []]
+        return [None, False, NOTHING, NOTHING, "", 0, 0, False, 1, None, NOTHING]
     names, prefixes = named(request.queues)
     return [
         request.worker_id,
         "*" in request.queues,
-        names,
-        prefixes,
+        texts(names),
+        texts(prefixes),
         round_.last_name,
         request.slots,
         request.lease // MICROSECOND,
         request.alone,
         manner.max_reads,
-        manner.hows(),
-        batches.hand_in(),
+        manner.hows,
+        numbers(batches.hand_in()),
     ]
 
 
@@ -95,51 +96,56 @@ def read_answer(
     lost: list[tuple[str, int, int]] = []
     claims: list[Claim] = []
     suspects_wait = False
-    worker = request.worker_id if request is not None else ""
-    for row in rows:
-        if row[3] is not None:
-            claims.append(_claim_of(row, worker, manner))
-        elif row[0] is not None:
-            lost.append(row[:3])
+    worker = "" if request is None else request.worker_id
+    batch = _NO_BATCH
+    for kind, number, read_ct, waited, text, note, crashes in rows:
+        if kind == "m":
+            claims.append(_claim_of(batch, number, read_ct, waited, text, note_of(note), crashes or 0, manner))
+        elif kind == "b":
+            lease, max_attempts, backoff = _batches.decode(note)
+            kept = None if backoff is None else _backoffs.decode(backoff)
+            batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
+        elif kind == "l":
+            lost.append((text, number, read_ct))
         else:
-            suspects_wait, round_.last_name = row[10], row[12]
+            suspects_wait, round_.last_name = bool(read_ct), text
     return frozenset(lost), Claims(claims=tuple(claims), suspects_wait=suspects_wait)
 
 
-def token_of(queue: str, msg_id: int, read_ct: int, worker: str, batch: int, lease: int) -> Token:
-    """Name a claim: the first three are the fence, the rest is what we want to know of it later."""
-    return (queue, msg_id, read_ct, worker, batch, lease)
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What was taken from one queue at once."""
+
+    id: int
+    queue: str
+    worker: str
+    lease: int
+    max_attempts: int | None
+    backoff: Backoff | None
+    is_alone: bool
 
 
-def _claim_of(row: Row, worker: str, manner: Manner) -> Claim:
-    (
-        queue,
-        msg_id,
-        read_ct,
-        batch,
-        waited,
-        payload,
-        note_text,
-        lease,
-        max_attempts,
-        backoff,
-        is_suspect,
-        crashes,
-        _,
-    ) = row
-    note = note_of(note_text)
+_NO_BATCH: Final = _Batch(0, "", "", 0, None, None, is_alone=False)
+_batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
+
+
+def _claim_of(
+    batch: _Batch, msg_id: int, read_ct: int, waited: float, payload: str, note: Note, crashes: int, manner: Manner
+) -> Claim:
+    queue = batch.queue
     type_, payload = manner.understand(queue, payload, note.type)
     return Claim(
         ref=JobRef(queue, str(msg_id)),
-        token=token_of(queue, msg_id, read_ct, worker, batch, lease),
+        # The first three are the fence; the rest is what we want to know of the claim later.
+        token=(queue, msg_id, read_ct, batch.worker, batch.id, batch.lease),
         type=type_,
         payload=payload,
         attempts=note.attempts + 1,
         started=True,
-        max_attempts=note.max_attempts or max_attempts or MAX_ATTEMPTS,
-        crashes=crashes or 0,
-        is_suspect=is_suspect,
+        max_attempts=note.max_attempts or batch.max_attempts or MAX_ATTEMPTS,
+        crashes=crashes,
+        is_suspect=batch.is_alone,
         org_id=note.org_id,
-        backoff=note.backoff or (None if backoff is None else _backoffs.decode(backoff)),
+        backoff=note.backoff or batch.backoff,
         waited=waited,
     )

@@ -76,14 +76,17 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
         """The functions of PGMQ's that are needed for it."""
         return {by for way in self.reads.values() if (by := READ_BY[way]) is not None}
 
+    @property
     def hows(self) -> str | None:
-        """Write how queues are read, for the store; None: all in the usual way."""
+        """How queues are read, written for the store; None: all in the usual way."""
+        if not self.reads and not self.wheres:
+            return None
         hows = {}
         for queue in {*self.reads, *self.wheres}:
             way = self.way(queue)
             condition = None if way in GROUPED else self.wheres.get(queue, self.wheres.get(""))
             hows[queue] = {"by": READ_BY[way], "where": condition}
-        return _encode(hows).decode() if hows else None
+        return _encode(hows).decode()
 
     def understand(self, queue: str, payload: str, named: str | None) -> tuple[str, str]:
         """Say which task a message is for, and with what arguments; ``named`` is what its headers say if it is ours."""

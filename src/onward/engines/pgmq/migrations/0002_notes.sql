@@ -22,7 +22,7 @@ create function onward.wasted(read_ct integer, headers jsonb) returns integer
 
 -- Put a note into headers. Those of others stay; headers that are no object are kept inside one.
 create function onward.with_note(headers jsonb, note jsonb) returns jsonb
-  language sql immutable parallel safe
+  language sql stable parallel safe
   return case when headers is null then '{}'::jsonb
               when jsonb_typeof(headers) = 'object' then headers
               else jsonb_build_object('headers', headers) end || jsonb_build_object('onward', note);
@@ -39,12 +39,11 @@ create function onward.with_failure(history jsonb, failure jsonb) returns jsonb
 
 -- Write down what became of a message: the fields that change, those that go, and a failure, if it is one.
 create function onward.noted(headers jsonb, patch jsonb, gone text[], failure jsonb, at timestamptz) returns jsonb
-  language sql immutable parallel safe
-  return onward.with_note(
-    headers,
-    case when failure is null then (onward.note_of(headers) - gone) || patch
-         else (onward.note_of(headers) - gone) || patch || jsonb_build_object('errors', onward.with_failure(
-                onward.note_of(headers) -> 'errors', failure || jsonb_build_object('at', to_jsonb(at)))) end);
+  language sql stable parallel safe
+  return onward.with_note(headers, case
+    when failure is null then onward.note_of(headers) - gone || patch
+    else onward.note_of(headers) - gone || patch || jsonb_build_object('errors', onward.with_failure(
+           onward.note_of(headers) -> 'errors', failure || jsonb_build_object('at', to_jsonb(at)))) end);
 
 create function onward.micros(moment timestamptz) returns bigint
   language sql immutable strict parallel safe

@@ -1,6 +1,6 @@
 -- Record how runs ended: PGMQ's own statements, with the fence as a condition more. A message is ours while its read count is
 -- the one that we were given, and no outcome or loss has been written down for that count. Compared under the row's lock, in
--- the statement that moves it. Answers what was recorded.
+-- the statement that moves it. Answers the claims that were lost.
 --
 -- queues, ids, reads name the claims, in the order in which everybody locks; ends says `archive`, `delete` or `back`.
 -- columns are those of a queue's table but headers, as this version of PGMQ has them.
@@ -74,7 +74,53 @@ begin
       -- A run that came to an end by itself has shown that it was not the cause; one that was only given back has not.
       delete from onward.suspect s
        where s.queue = part.queue and s.msg_id = any (case when part.how = 'back' then later else done end);
-      return query select part.queue, g.id, g.reads from unnest(part.ids, part.reads) g (id, reads) where g.id = any (done);
+    end if;
+    if coalesce(cardinality(done), 0) < cardinality(part.ids) then
+      return query select part.queue, g.id, g.reads from unnest(part.ids, part.reads) g (id, reads)
+                    where not g.id = any (coalesce(done, '{}'));
+    end if;
+  end loop;
+end $$;
+
+-- The same for what most runs end with, and so with the least to do: completed, with no result to be kept. Each line is for the
+-- messages of one queue that have the same read count and the same worker: `lists` has their ids.
+create function onward.complete(queues text[], reads integer[], workers text[], lists text[], columns text, deletes boolean)
+  returns table (queue text, msg_id bigint, read_ct integer)
+  language plpgsql as $$
+declare
+  part record;
+  done bigint[];
+begin
+  for part in
+    select g.queue, g.reads, g.worker, g.list::bigint[] as ids from unnest(queues, reads, workers, lists) g (queue, reads, worker, list)
+  loop
+    if deletes then
+      execute format($f$
+        with gone as (
+          delete from pgmq.%1$I where msg_id = any ($1) and read_ct = $2 and onward.reads_of(headers) < $2 returning msg_id
+        )
+        select array_agg(msg_id) from gone $f$, 'q_' || lower(part.queue))
+        into done using part.ids, part.reads;
+    else
+      execute format($f$
+        with gone as (
+          delete from pgmq.%1$I where msg_id = any ($1) and read_ct = $2 and onward.reads_of(headers) < $2 returning *
+        ), kept as (
+          insert into pgmq.%2$I (%3$s, headers)
+          select %3$s, onward.with_note(headers, onward.note_of(headers) - 'lost' || jsonb_build_object(
+                   'state', 'completed', 'attempts', onward.whole(onward.note_of(headers), 'attempts') + 1, 'reads', $2,
+                   'worker', $3))
+            from gone
+          returning msg_id
+        )
+        select array_agg(msg_id) from kept $f$, 'q_' || lower(part.queue), 'a_' || lower(part.queue), columns)
+        into done using part.ids, part.reads, part.worker;
+    end if;
+    if done is not null then
+      delete from onward.suspect s where s.queue = part.queue and s.msg_id = any (done);
+    end if;
+    if coalesce(cardinality(done), 0) < cardinality(part.ids) then
+      return query select part.queue, g.id, part.reads from unnest(part.ids) g (id) where not g.id = any (coalesce(done, '{}'));
     end if;
   end loop;
 end $$;

@@ -1,19 +1,13 @@
--- A line of the answer to a claim or an exchange. With a batch: a message that was taken. Without: a claim that was lost. Without
--- a queue: the last line, whether suspects wait, and where the next round begins.
+-- A line of the answer to an exchange: `l` a claim that was lost, `b` a batch that was taken from a queue, `m` each of its messages
+-- after it, and `e` the end, whether suspects wait and which queue was served last.
 create type onward.answer as (
-  queue        text,
-  msg_id       bigint,
-  read_ct      integer,
-  batch        bigint,
-  waited       double precision,
-  payload      text,
-  note         text,
-  lease        bigint,
-  max_attempts bigint,
-  backoff      text,
-  is_suspect   boolean,
-  crashes      integer,
-  last_name    text
+  kind    "char",
+  number  bigint,            -- the id of a message, or a batch
+  read_ct integer,
+  waited  double precision,
+  payload text,              -- or the queue
+  note    text,              -- or the batch's lease, attempts, backoff; or `true`
+  crashes integer
 );
 
 -- Archive messages that are poison: read too often without an outcome. They are locked, and not read again.
@@ -33,19 +27,27 @@ begin
   delete from onward.suspect s where s.queue = bury.queue and s.msg_id = any (ids);
 end $$;
 
--- Take messages: pgmq.read's own statement but in the order in which they became visible, where pgmq.read has the oldest id
--- first, so that a message which failed would go before all that waited longer; with what is to be left alone left out; and
+-- Settle, then take messages: one round trip, one commit.
+--
+-- Messages are taken by pgmq.read's own statement, but in the order in which they became visible, where pgmq.read has the oldest
+-- id first, so that a message which failed would go before all that waited longer; with what is to be left alone left out; and
 -- with the time since when it was visible, which pgmq.read does not tell. A queue may be read by PGMQ's own functions instead.
 --
--- The queues take turns: `last_name` is the one that was served last. `hows` says for a queue, or for '' and so for all, by which
--- function it is read, and a condition on its messages. `finished` are batches of which all is settled.
-create function onward.claim(
-    worker text, everything boolean, names text[], prefixes text[], last_name text, slots integer, lease interval,
-    alone boolean, max_reads integer, hows jsonb, columns text, finished bigint[])
+-- Of messages that became visible at the same moment the index gives first what was written first. Ordering those by their id, too,
+-- would sort a whole bulk for each claim.
+--
+-- The first four describe what is completed, the next seven what else has ended: see `complete` and `settle`. The queues take
+-- turns: `last_name` is the one that was served last. `hows` says for a queue, or for '' and so for all, by which function it is
+-- read, and a condition on its messages. `finished` are batches of which all is settled.
+create function onward.exchange(
+    done_queues text[], done_reads integer[], done_workers text[], done_lists text[], queues text[], ids bigint[],
+    reads integer[], ends text[], delays bigint[], notes text[], failures text[], columns text, deletes boolean, worker text,
+    everything boolean, names text[], prefixes text[], last_name text, slots integer, lease interval, alone boolean,
+    max_reads integer, hows jsonb, finished bigint[])
   returns setof onward.answer
   language plpgsql as $$
 declare
-  now_at   timestamptz := clock_timestamp();
+  now_at   timestamptz;
   lanes    record;
   todo     integer[];
   again    integer[];
@@ -56,18 +58,29 @@ declare
   name     text;
   hold     interval;
   how      jsonb;
-  fragment text := case when columns like '%last_read_at%' then ', last_read_at = $2' else '' end;
   apart    bigint[];
-  ids      bigint[];
-  reads    integer[];
+  taken    bigint[];
+  counts   integer[];
   since    timestamptz[];
   bad      bigint[];
   batch    bigint;
   waits    boolean := false;
 begin
+  if cardinality(done_queues) > 0 then
+    return query select 'l'::"char", lost.msg_id, lost.read_ct, null::double precision, lost.queue, null::text, null::integer
+                   from onward.complete(done_queues, done_reads, done_workers, done_lists, columns, deletes) lost;
+  end if;
+  if cardinality(queues) > 0 then
+    return query select 'l'::"char", lost.msg_id, lost.read_ct, null::double precision, lost.queue, null::text, null::integer
+                   from onward.settle(queues, ids, reads, ends, delays, notes, failures, columns) lost;
+  end if;
+  if worker is null then
+    return;
+  end if;
   if cardinality(finished) > 0 then
     delete from onward.held h where h.id = any (finished);
   end if;
+  now_at := clock_timestamp();
   select array_agg(o.name) as names, array_agg(o.lease) as leases, array_agg(o.max_attempts) as attempts,
          array_agg(o.backoff) as backoffs into lanes
     from (select m.queue_name::text as name, q.lease, q.max_attempts, q.backoff
@@ -96,50 +109,60 @@ begin
           execute format($f$
             select array_agg(msg_id) filter (where not poison), array_agg(read_ct + 1) filter (where not poison),
                    array_agg(vt) filter (where not poison), array_agg(msg_id) filter (where poison)
-              from (select msg_id, read_ct, vt, onward.wasted(read_ct, headers) >= $6 as poison from pgmq.%I m
-                     where vt <= $2 and (msg_id = any ($3)) = $7 and ($5 is null or message @> $5)
+              from (select msg_id, read_ct, vt, read_ct > 0 and onward.wasted(read_ct, headers) >= $5 as poison from pgmq.%1$I m
+                     where vt <= $2 %2$s %3$s
                        and (read_ct = 0 or onward.reads_of(headers) = read_ct
                             or not exists (select from onward.held h where h.queue = $4 and m.msg_id = any (h.msg_ids)))
-                     order by vt, msg_id limit $1 for update skip locked) picked $f$, 'q_' || lower(name))
-            into ids, reads, since, bad
-            using share - got, now_at, apart, name, nullif(how -> 'where', 'null'), max_reads, alone;
-          if ids is not null then
-            execute format($f$
-              update pgmq.%I set read_ct = read_ct + 1, vt = $2 + $3 %s where msg_id = any ($1) $f$,
-              'q_' || lower(name), fragment) using ids, now_at, hold;
-          end if;
+                     order by vt limit $1 for update skip locked) picked $f$,
+            'q_' || lower(name),
+            case when alone then 'and msg_id = any ($3)' when cardinality(apart) > 0 then 'and not msg_id = any ($3)' end,
+            case when how -> 'where' <> 'null' then 'and message @> $6' end)
+            into taken, counts, since, bad
+            using share - got, now_at, apart, name, max_reads, how -> 'where';
         else
           execute format($f$
             select array_agg(msg_id) filter (where not poison), array_agg(read_ct) filter (where not poison),
                    array_agg(enqueued_at) filter (where not poison), array_agg(msg_id) filter (where poison)
               from (select msg_id, read_ct, enqueued_at, onward.wasted(read_ct, headers) > $4 as poison
-                      from pgmq.%I($1, $2, $3 %s)) picked $f$, how ->> 'by', case how ->> 'by' when 'read' then ', $5' end)
-            into ids, reads, since, bad
-            using name, ceil(extract(epoch from hold))::integer, share - got, max_reads, coalesce(nullif(how -> 'where', 'null'), '{}');
+                      from pgmq.%1$I($1, $2, $3 %2$s)) picked $f$, how ->> 'by', case how ->> 'by' when 'read' then ', $5' end)
+            into taken, counts, since, bad
+            using name, ceil(extract(epoch from hold))::integer, share - got, max_reads,
+                  coalesce(nullif(how -> 'where', 'null'), '{}');
         end if;
         if bad is not null then
           perform onward.bury(name, bad, columns, max_reads);
         end if;
-        exit when ids is null and bad is null;
-        if ids is not null then
+        exit when taken is null and bad is null;
+        if taken is not null then
           insert into onward.held (queue, worker_id, claimed_at, until, alone, msg_ids, read_cts)
-          values (name, worker, now_at, now_at + hold, alone, ids, reads) returning id into batch;
+          values (name, worker, now_at, now_at + hold, alone, taken, counts) returning id into batch;
+          return next ('b', batch, alone::integer, null, name, jsonb_build_array(
+            onward.micros(hold), lanes.attempts[lane], lanes.backoffs[lane])::text, null)::onward.answer;
           return query execute format($f$
-            select $1, m.msg_id, m.read_ct, $2, greatest(extract(epoch from $3 - p.since), 0)::double precision,
-                   coalesce(m.message::text, 'null'), onward.note_of(m.headers)::text, onward.micros($4), $5, $6, $7,
-                   case when $7 then (select s.crashes from onward.suspect s where s.queue = $1 and s.msg_id = m.msg_id)
-                   else 0 end, null::text
-              from unnest($8, $9) p (msg_id, since) join pgmq.%I m on m.msg_id = p.msg_id
-             where m.msg_id = any ($8)
-             order by p.since, p.msg_id $f$, 'q_' || lower(name))
-            using name, batch, now_at, hold, lanes.attempts[lane], lanes.backoffs[lane], alone, ids, since;
-          got := got + array_length(ids, 1);
+            with took as (
+              %2$s
+            )
+            select 'm'::"char", t.msg_id, t.read_ct, greatest(extract(epoch from $2 - p.since), 0)::double precision,
+                   coalesce(t.message::text, 'null'), onward.note_of(t.headers)::text, %3$s
+              from took t join unnest($1, $4) p (msg_id, since) on p.msg_id = t.msg_id
+             order by p.since, p.msg_id $f$,
+            'q_' || lower(name),
+            format(case when how ->> 'by' is null or alone
+                        then 'update pgmq.%I set read_ct = read_ct + 1, vt = $2 + $3 '
+                             || case when columns like '%last_read_at%' then ', last_read_at = $2 ' else '' end
+                             || 'where msg_id = any ($1) returning msg_id, read_ct, message, headers'
+                        else 'select msg_id, read_ct, message, headers from pgmq.%I where msg_id = any ($1)' end,
+                   'q_' || lower(name)),
+            case when alone then '(select s.crashes from onward.suspect s where s.queue = $5 and s.msg_id = t.msg_id)'
+                 else 'null::integer' end)
+            using taken, now_at, hold, since, name;
+          got := got + cardinality(taken);
         end if;
         exit when got >= share;
       end loop;
       room := room - got;
       if got > 0 then
-        claim.last_name := name;
+        exchange.last_name := name;
       end if;
       if got >= share then
         again := again || lane;
@@ -153,24 +176,5 @@ begin
     execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
       into waits using waits, apart, now_at;
   end loop;
-  return next (null, null, null, null, null, null, null, null, null, null, waits, null, claim.last_name)::onward.answer;
-end $$;
-
--- Settle, then claim: one round trip, one commit.
-create function onward.exchange(
-    queues text[], ids bigint[], reads integer[], ends text[], delays bigint[], notes text[], failures text[], columns text,
-    worker text, everything boolean, names text[], prefixes text[], last_name text, slots integer, lease interval,
-    alone boolean, max_reads integer, hows jsonb, finished bigint[])
-  returns setof onward.answer
-  language plpgsql as $$
-begin
-  return query
-    select g.queue, g.id, g.reads, null::bigint, null::double precision, null::text, null::text, null::bigint, null::bigint,
-           null::text, null::boolean, null::integer, null::text
-      from (select * from unnest(queues, ids, reads)
-            except select * from onward.settle(queues, ids, reads, ends, delays, notes, failures, columns)) g (queue, id, reads);
-  if worker is not null then
-    return query select * from onward.claim(
-      worker, everything, names, prefixes, last_name, slots, lease, alone, max_reads, hows, columns, finished);
-  end if;
+  return next ('e', null, waits::integer, null, exchange.last_name, null, null)::onward.answer;
 end $$;
