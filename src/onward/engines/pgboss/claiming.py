@@ -77,11 +77,9 @@ def taking(shelf: Shelf, shares: Mapping[Queue, int], request: ClaimRequest, num
 def _groups(shares: Mapping[Queue, int]) -> dict[tuple[str, str], dict[Queue, int]]:
     """Sort queues by the statement that takes of them, and by their table."""
     groups: dict[tuple[str, str], dict[Queue, int]] = {}
-    tables = {queue.table for queue, count in shares.items() if count}
     for queue, count in shares.items():
         if count:
-            table = queue.table if len(tables) == 1 else _PARENT
-            groups.setdefault((_STATEMENT_OF.get(queue.policy, "claim"), table), {})[queue] = count
+            groups.setdefault((_STATEMENT_OF.get(queue.policy, "claim"), queue.table), {})[queue] = count
     return groups
 
 

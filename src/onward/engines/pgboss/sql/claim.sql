@@ -1,5 +1,6 @@
--- Take jobs of queues that are kept in one table, so many of each. The ids are gathered into an array before any row is changed:
--- joined instead, and with statistics from a moment when the queue was empty, PostgreSQL goes through all of the queue for each job.
+-- Take jobs of queues that are kept in one table, so many of each. The rows that were locked are changed by where they lie, and by
+-- nothing else: so there is one way to do it, whatever the planner believes of the queue. Joined, and with statistics from a moment
+-- when the queue was empty, it goes through all of the queue for each job.
 -- Who holds a job, and until when, is in its output: pg-boss writes that only when a run has ended, and then all of it.
 -- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
 -- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after)
@@ -8,9 +9,9 @@ with wanted as materialized (
          'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
     from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
 next as materialized (
-  select n.id
+  select n.tid
     from wanted w cross join lateral (
-      select j.id from pgboss.job_common j
+      select j.ctid as tid from pgboss.job_common j
        where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
          and not j.blocked                                                            -- if job.blocked
        order by j.priority desc, j.created_on
@@ -18,16 +19,15 @@ next as materialized (
        limit w.count for update of j skip locked) n),
 taken as (
   update pgboss.job_common j
-   set state = 'active', started_on = pgboss.job_now(),
-       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
-       retry_count = j.retry_count + (j.started_on is not null)::integer,
-       output = jsonb_build_object('onward', case
-         when j.output is null then w.hold
-         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
-         else w.hold || jsonb_build_object('before', j.output) end)
-  from wanted w
- where j.name = w.name and j.id = any (array (select id from next))
-returning j.*)
+     set state = 'active', started_on = pgboss.job_now(),
+         heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
+         retry_count = j.retry_count + (j.started_on is not null)::integer,
+         output = jsonb_build_object('onward', case
+           when j.output is null then (select w.hold from wanted w where w.name = j.name)
+           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
+           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+   where j.ctid = any (array (select tid from next))
+  returning j.*)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
        t.retry_delay, t.retry_backoff,

@@ -13,9 +13,9 @@ heads as materialized (
      and not h.blocked                                                                -- if job.blocked
    order by h.name, h.singleton_key, h.state desc, h.created_on, h.id),
 next as materialized (
-  select n.id
+  select n.tid
     from wanted w cross join lateral (
-      select j.id from pgboss.job_common j
+      select j.ctid as tid from pgboss.job_common j
        where j.name = w.name and j.id = any (array (select h.id from heads h)) and j.state < 'active'
          and not exists (select from pgboss.job_common b
                           where b.name = j.name and b.singleton_key = j.singleton_key and b.policy = 'key_strict_fifo'
@@ -24,16 +24,15 @@ next as materialized (
        limit w.count for update of j skip locked) n),
 taken as (
   update pgboss.job_common j
-   set state = 'active', started_on = pgboss.job_now(),
-       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
-       retry_count = j.retry_count + (j.started_on is not null)::integer,
-       output = jsonb_build_object('onward', case
-         when j.output is null then w.hold
-         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
-         else w.hold || jsonb_build_object('before', j.output) end)
-  from wanted w
- where j.name = w.name and j.id = any (array (select id from next))
-returning j.*)
+     set state = 'active', started_on = pgboss.job_now(),
+         heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
+         retry_count = j.retry_count + (j.started_on is not null)::integer,
+         output = jsonb_build_object('onward', case
+           when j.output is null then (select w.hold from wanted w where w.name = j.name)
+           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
+           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+   where j.ctid = any (array (select tid from next))
+  returning j.*)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
        t.retry_delay, t.retry_backoff,

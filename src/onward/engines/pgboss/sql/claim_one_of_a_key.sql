@@ -8,7 +8,7 @@ with wanted as materialized (
 found as materialized (
   select n.*
     from wanted w cross join lateral (
-      select j.name, j.id, j.singleton_key, j.priority, j.created_on from pgboss.job_common j
+      select j.ctid as tid, j.name, j.id, j.singleton_key, j.priority, j.created_on from pgboss.job_common j
        where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
          and not j.blocked                                                            -- if job.blocked
          and not exists (select from pgboss.job_common a
@@ -17,20 +17,19 @@ found as materialized (
        order by j.priority desc, j.created_on, j.id
        limit w.count for update of j skip locked) n),
 next as materialized (
-  select distinct on (f.name, coalesce(f.singleton_key, '')) f.id from found f
+  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from found f
    order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),
 taken as (
   update pgboss.job_common j
-   set state = 'active', started_on = pgboss.job_now(),
-       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
-       retry_count = j.retry_count + (j.started_on is not null)::integer,
-       output = jsonb_build_object('onward', case
-         when j.output is null then w.hold
-         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
-         else w.hold || jsonb_build_object('before', j.output) end)
-  from wanted w
- where j.name = w.name and j.id = any (array (select id from next))
-returning j.*)
+     set state = 'active', started_on = pgboss.job_now(),
+         heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
+         retry_count = j.retry_count + (j.started_on is not null)::integer,
+         output = jsonb_build_object('onward', case
+           when j.output is null then (select w.hold from wanted w where w.name = j.name)
+           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
+           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+   where j.ctid = any (array (select tid from next))
+  returning j.*)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
        t.retry_delay, t.retry_backoff,

@@ -8,8 +8,8 @@ done as (
   update pgboss.job_common j
      set state = 'completed', completed_on = pgboss.job_now(), output = e.output::jsonb
     from ended e
-   where j.name = e.name and j.id = e.id and j.name = any (array (select distinct name from ended)) and j.id = any (array (select id from ended))
-     and j.state = 'active' and j.retry_count = e.retry_count
+   where j.name = e.name and j.id = e.id
+     and j.state::text = 'active' and j.retry_count = e.retry_count
      and j.started_on = timestamptz 'epoch' + e.began * interval '1 microsecond'
      and j.output #>> '{onward,claim}' = e.claim
   returning j.id),
@@ -18,9 +18,9 @@ wanted as materialized (
          'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
     from unnest($7::text[], $8::bigint[], $10::interval[]) w (name, count, lease)),
 next as materialized (
-  select n.id
+  select n.tid
     from wanted w cross join lateral (
-      select j.id from pgboss.job_common j
+      select j.ctid as tid from pgboss.job_common j
        where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
          and not j.blocked                                                            -- if job.blocked
        order by j.priority desc, j.created_on
@@ -28,16 +28,15 @@ next as materialized (
        limit w.count for update of j skip locked) n),
 taken as (
   update pgboss.job_common j
-   set state = 'active', started_on = pgboss.job_now(),
-       heartbeat_on = pgboss.job_now(),                                               -- if job.heartbeat_on
-       retry_count = j.retry_count + (j.started_on is not null)::integer,
-       output = jsonb_build_object('onward', case
-         when j.output is null then w.hold
-         when j.output ? 'onward' then (j.output -> 'onward') || w.hold
-         else w.hold || jsonb_build_object('before', j.output) end)
-  from wanted w
- where j.name = w.name and j.id = any (array (select id from next))
-returning j.*)
+     set state = 'active', started_on = pgboss.job_now(),
+         heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
+         retry_count = j.retry_count + (j.started_on is not null)::integer,
+         output = jsonb_build_object('onward', case
+           when j.output is null then (select w.hold from wanted w where w.name = j.name)
+           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
+           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+   where j.ctid = any (array (select tid from next))
+  returning j.*)
 select e.name, e.id::text, e.claim, e.retry_count, null::integer, e.began, null::integer, null::float8, null::integer, null::boolean,
        null::integer, null::text, null::integer, null::float8
   from ended e where e.id not in (select id from done)

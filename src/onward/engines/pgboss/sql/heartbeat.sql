@@ -9,8 +9,8 @@ kept as (
            extract(epoch from pgboss.job_now()) + (j.output #>> '{onward,lease}')::numeric))
          , heartbeat_on = pgboss.job_now()                                            -- if job.heartbeat_on
     from held h
-   where j.name = h.name and j.id = h.id and j.name = any (array (select distinct name from held)) and j.id = any (array (select id from held))
-     and j.state = 'active' and j.retry_count = h.retry_count
+   where j.name = h.name and j.id = h.id
+     and j.state::text = 'active' and j.retry_count = h.retry_count
      and j.started_on = timestamptz 'epoch' + h.began * interval '1 microsecond'
      and j.output #>> '{onward,claim}' = h.claim
   returning j.name, j.id)

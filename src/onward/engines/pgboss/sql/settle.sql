@@ -29,8 +29,8 @@ changed as (
            else jsonb_build_object('onward', jsonb_strip_nulls(jsonb_build_object(
                   'crashes', j.output #> '{onward,crashes}', 'before', j.output #> '{onward,before}'))) end
     from ended e
-   where j.name = e.name and j.id = e.id and j.name = any (array (select distinct name from ended)) and j.id = any (array (select id from ended))
-     and j.state = 'active' and j.retry_count = e.retry_count
+   where j.name = e.name and j.id = e.id
+     and j.state::text = 'active' and j.retry_count = e.retry_count
      and j.started_on = timestamptz 'epoch' + e.began * interval '1 microsecond'
      and j.output #>> '{onward,claim}' = e.claim
   returning j.*),
