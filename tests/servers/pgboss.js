@@ -29,7 +29,7 @@ async function serve (url, schema, options) {
         for (const job of [].concat(jobs)) {
           seen[queue].push({ id: job.id, data: job.data })
           if (job.data?.fail) throw new Error(job.data.fail)
-          if (job.data?.for) await new Promise(resolve => setTimeout(resolve, job.data.for))
+          if (job.data?.seconds) await new Promise(resolve => setTimeout(resolve, 1000 * job.data.seconds))
           done.push({ by: 'node', got: job.data })
         }
         return done.length === 1 ? done[0] : done

@@ -17,7 +17,7 @@ from onward.engines.pgboss.engine import PgBossEngine
 from tests.servers.pgboss import VERSIONS, PgBoss
 from tests.servers.postgres import postgres_url
 
-QUICK = {
+QUICK: dict[str, Any] = {
     # Node's own loops at their quickest, each version by the names that it knows.
     "cronMonitorIntervalSeconds": 1,
     "cronWorkerIntervalSeconds": 1,
