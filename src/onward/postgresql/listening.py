@@ -14,7 +14,8 @@ import os
 import random
 import select
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any, Final
 
 import psycopg
@@ -47,13 +48,21 @@ _ANYTHING: Final = "?"
 _KINDS: Final = {CANCELLED: SignalKind.CANCELLED, _ANYTHING: SignalKind.CHANGED}
 
 
+Others = Callable[[psycopg.Connection[Any]], Mapping[str, str]]
+"""Says which channels somebody else tells of work on, and the queue that each is for."""
+
+
 class Listener:
     """Tells those who wait on any event loop that something may have changed."""
 
-    def __init__(self, database: Database, channel: str, *, ask_every: float = _ASK_EVERY) -> None:
+    def __init__(
+        self, database: Database, channel: str, *, ask_every: float = _ASK_EVERY, others: Others | None = None
+    ) -> None:
+        """Listen on a channel of ours, and on those of others that ``others`` names: it is asked now and then."""
         self._database = database
         self._channel = channel
         self._ask_every = ask_every
+        self._others = others
         self._waiting: dict[_Ear, asyncio.AbstractEventLoop] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -140,21 +149,36 @@ class Listener:
         poll = select.poll()
         poll.register(stop, select.POLLIN)
         poll.register(connection.fileno(), select.POLLIN)
-        connection.add_notify_handler(lambda notice: self.tell(notice.payload))  # what comes while it is asked
+        queues: dict[str, str] = {}
+        # What comes while it is asked.
+        connection.add_notify_handler(lambda notice: self.tell(queues.get(notice.channel, notice.payload)))
         pgconn = connection.pgconn
+        asked_at = self._listen_to_others(connection, queues)
         while True:
             heard_from = poll.poll(self._ask_every * 1000)
             if any(descriptor == stop for descriptor, _ in heard_from):
                 return True
-            if not heard_from:
+            if self._others is not None and monotonic() - asked_at >= self._ask_every:
+                asked_at = self._listen_to_others(connection, queues)
+            elif not heard_from:
                 connection.execute("select")
+            if not heard_from:
                 continue
             pgconn.consume_input()
             heard: dict[str, None] = {}
             while (notice := pgconn.notifies()) is not None:
-                heard[notice.extra.decode()] = None
+                heard[queues.get(notice.relname.decode(), notice.extra.decode())] = None
             for told in heard:
                 self.tell(told)
+
+    def _listen_to_others(self, connection: psycopg.Connection[Any], queues: dict[str, str]) -> float:
+        """Listen to channels of others that have come since; say when."""
+        for channel, queue in (self._others(connection) if self._others is not None else {}).items():
+            if channel not in queues:
+                connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+                queues[channel] = queue
+                self.tell(queue)
+        return monotonic()
 
 
 class _Ear:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import JobFilter, QueueChange
+from onward.engine.values import JobFilter, QueueChange, SignalKind
 from onward.errors import InvalidJob, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Release, Retry, State
@@ -250,3 +252,17 @@ async def test_a_queue_of_others_keeps_its_name_and_one_that_differs_in_case_is_
     assert [claim.ref for claim in await take(engine, "Orders")] == [added.ref]
     with pytest.raises(InvalidJob, match="Orders"):
         await engine.configure("orders", QueueChange())
+
+
+# Being told
+
+
+async def test_a_message_of_another_client_is_told_of_where_insert_notify_is_on(
+    engine: ObservedEngine, queue: str, sql: Sql
+):  # X4
+    sql("select pgmq.enable_notify_insert(%s, 0)", queue)
+    async with asyncio.timeout(10), aclosing(engine.signals([queue])) as signals:  # type: ignore[type-var]
+        assert (await anext(signals)).kind is SignalKind.CHANGED  # it listens
+        assert (await anext(signals)).kind is SignalKind.WORK  # now to the queue, too
+        sql("select pgmq.send(%s, '1'::jsonb)", queue)
+        assert (await anext(signals)).kind is SignalKind.WORK

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import psycopg
 from psycopg import errors as pg
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
@@ -121,6 +122,8 @@ _POOLED: Final = (
     "a pooler is before the database, so nobody can be told of new messages at once, and workers look once a second: "
     "give them another address of it, direct=postgresql://… in the URL"
 )
+_LOOK_EVERY: Final = 5.0
+"""Seconds between looks for queues that PGMQ has begun to tell of."""
 _MOST_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
 _TRIES: Final = 5
@@ -154,7 +157,7 @@ class PGMQEngine:
         self._beside = Beside(NAME)
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct)
-        self._listener = Listener(self._direct, CHANNEL)
+        self._listener = Listener(self._direct, CHANNEL, ask_every=_LOOK_EVERY, others=_notified)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._batches = claiming.Batches()
         self._notifies = notify
@@ -515,3 +518,7 @@ class PGMQEngine:
     def _remember(self, handle: object) -> None:
         with suppress(TypeError):
             self._guests.add(handle)
+
+
+def _notified(connection: psycopg.Connection[Any]) -> Mapping[str, str]:
+    return dict(connection.execute(SQL.notified).fetchall())
