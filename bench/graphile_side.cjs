@@ -17,7 +17,7 @@ const say = (found) => console.log(JSON.stringify(found));
 const waiting = async (pool) => Number((await pool.query("select count(*) from graphile_worker.jobs")).rows[0].count);
 
 async function main() {
-  const pgPool = new Pool({ connectionString: url, max: 26 });
+  const pgPool = new Pool({ connectionString: url });
   if (what === "prepare") {
     const utils = await worker.makeWorkerUtils({ pgPool, logger });
     await utils.migrate();
@@ -44,7 +44,7 @@ async function main() {
     };
     const preset = {
       worker: {
-        pgPool, logger, concurrentJobs: 24, pollInterval: 2000, localQueue: { size: 500 }, completeJobBatchDelay: 0,
+        connectionString: url, maxPoolSize: 26, logger, concurrentJobs: 24, pollInterval: 2000, localQueue: { size: 500 }, completeJobBatchDelay: 0,
         failJobBatchDelay: 0,
       },
     };

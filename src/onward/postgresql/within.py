@@ -93,7 +93,6 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
 def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
-
     # Not closed: a cursor on the client's side holds nothing but its last rows.
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
 

@@ -38,20 +38,22 @@ as $$
 declare
   moment timestamptz := coalesce(onward.moment(enqueue_alike.now), clock_timestamp());
   due    timestamptz := coalesce(moment + onward.span(enqueue_alike.delay), onward.moment(enqueue_alike.run_at));
-  told   record;
+  has_lane boolean;
 begin
   if due <= moment then due := null; end if;
-  select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_alike.queue;
-  insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at)
-  select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, case when due is null then 'pending' else 'scheduled' end,
-         enqueue_alike.priority, enqueue_alike.org_id, coalesce(enqueue_alike.max_attempts, told.max_attempts, 5),
-         coalesce(enqueue_alike.backoff::json, told.backoff), case when due is null then moment end, due,
-         onward.moment(enqueue_alike.start_by), moment, moment
-    from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload);
-  perform from onward.lane l
-    where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null;
-  if not found then
+  with added as (  -- all in one statement, which is most of what a lone job costs
+    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                            start_by, created_at, updated_at)
+    select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, case when due is null then 'pending' else 'scheduled' end,
+           enqueue_alike.priority, enqueue_alike.org_id,
+           coalesce(enqueue_alike.max_attempts,
+                    (select q.max_attempts from onward.queue q where q.name = enqueue_alike.queue), 5),
+           coalesce(enqueue_alike.backoff::json, (select q.backoff from onward.queue q where q.name = enqueue_alike.queue)),
+           case when due is null then moment end, due, onward.moment(enqueue_alike.start_by), moment, moment
+      from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload))
+  select true into has_lane from onward.lane l
+   where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null limit 1;
+  if has_lane is null then
     insert into onward.lane (queue, priority) values (enqueue_alike.queue, enqueue_alike.priority);
   end if;
   if notice is not null then perform pg_notify(channel, notice); end if;
