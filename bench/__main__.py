@@ -42,7 +42,9 @@ def grown(found: Found) -> float:
     return float(found["memory_mb"] / found["few_memory_mb"])
 
 
-RUNS: list[tuple[str, str, list[Wanted]]] = [
+Runs = list[tuple[str, str, list[Wanted]]]
+
+SQLITE: Runs = [
     ("drain", "--jobs 2000", [at_least("drain, async no-op, × bare store", 0.25)]),
     ("drain --handler def", "--jobs 2000", [at_least("drain, plain functions, × async", 0.5, "of_async")]),
     ("drain --handler sleep10", "--jobs 2000", [at_least("drain, 10 ms handlers, of the ideal", 0.9, "of_ideal")]),
@@ -67,16 +69,32 @@ RUNS: list[tuple[str, str, list[Wanted]]] = [
     ),
 ]
 
+POSTGRES: Runs = [
+    ("drain --jobs 50000", "--jobs 2000", [at_least("drain, async no-op, × the yardstick", 0.5)]),
+    ("drain --handler def", "--jobs 2000", [at_least("drain, plain functions, × async", 0.5, "of_async")]),
+    ("drain --processes 2 --jobs 50000", "--jobs 2000", [at_least("two processes, × one", 1.15, "of_one")]),
+    ("enqueue", "--jobs 200", [at_least("enqueue, × bare insert", 0.8)]),
+    ("enqueue --producers 8 --jobs 10000", "--jobs 400", [at_least("8 producers, × bare inserts", 0.8)]),
+    ("enqueue --callers 64 --jobs 10000", "--jobs 2000", [at_least("64 callers, × one", 8, "of_single")]),
+    ("bulk", "--jobs 10000", []),
+    (
+        "latency",
+        "--jobs 50",
+        [at_most("pickup, p50, ms", 2.5, "p50_ms"), at_most("pickup, p99, ms", 10, "p99_ms")],
+    ),
+    ("idle", "--seconds 1", [at_most("idle, statements/s", 2, "queries_per_s")]),
+]
+
 
 def main() -> None:
     """Run them all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="sqlite://", help="measure on stores like this one")
+    parser.add_argument("--url", default="sqlite://", help="measure on stores like this one; postgresql:// starts one")
     parser.add_argument("--quick", action="store_true", help="small and once: to see that it runs, not how fast")
     given = parser.parse_args()
     rows: list[tuple[str, str, str, str]] = []
     verified = True
-    for scenario, quick, wants in RUNS:
+    for scenario, quick, wants in POSTGRES if given.url.startswith("postgres") else SQLITE:
         words = scenario.split() + ([*quick.split(), "--rounds", "1"] if given.quick else [])
         command = [sys.executable, "-m", "onward.cli", "bench", *words, "--url", given.url, "--json"]
         said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
