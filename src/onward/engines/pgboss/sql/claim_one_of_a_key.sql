@@ -2,8 +2,8 @@
 -- takes the same key at the same moment meets the index that holds the policy, and tries again.
 -- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
 with wanted as materialized (
-  select w.name, w.count, $3::jsonb || jsonb_build_object(
-         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
+  select w.name, w.count, jsonb_build_object('onward', $3::jsonb || jsonb_build_object(
+         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease))) as hold
     from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
 found as materialized (
   select n.*
@@ -24,12 +24,17 @@ taken as (
      set state = 'active', started_on = pgboss.job_now(),
          heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
          retry_count = j.retry_count + (j.started_on is not null)::integer,
-         output = jsonb_build_object('onward', case
-           when j.output is null then (select w.hold from wanted w where w.name = j.name)
-           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
-           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+         output = (select case
+           when j.output is null then w.hold
+           when j.output ? 'onward' then jsonb_build_object('onward', (j.output -> 'onward') || (w.hold -> 'onward'))
+           else jsonb_build_object('onward', (w.hold -> 'onward') || jsonb_build_object('before', j.output)) end
+           from wanted w where w.name = j.name)
    where j.ctid = any (array (select tid from next))
-  returning j.*)
+  returning j.name, j.id, j.data, j.retry_count, j.retry_limit, j.started_on, j.priority, j.start_after, j.retry_delay,
+            j.retry_backoff,
+            j.retry_delay_max,                                                        -- if job.retry_delay_max
+            j.group_id,                                                               -- if job.group_id
+            j.output, j.created_on)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
        t.retry_delay, t.retry_backoff,

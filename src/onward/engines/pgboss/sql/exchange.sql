@@ -14,8 +14,8 @@ done as (
      and j.output #>> '{onward,claim}' = e.claim
   returning j.id),
 wanted as materialized (
-  select w.name, w.count, $9::jsonb || jsonb_build_object(
-         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease)) as hold
+  select w.name, w.count, jsonb_build_object('onward', $9::jsonb || jsonb_build_object(
+         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease))) as hold
     from unnest($7::text[], $8::bigint[], $10::interval[]) w (name, count, lease)),
 next as materialized (
   select n.tid
@@ -31,12 +31,17 @@ taken as (
      set state = 'active', started_on = pgboss.job_now(),
          heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
          retry_count = j.retry_count + (j.started_on is not null)::integer,
-         output = jsonb_build_object('onward', case
-           when j.output is null then (select w.hold from wanted w where w.name = j.name)
-           when j.output ? 'onward' then (j.output -> 'onward') || (select w.hold from wanted w where w.name = j.name)
-           else (select w.hold from wanted w where w.name = j.name) || jsonb_build_object('before', j.output) end)
+         output = (select case
+           when j.output is null then w.hold
+           when j.output ? 'onward' then jsonb_build_object('onward', (j.output -> 'onward') || (w.hold -> 'onward'))
+           else jsonb_build_object('onward', (w.hold -> 'onward') || jsonb_build_object('before', j.output)) end
+           from wanted w where w.name = j.name)
    where j.ctid = any (array (select tid from next))
-  returning j.*)
+  returning j.name, j.id, j.data, j.retry_count, j.retry_limit, j.started_on, j.priority, j.start_after, j.retry_delay,
+            j.retry_backoff,
+            j.retry_delay_max,                                                        -- if job.retry_delay_max
+            j.group_id,                                                               -- if job.group_id
+            j.output, j.created_on)
 select e.name, e.id::text, e.claim, e.retry_count, null::integer, e.began, null::integer, null::float8, null::integer, null::boolean,
        null::integer, null::text, null::integer, null::float8
   from ended e where e.id not in (select id from done)
