@@ -341,9 +341,16 @@ class BullMQEngine:
 
     async def _ask(self, plan: Plan[T]) -> T:
         ours = self._connections.of_loop()
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
         async with ours.room:
             with self.server.translated():
-                return await arun(plan, ours.client)
+                answer = await arun(plan, ours.client)
+        if task is not None and task.cancelling() > cancelled:
+            # The driver writes by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in the
+            # same turn as its end; whoever cancelled would wait for ever.
+            raise asyncio.CancelledError
+        return answer
 
     def _ask_sync(self, plan: Plan[T]) -> T:
         client = self._connections.plain()
