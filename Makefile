@@ -50,15 +50,18 @@ demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench
 
-bench-peers: $(READY) ## Measure against huey, pgqueuer and Graphile Worker, in places of their own
+bench-peers: $(READY) ## Measure against huey, pgqueuer, Graphile Worker, BullMQ and others, in places of their own
 	$(BIN)/python -m bench.peers
 	$(BIN)/python -m bench.postgres_peers
+	$(BIN)/python -m bench.redis_peers drain
+	$(BIN)/python -m bench.redis_peers bulk
+	$(BIN)/python -m bench.redis_peers delay
 
 bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open transaction; half an hour
 	$(BIN)/python -m bench.long
 
 chaos: $(READY) ## Kill workers at random for minutes, and account for every job
-	$(BIN)/python -m pytest tests/chaos -m slow --timeout 1800 --capture no
+	$(BIN)/python -m pytest tests/chaos tests/interop -m slow --timeout 1800 --capture no
 
 clean: ## Remove .venv and everything that was made
 	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
