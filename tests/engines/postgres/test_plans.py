@@ -379,7 +379,7 @@ async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_job
     seed(meter, queue="'many/0'")
     seed(meter, queue="'many/' || n % 1000")
     set_statistics(meter, FRESH)
-    started = set()
+    started: set[str] = set()
 
     async def work() -> None:
         await desk.add(queue="many/5-new")
