@@ -1,2 +1,0 @@
--- Which schema version pg-boss has made.
-select version from pgboss.version
