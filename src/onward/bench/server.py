@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -48,6 +49,8 @@ def server_of_our_own() -> Iterator[str]:
         as_whom = {"user": "nobody", "group": "nogroup", "extra_groups": []}
         shutil.chown(folder, "nobody", "nogroup")
     process: subprocess.Popen[bytes] | None = None
+    # Whoever ends the benchmark by a signal does not mean the server to stay.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         data = folder / "data"
         made = ["-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
@@ -64,6 +67,7 @@ def server_of_our_own() -> Iterator[str]:
             process.send_signal(signal.SIGQUIT)
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _programs() -> Path:
