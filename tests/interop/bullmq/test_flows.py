@@ -1,0 +1,108 @@
+"""Flows: parents in one language, children in the other (B1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from onward import App, JobContext
+from onward.job import JobRef
+from onward.lifecycle import State
+from tests.interop.bullmq.peer import NodePeer
+
+
+def flow(name: str, children: list[dict[str, Any]], **parent: Any) -> dict[str, Any]:
+    return {"name": "sum", "queueName": f"{name}-parents", "children": children, **parent}
+
+
+def child(name: str, n: int, **opts: Any) -> dict[str, Any]:
+    return {"name": "child", "queueName": f"{name}-children", "data": {"n": n}, "opts": opts}
+
+
+async def test_a_flow_started_in_node_is_run_by_us(app: App, either: NodePeer, name: str):  # B1
+    ran: list[str] = []
+
+    @app.task(name="child", queue=f"{name}-children")
+    async def one(n: int) -> int:
+        ran.append(f"child {n}")
+        return n
+
+    @app.task(name="sum", queue=f"{name}-parents")
+    async def total(context: JobContext) -> str:
+        ran.append("parent")
+        return context.id
+
+    parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
+    tree = await either.tell(
+        "call", handle=either.flows(), method="add", args=[flow(name, [child(name, n) for n in range(3)])]
+    )
+    id = tree["job"]["id"]
+    assert (await app.jobs.get(JobRef(f"{name}-parents", id))).status is State.BLOCKED
+    async with app.worker(queues=[f"{name}-parents", f"{name}-children"], concurrency=1):
+        assert await parents.finished(id, events) == id
+    assert ran == ["child 0", "child 1", "child 2", "parent"]
+    values = parents.job(id, "getChildrenValues")
+    assert sorted(values.values()) == [0, 1, 2]
+
+
+async def test_our_children_wake_a_parent_that_node_runs(app: App, either: NodePeer, name: str):  # B1
+    @app.task(name="child", queue=f"{name}-children")
+    async def one(n: int) -> dict[str, int]:
+        return {"n": n}
+
+    parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
+    tree = flow(name, [child(name, n) for n in range(3)], data={"steps": [["children"]]})
+    with either.working(f"{name}-parents"):
+        added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+        async with app.worker(queues=[f"{name}-children"]):
+            values = await parents.finished(added["job"]["id"], events)
+    assert sorted(value["n"] for value in values.values()) == [0, 1, 2]
+
+
+async def test_nodes_children_wake_a_parent_that_we_run(app: App, either: NodePeer, name: str):  # B1
+    @app.task(name="sum", queue=f"{name}-parents")
+    async def total() -> str:
+        return "done"
+
+    parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
+    async with app.worker(queues=[f"{name}-parents"]):
+        with either.working(f"{name}-children"):
+            tree = flow(name, [child(name, n) for n in range(3)])
+            added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+            assert await parents.finished(added["job"]["id"], events) == "done"
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        ("failParentOnFailure", "failed"),
+        ("ignoreDependencyOnFailure", "completed"),
+        ("removeDependencyOnFailure", "completed"),
+        ("continueParentOnFailure", "completed"),
+    ],
+)
+async def test_a_child_that_fails_here_does_to_its_parent_what_node_asked(
+    app: App, either: NodePeer, name: str, policy: str, outcome: str
+):  # B1
+    @app.task(name="child", queue=f"{name}-children")
+    async def one(n: int) -> int:
+        if n == 1:
+            raise ValueError("this one")
+        return n
+
+    @app.task(name="sum", queue=f"{name}-parents")
+    async def total() -> str:
+        return "done"
+
+    parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
+    tree = flow(name, [child(name, 0), child(name, 1, **{policy: True})])
+    added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+    id = added["job"]["id"]
+    async with app.worker(queues=[f"{name}-parents", f"{name}-children"]):
+        if outcome == "completed":
+            assert await parents.finished(id, events) == "done"
+        else:
+            with pytest.raises(Exception, match="failed"):
+                await parents.finished(id, events)
+    assert parents.job(id, "getState") == outcome
