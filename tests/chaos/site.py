@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from onward.app import App
+from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.job import Job
@@ -125,7 +126,9 @@ class Site:
 
     async def enqueue(self, number: int) -> None:
         """Add a job, and again until the store has answered: by its key it is still only one."""
-        task = self.producer.tasks[self.random.choice(("labour", "toil"))].using(idempotency_key=f"job {number}")
+        task = self.producer.tasks[self.random.choice(("labour", "toil"))]
+        if self.producer.capabilities.has(Feature.IDEMPOTENCY):
+            task = task.using(idempotency_key=f"job {number}")
         seconds = self.random.uniform(0, 0.2)
         while True:
             try:

@@ -91,9 +91,9 @@ def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def read_answer(
     rows: Sequence[Row], request: ClaimRequest | None, manner: Manner, round_: Round
-) -> tuple[frozenset[tuple[str, int, int]], Claims]:
+) -> tuple[frozenset[tuple[int, int, str]], Claims]:
     """Read what an exchange answered, see the type ``onward.answer``: claims that were lost, and those that are new."""
-    lost: list[tuple[str, int, int]] = []
+    lost: list[tuple[int, int, str]] = []
     claims: list[Claim] = []
     suspects_wait = False
     worker = "" if request is None else request.worker_id
@@ -106,7 +106,7 @@ def read_answer(
             kept = None if backoff is None else _backoffs.decode(backoff)
             batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
         elif kind == "l":
-            lost.append((text, number, read_ct))
+            lost.append((number, read_ct, text))
         else:
             suspects_wait, round_.last_name = bool(read_ct), text
     return frozenset(lost), Claims(claims=tuple(claims), suspects_wait=suspects_wait)
@@ -137,7 +137,7 @@ def _claim_of(
     return Claim(
         ref=JobRef(queue, str(msg_id)),
         # The first three are the fence; the rest is what we want to know of the claim later.
-        token=(queue, msg_id, read_ct, batch.worker, batch.id, batch.lease),
+        token=(msg_id, read_ct, queue, batch.worker, batch.id, batch.lease),
         type=type_,
         payload=payload,
         attempts=note.attempts + 1,

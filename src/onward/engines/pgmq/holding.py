@@ -18,8 +18,8 @@ def heartbeat(beside: Beside, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
     if not claims:
         return Pulse()
     tokens = [claim.token for claim in claims]
-    gone = yield Statement(SQL.extend, [[token[part] for token in tokens] for part in (0, 1, 2, 5)])
-    missing = {(row[0], row[1], row[2]): row[3] for row in gone}
+    gone = yield Statement(SQL.extend, [[token[part] for token in tokens] for part in (2, 0, 1, 5)])
+    missing = {(msg_id, read_ct, queue): cancelled for queue, msg_id, read_ct, cancelled in gone}
     lost = [token for token in tokens if token[:3] in missing]
     return Pulse(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:3]]))  # type: ignore[index]
 
@@ -31,7 +31,7 @@ def report(claim: Claim, progress: int | None, message: str | None) -> Plan[bool
         told["progress"] = progress
     if message is not None:
         told["progress_message"] = message
-    ((kept,),) = yield Statement(SQL.report, [*claim.token[:3], msgspec.json.encode(told).decode()])
+    ((kept,),) = yield Statement(SQL.report, [claim.token[2], *claim.token[:2], msgspec.json.encode(told).decode()])
     return bool(kept)
 
 

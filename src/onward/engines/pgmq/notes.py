@@ -86,7 +86,7 @@ Settled = tuple[str, int, int, str, int | None, str, str | None]
 def settled(settlement: Settlement, *, done: str) -> Settled:
     """Write down how a run ended; ``done`` says what becomes of a message that is completed."""
     claim = settlement.claim
-    queue, msg_id, read_ct, worker = claim.token[:4]
+    msg_id, read_ct, queue, worker = claim.token[:4]
     told: dict[str, Any] = {"attempts": claim.attempts, "reads": read_ct, "worker": worker}
     end, delay = "archive", None
     failure: Failure | None = None

@@ -18,7 +18,7 @@ from onward.postgresql.plans import Plan, Statement
 def settle(settlements: Sequence[Settlement], manner: Manner, columns: str) -> Plan[frozenset[Token]]:
     """Record outcomes; answer the claims that were lost."""
     rows = yield Statement(SQL.settle, _laid_out(settlements, manner, columns))
-    return _tokens(settlements, {(row[0], row[1], row[2]) for row in rows})
+    return _tokens(settlements, {(msg_id, read_ct, queue) for queue, msg_id, read_ct in rows})
 
 
 def exchange(wanted: Exchange, manner: Manner, columns: str, round_: Round, batches: Batches) -> Plan[Exchanged]:
@@ -30,7 +30,7 @@ def exchange(wanted: Exchange, manner: Manner, columns: str, round_: Round, batc
     return Exchanged(lost=missed | {claim.token for claim in wanted.starts}, claimed=claimed)
 
 
-def _tokens(settlements: Sequence[Settlement], lost: Collection[tuple[str, int, int]]) -> frozenset[Token]:
+def _tokens(settlements: Sequence[Settlement], lost: Collection[tuple[int, int, str]]) -> frozenset[Token]:
     return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost) if lost else frozenset()
 
 
@@ -41,7 +41,7 @@ def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -
     for each in settlements:
         outcome = each.outcome
         if type(outcome) is Complete and outcome.result is None:
-            queue, msg_id, read_ct, worker, *_ = each.claim.token
+            msg_id, read_ct, queue, worker, *_ = each.claim.token
             done.setdefault((queue, read_ct, worker), []).append(msg_id)  # type: ignore[arg-type]
         else:
             rows.append(settled(each, done=manner.completed))

@@ -82,6 +82,18 @@ begin
   end loop;
 end $$;
 
+-- Write down that a message is done.
+create function onward.completed(headers jsonb, reads integer, worker text) returns jsonb
+  language plpgsql stable parallel safe as $$
+begin
+  if jsonb_typeof(headers -> 'onward') = 'object' then
+    return headers || jsonb_build_object('onward', (headers -> 'onward') - 'lost' || jsonb_build_object(
+      'state', 'completed', 'attempts', onward.whole(headers -> 'onward', 'attempts') + 1, 'reads', reads, 'worker', worker));
+  end if;
+  return onward.with_note(headers, jsonb_build_object(
+    'state', 'completed', 'attempts', 1, 'reads', reads, 'worker', worker));
+end $$;
+
 -- The same for what most runs end with, and so with the least to do: completed, with no result to be kept. Each line is for the
 -- messages of one queue that have the same read count and the same worker: `lists` has their ids.
 create function onward.complete(queues text[], reads integer[], workers text[], lists text[], columns text, deletes boolean)
@@ -107,9 +119,7 @@ begin
           delete from pgmq.%1$I where msg_id = any ($1) and read_ct = $2 and onward.reads_of(headers) < $2 returning *
         ), kept as (
           insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.with_note(headers, onward.note_of(headers) - 'lost' || jsonb_build_object(
-                   'state', 'completed', 'attempts', onward.whole(onward.note_of(headers), 'attempts') + 1, 'reads', $2,
-                   'worker', $3))
+          select %3$s, onward.completed(headers, $2, $3)
             from gone
           returning msg_id
         )

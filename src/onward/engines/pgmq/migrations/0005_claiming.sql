@@ -27,6 +27,22 @@ begin
   delete from onward.suspect s where s.queue = bury.queue and s.msg_id = any (ids);
 end $$;
 
+-- Whether the next read of a message would be one too many.
+create function onward.is_poison(read_ct integer, headers jsonb, max_reads integer) returns boolean
+  language plpgsql stable parallel safe as $$
+begin
+  return onward.wasted(read_ct, headers) >= max_reads;
+end $$;
+
+-- Whether a message that was read before may be read again: its last read has ended, or was not ours. What a worker of ours has
+-- lost is given back by a leader, who writes the loss down first. Not to be inlined: planning it would cost more than it does.
+create function onward.is_free(queue text, msg_id bigint, read_ct integer, headers jsonb) returns boolean
+  language plpgsql stable as $$
+begin
+  return onward.reads_of(headers) = read_ct
+         or not exists (select from onward.held h where h.queue = is_free.queue and is_free.msg_id = any (h.msg_ids));
+end $$;
+
 -- Settle, then take messages: one round trip, one commit.
 --
 -- Messages are taken by pgmq.read's own statement, but in the order in which they became visible, where pgmq.read has the oldest
@@ -109,10 +125,8 @@ begin
           execute format($f$
             select array_agg(msg_id) filter (where not poison), array_agg(read_ct + 1) filter (where not poison),
                    array_agg(vt) filter (where not poison), array_agg(msg_id) filter (where poison)
-              from (select msg_id, read_ct, vt, read_ct > 0 and onward.wasted(read_ct, headers) >= $5 as poison from pgmq.%1$I m
-                     where vt <= $2 %2$s %3$s
-                       and (read_ct = 0 or onward.reads_of(headers) = read_ct
-                            or not exists (select from onward.held h where h.queue = $4 and m.msg_id = any (h.msg_ids)))
+              from (select msg_id, read_ct, vt, read_ct > 0 and onward.is_poison(read_ct, headers, $5) as poison from pgmq.%1$I
+                     where vt <= $2 %2$s %3$s and (read_ct = 0 or onward.is_free($4, msg_id, read_ct, headers))
                      order by vt limit $1 for update skip locked) picked $f$,
             'q_' || lower(name),
             case when alone then 'and msg_id = any ($3)' when cardinality(apart) > 0 then 'and not msg_id = any ($3)' end,
