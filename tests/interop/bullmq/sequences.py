@@ -288,8 +288,8 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
     id = among[given["which"] % len(among)]
     if name in {"promote", "put_off"} and client.zscore(f"{side.prefix}:{QUEUE}:delayed", id) is None:
         return None  # BullMQ does this to delayed jobs only, Onward to all that wait
-    if name == "rewrite" and id in world.held:
-        return None  # and this to jobs that run as well, which Onward does not
+    if name == "rewrite" and not _waits(client, side, id):
+        return None  # and this to any job, where Onward changes only those that wait
     match name:
         case "complete":
             return side.complete(id, {"n": id})
@@ -320,6 +320,13 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
         case "rewrite":
             return side.rewrite(id, {"n": "new"})
     raise AssertionError(f"no step is called {name}")
+
+
+def _waits(client: redis.Redis, side: Side, id: str) -> bool:
+    base = f"{side.prefix}:{QUEUE}"
+    return client.lpos(f"{base}:wait", id) is not None or any(
+        client.zscore(f"{base}:{place}", id) is not None for place in ("prioritized", "delayed", "waiting-children")
+    )
 
 
 def _learn(world: World, name: str, given: dict[str, Any], answer: Any) -> None:
