@@ -21,6 +21,10 @@ from onward.postgresql.plans import Row
 _backoffs = msgspec.json.Decoder(Backoff)
 
 
+_MOST_OPEN: Final = 10_000
+"""Batches to be kept in mind: of a claim that was lost on the way nobody ever says what became of it."""
+
+
 @dataclass(slots=True)
 class Round:
     """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
@@ -43,6 +47,8 @@ class Batches:
         for claim in claims:
             batch = int(claim.token[4])
             self.open[batch] = self.open.get(batch, 0) + 1
+        while len(self.open) > _MOST_OPEN:
+            del self.open[next(iter(self.open))]
 
     def settled(self, settlements: Sequence[Settlement]) -> None:
         """Note what has ended, or was lost."""

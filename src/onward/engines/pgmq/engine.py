@@ -313,16 +313,16 @@ class PGMQEngine:
         """See the contract."""
         if not settlements:
             return frozenset()
+        self._batches.settled(settlements)
         if within is not None:
             return await self._within(within, self._settling(settlements))
-        lost = await self._ask(lambda: self._settling(settlements))
-        self._batches.settled(settlements)
-        return lost
+        return await self._ask(lambda: self._settling(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if not settlements:
             return frozenset()
+        self._batches.settled(settlements)
         if within is not None:
             return self._within_sync(within, self._settling(settlements))
         return self._ask_sync(lambda: self._settling(settlements))
