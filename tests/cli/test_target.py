@@ -82,7 +82,7 @@ def test_an_app_that_names_its_store_cannot_be_given_another(cli: Cli):
 @pytest.mark.parametrize(
     ("url", "code", "told"),
     [
-        ("redis://me:secret@nowhere/0", 2, "not in this version"),
+        ("redis://me:secret@localhost:1/0", 1, "start Redis"),
         ("sqlit:///jobs.db", 2, "did you mean sqlite://?"),
         ("jobs.db", 2, "must be a URL"),
         ("sqlite:///no/such/folder/jobs.db", 1, "the folder"),
