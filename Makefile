@@ -30,10 +30,10 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(PYTEST)
 	$(ON_15) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
 	$(ON_18) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
 	$(THROUGH_PGBOUNCER) $(IN_SHORT)
+	$(PYTEST)
 
 conformance-postgres: $(READY) $(SERVERS) ## Run all tests of PostgreSQL on 15, 16 and 18, and through PgBouncer
 	$(ON_15) $(OF_POSTGRES)
