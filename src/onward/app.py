@@ -33,7 +33,7 @@ from onward.job import Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
 from onward.results import Results
 from onward.rules import MAX_PAYLOAD
-from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async
+from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
 
 if TYPE_CHECKING:
     from onward.worker.tick import Ticker, TickReport
@@ -300,11 +300,13 @@ class App:
     def worker(self, **options: Any) -> Worker:
         """Make a worker: ``async with app.worker(concurrency=20):`` beside something else, or ``await app.work()``.
 
-        ``options`` are those of :class:`onward.worker.options.WorkerOptions`.
+        ``options`` are those of :class:`onward.worker.options.WorkerOptions`. Where nothing is said of queues, it takes
+        from all; in a store that it shares with others' workers, from those of its own tasks.
         """
         from onward.worker.worker import Worker  # noqa: PLC0415 - who only enqueues need not load all that
 
         settings: dict[str, Any] = {
+            "queues": self._own_queues(),
             "max_crashes": self.config.max_crashes,
             "lease": self.config.worker_timeout,
         } | options
@@ -321,7 +323,13 @@ class App:
         process and records how they ended: for a serverless host or a plain cron.
         """
         await self.open()
-        return await self.ticker().tick(limit)
+        return await self.ticker().tick(limit, queues=self._own_queues())
+
+    def _own_queues(self) -> tuple[str, ...]:
+        # A job that we have no task for fails at once, and on a foreign store it may be for somebody else's worker.
+        if not self.capabilities.foreign_names:
+            return ("*",)
+        return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in self._tasks.values()))
 
     def ticker(self, *, decide: Callable[[Claim, Result], Outcome] = decide) -> Ticker:
         """Make what ticks; ``decide`` says what becomes of a job, given how its run ended."""

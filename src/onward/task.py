@@ -358,6 +358,15 @@ def fill_queue(queue: str, org_id: str | None, *, foreign: bool = False) -> str:
         raise InvalidJob("org_id", org_id, f"cannot be part of the queue {queue}, which {error.rule}") from None
 
 
+def queue_pattern(queue: str) -> str:
+    """Say where the jobs of all organisations are: ``mail/*`` for ``mail/{org_id}``."""
+    before, found, _ = queue.partition(_ORG)
+    if not found:
+        return queue
+    parent, slash, _ = before.rpartition("/")
+    return f"{parent}/*" if slash else "*"
+
+
 def is_async(function: Callable[..., Any]) -> bool:
     """Say whether calling it gives something to await."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

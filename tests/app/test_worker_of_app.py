@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onward import App, JobContext, JobFailed
+from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
+from onward.job import NewJob
+from onward.lifecycle import State
 from onward.worker.runner import CallNext
 
 
@@ -70,3 +74,27 @@ async def test_work_goes_on_until_it_is_cancelled(tmp_path: Path):
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
+
+
+class Shared(SQLiteEngine):
+    """A store in which others, too, name queues and work."""
+
+    capabilities = replace(CAPABILITIES, foreign_names=True)
+
+
+async def test_in_a_store_shared_with_others_a_worker_takes_the_jobs_of_its_own_tasks(tmp_path):  # X5
+    app = App(engine=Shared(tmp_path / "jobs.db"))
+
+    @app.task(queue="mail/{org_id}")
+    async def mail() -> None: ...
+
+    @app.task(queue="Video Queue")
+    async def video() -> None: ...
+
+    async with app:
+        ours = [await mail.using(org_id="acme").enqueue(), await video.enqueue()]
+        (theirs,) = await app.enqueue_many([NewJob(type="node", queue="node")])
+        assert (await app.tick()).claimed == 2
+        assert app.worker().options.shares == ((("mail/*", "Video Queue"), 100),)
+        assert [(await handle.job()).status for handle in ours] == [State.COMPLETED] * 2
+        assert (await theirs.job()).status is State.PENDING

@@ -47,7 +47,8 @@ def work(
             "--queues",
             "-q",
             metavar="PATTERNS",
-            help="Which to serve, and how many of each at once: mail/*,video=2. All, if not given.",
+            help="Which to serve, and how many of each at once: mail/*,video=2. All, if not given; "
+            "in a store that others work on too, those of the app's tasks.",
             autocompletion=completion.queues,
             show_default=False,
         ),
@@ -127,7 +128,7 @@ def work(
             log_level=log_level.value.upper(),
             debug=debug,
             settings=Settings(
-                queues=read_queues(queues or ["*"], concurrency),
+                queues=read_queues(queues, concurrency) if queues else None,
                 concurrency=concurrency,
                 lease=lease,
                 grace=grace,
