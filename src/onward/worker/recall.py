@@ -11,8 +11,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from onward.engine.contract import Read
+from onward.engine.capabilities import Feature
+from onward.engine.contract import Engine
 from onward.engine.values import JobFilter
+from onward.job import JobRef
 from onward.lifecycle import State
 from onward.worker.holdings import Holdings
 from onward.worker.service import Bell
@@ -24,8 +26,10 @@ _PAUSE: Final = 0.25
 class Recall:
     """Looks for cancelled jobs among those that run here."""
 
-    def __init__(self, engine: Read, holdings: Holdings, *, on_found: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, holdings: Holdings, *, on_found: Callable[[], None]) -> None:
         self._engine = engine
+        self._stay = engine.capabilities.has(Feature.CANCELLED_STATE)
+        """Whether a cancelled job stays to be seen; else it is gone."""
         self._holdings = holdings
         self._on_found = on_found
         self._bell = Bell()
@@ -39,8 +43,12 @@ class Recall:
         await self._bell.wait()
         await asyncio.sleep(_PAUSE)
         refs = self._holdings.held_before(asyncio.get_running_loop().time() - _PAUSE)
-        if refs:
-            cancelled = JobFilter(refs=refs, states=frozenset({State.CANCELLED}))
-            if (await self._engine.find(cancelled, limit=1)).items:
-                self._on_found()
+        if refs and await self._some_are_cancelled(refs):
+            self._on_found()
         return 0
+
+    async def _some_are_cancelled(self, refs: tuple[JobRef, ...]) -> bool:
+        if self._stay:
+            cancelled = JobFilter(refs=refs, states=frozenset({State.CANCELLED}))
+            return bool((await self._engine.find(cancelled, limit=1)).items)
+        return len((await self._engine.find(JobFilter(refs=refs), limit=len(refs))).items) < len(refs)

@@ -22,7 +22,7 @@ import pytest
 from onward import App, State
 from onward.engine.values import ClaimRequest, JobFilter, Settlement
 from onward.lifecycle import Complete
-from tests.interop.bullmq.labourer import make_app
+from tests.interop.bullmq.labourer import LEASE, make_app
 from tests.interop.bullmq.peer import V6, NodePeer
 from tests.worker.stage import eventually
 
@@ -202,3 +202,20 @@ async def test_a_mixed_fleet_loses_nothing_to_two_hundred_kills(
     url: str, node6: NodePeer, name: str, ledger: Path
 ):  # X3
     await storm(url, node6, name, ledger, kills=200, jobs=4000)
+
+
+async def test_we_take_over_what_a_killed_worker_of_nodes_held(
+    url: str, node6: NodePeer, name: str, ledger: Path
+):  # B5, O7
+    queue, events = node6.queue(name), node6.events(name)
+    added = queue.add("labour", work(ledger, 1, 100))
+    victim = NodeLabourer(url, name)
+    with killed(victim) as id:
+        assert id == added["id"]
+    app = make_app(url, name)
+    async with app, app.worker(queues=[name], leader_lease=LEASE):
+        answer = await queue.finished(added["id"], events)
+        job = await app.jobs.get(f"{name}:{id}")
+    assert runs(ledger)[added["id"]][-1] == answer["run"]
+    assert job.crashes == 1
+    await node6.noticed("event", handle=events, event="stalled")

@@ -32,6 +32,7 @@ from tests.interop.bullmq.sequences import (
     PLAIN,
     RETRYING,
     SCHEDULES,
+    TROUBLE,
     WORK,
     Step,
     play,
@@ -87,6 +88,7 @@ LIVES: Final = {
     "enqueued by us with priorities": Life(PLAIN, BY_PRIORITY, ours={"prioritized": [QUEUE]}),
     "parents and children": Life(PLAIN, FLOWS),
     "schedules": Life(PLAIN, SCHEDULES),
+    "lost and found": Life(EVERY, TROUBLE),
 }
 
 

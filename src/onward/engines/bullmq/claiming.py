@@ -51,6 +51,7 @@ def claim(
 ) -> Plan[tuple[list[Any], Taken]]:
     """Take jobs; ``before`` goes ahead in the same round trip, and its answers are given with the claims."""
     queues = yield from names.matching(request.queues)
+    yield from names.serve(queues)  # before a job is taken: where nobody serves, nobody looks for lost ones
     has_patterns = any(is_pattern(pattern) for pattern in request.queues)
     taken = Taken()
     answers: list[Any] = []
@@ -95,6 +96,7 @@ def claim(
         if has_patterns and generation != names.generation and tries == 1:
             yield from names.read()
             queues = yield from names.matching(request.queues)
+            yield from names.serve(queues)
             continue
         return answers, taken
 
