@@ -351,7 +351,9 @@ async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(
         read = {name: count - before.get(name, 0) for name, count in meter.read().items()}
     of_jobs = sum(count for name, count in read.items() if name.startswith("job"))
     assert of_jobs <= 30 * BATCH, read
-    assert sum(count for name, count in read.items() if not name.startswith("job")) <= 100 * BATCH, read
+    # PostgreSQL 15 goes through the lanes of a pattern several times, where later ones stop early. There are 700.
+    lanes = 10 * BATCH if meter.connection.info.server_version >= 160000 else 700
+    assert sum(count for name, count in read.items() if not name.startswith("job")) <= 10 * lanes, read
 
 
 async def test_what_has_ended_costs_a_claim_nothing(desk: Desk, store: PostgresStore, meter: Meter):  # O11
