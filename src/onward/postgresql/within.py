@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import InvalidJob
-from onward.postgresql.plans import AsyncExecute, Execute, Row, Statement
+from onward.postgresql.connections import Connections
+from onward.postgresql.database import Database
+from onward.postgresql.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 
-KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
+T = TypeVar("T")
+
+_KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
 
 _PLACE: Final = re.compile(r"\$(\d+)")
 
@@ -78,6 +83,54 @@ async def async_guest_of(connection: object) -> AsyncGuest | None:
         if isinstance(connection, sqlalchemy.AsyncConnection):
             return AsyncGuest(_driver_of(connection.sync_connection), _on_async_sqlalchemy(connection), nullcontext())
     return None
+
+
+class Guests:
+    """Drives plans on callers' connections: what they do is durable, or gone, with the caller's transaction.
+
+    Each connection is asked once whether it leads to our store: ``same_store`` refuses one that does not.
+    """
+
+    def __init__(self, connections: Connections, database: Database, same_store: Callable[[], Plan[None]]) -> None:
+        self._connections = connections
+        self._database = database
+        self._same_store = same_store
+        self._known: WeakSet[Any] = WeakSet()
+
+    async def drive(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
+        """Drive a plan on a caller's connection, of whichever kind."""
+        self._connections.check_open()
+        guest = await async_guest_of(connection)
+        if guest is None:
+            return self.drive_sync(connection, plan)
+        with self._database.translated():
+            async with guest.transaction:
+                if not self._knows(guest.handle):
+                    await arun(self._same_store(), guest.execute)
+                    self._remember(guest.handle)
+                return await arun(plan(), guest.execute)
+
+    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
+        """Do the same on a connection for plain code."""
+        self._connections.check_open()
+        guest = guest_of(connection)
+        if guest is None:
+            raise InvalidJob("within", connection, f"must be {_KINDS}; asynchronous ones where `await` is used")
+        with self._database.translated(), guest.transaction:
+            if not self._knows(guest.handle):
+                run(self._same_store(), guest.execute)
+                self._remember(guest.handle)
+            return run(plan(), guest.execute)
+
+    def _knows(self, handle: object) -> bool:
+        try:
+            return handle in self._known
+        except TypeError:  # it cannot be remembered: it is asked each time
+            return False
+
+    def _remember(self, handle: object) -> None:
+        with suppress(TypeError):
+            self._known.add(handle)
 
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
@@ -158,7 +211,7 @@ def _in_style(statement: Statement, style: str) -> tuple[str, Any]:
         return statement.text, tuple(statement.values)
     if style == "pyformat":
         return _named(statement)
-    raise InvalidJob("within", style, f"is a driver's way to write parameters that is not known here; give {KINDS}")
+    raise InvalidJob("within", style, f"is a driver's way to write parameters that is not known here; give {_KINDS}")
 
 
 def _named(statement: Statement) -> tuple[str, dict[str, Any]]:

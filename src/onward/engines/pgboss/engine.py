@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from psycopg import errors as pg
 
@@ -41,7 +40,7 @@ from onward.engines.pgboss import claiming, enqueueing, holding, operating, read
 from onward.engines.pgboss.installed import Installed
 from onward.engines.pgboss.schema import DEFAULT, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import SchemaTooOld
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql.connections import MOST, Connections
@@ -49,7 +48,7 @@ from onward.postgresql.database import Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
 from onward.postgresql.plans import Plan, Row, Statement, arun, run
-from onward.postgresql.within import KINDS, async_guest_of, guest_of, on_async_psycopg, on_psycopg
+from onward.postgresql.within import Guests, on_async_psycopg, on_psycopg
 
 T = TypeVar("T")
 
@@ -147,8 +146,7 @@ class PgBossEngine:
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._identity = ("", "")
-        self._guests: WeakSet[Any] = WeakSet()
-        """Connections of callers that are known to lead to this store."""
+        self._guests = Guests(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -246,7 +244,7 @@ class PgBossEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within_sync(within, lambda: self._put_in(jobs))
+            return self._guests.drive_sync(within, lambda: self._put_in(jobs))
         return self.ask_sync(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
 
     async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -282,7 +280,7 @@ class PgBossEngine:
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within_sync(within, lambda: self._settle(settlements))
+            return self._guests.drive_sync(within, lambda: self._settle(settlements))
         return self.ask_sync(lambda: self._settle(settlements))
 
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
@@ -423,7 +421,7 @@ class PgBossEngine:
     async def ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, within: object | None = None) -> T:
         """Drive a plan on a connection of ours, or the caller's; ``atomic``: all of its statements, or none."""
         if within is not None:
-            return await self._within(within, plan)
+            return await self._guests.drive(within, plan)
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_TRIES)):
@@ -462,43 +460,8 @@ class PgBossEngine:
                             run(self._detect(), on_psycopg(connection))
         raise AssertionError
 
-    async def _within(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
-        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        self._connections.check_open()
-        guest = await async_guest_of(connection)
-        if guest is None:
-            return self._within_sync(connection, plan)
-        with self.database.translated():
-            async with guest.transaction:
-                if not self._knows(guest.handle):
-                    await arun(self._same_store(), guest.execute)
-                    self._remember(guest.handle)
-                return await arun(plan(), guest.execute)
-
-    def _within_sync(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
-        """Do the same on a connection for plain code."""
-        self._connections.check_open()
-        guest = guest_of(connection)
-        if guest is None:
-            raise InvalidJob("within", connection, f"must be {KINDS}; asynchronous ones where `await` is used")
-        with self.database.translated(), guest.transaction:
-            if not self._knows(guest.handle):
-                run(self._same_store(), guest.execute)
-                self._remember(guest.handle)
-            return run(plan(), guest.execute)
-
     def _same_store(self) -> Plan[None]:
         return self.schema.beside.same_store(self._identity, self)
-
-    def _knows(self, handle: object) -> bool:
-        try:
-            return handle in self._guests
-        except TypeError:  # it cannot be remembered: it is asked each time
-            return False
-
-    def _remember(self, handle: object) -> None:
-        with suppress(TypeError):
-            self._guests.add(handle)
 
 
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import errors as pg
@@ -50,7 +50,7 @@ from onward.engines.pgmq import (
 from onward.engines.pgmq.installation import Installation
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import Unsupported
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql import within
@@ -164,8 +164,7 @@ class PGMQEngine:
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._identity = ("", "")
         self._installation: Installation | None = None
-        self._guests: WeakSet[Any] = WeakSet()
-        """Connections of callers that are known to lead to this store."""
+        self._guests = within.Guests(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -263,7 +262,9 @@ class PGMQEngine:
         if not jobs:
             return []
         if within is not None:
-            return await self._within(within, self._enqueueing(jobs, EVERYTHING if self._notifies else None))
+            return await self._guests.drive(
+                within, lambda: self._enqueueing(jobs, EVERYTHING if self._notifies else None)
+            )
         if len(jobs) > MOST_TOGETHER:
             return await self._put(jobs)
         return await self._gathering().enqueue(jobs)
@@ -273,7 +274,9 @@ class PGMQEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within_sync(within, self._enqueueing(jobs, EVERYTHING if self._notifies else None))
+            return self._guests.drive_sync(
+                within, lambda: self._enqueueing(jobs, EVERYTHING if self._notifies else None)
+            )
         with self._telling(jobs) as notice:
             return self._ask_sync(lambda: self._enqueueing(jobs, notice))
 
@@ -315,7 +318,7 @@ class PGMQEngine:
             return frozenset()
         self._batches.settled(settlements)
         if within is not None:
-            return await self._within(within, self._settling(settlements))
+            return await self._guests.drive(within, lambda: self._settling(settlements))
         return await self._ask(lambda: self._settling(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
@@ -324,7 +327,7 @@ class PGMQEngine:
             return frozenset()
         self._batches.settled(settlements)
         if within is not None:
-            return self._within_sync(within, self._settling(settlements))
+            return self._guests.drive_sync(within, lambda: self._settling(settlements))
         return self._ask_sync(lambda: self._settling(settlements))
 
     def _settling(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
@@ -481,43 +484,8 @@ class PGMQEngine:
                         raise
         raise AssertionError
 
-    async def _within(self, connection: object, plan: Plan[T]) -> T:
-        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        self._connections.check_open()
-        guest = await within.async_guest_of(connection)
-        if guest is None:
-            return self._within_sync(connection, plan)
-        with self.database.translated():
-            async with guest.transaction:
-                if not self._knows(guest.handle):
-                    await arun(self._same_store(), guest.execute)
-                    self._remember(guest.handle)
-                return await arun(plan, guest.execute)
-
-    def _within_sync(self, connection: object, plan: Plan[T]) -> T:
-        """Do the same on a connection for plain code."""
-        self._connections.check_open()
-        guest = within.guest_of(connection)
-        if guest is None:
-            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
-        with self.database.translated(), guest.transaction:
-            if not self._knows(guest.handle):
-                run(self._same_store(), guest.execute)
-                self._remember(guest.handle)
-            return run(plan, guest.execute)
-
     def _same_store(self) -> Plan[None]:
         return self._beside.same_store(self._identity, self.database)
-
-    def _knows(self, handle: object) -> bool:
-        try:
-            return handle in self._guests
-        except TypeError:  # it cannot be remembered: it is asked each time
-            return False
-
-    def _remember(self, handle: object) -> None:
-        with suppress(TypeError):
-            self._guests.add(handle)
 
 
 def _notified(connection: psycopg.Connection[Any]) -> Mapping[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import errors as pg
@@ -51,7 +51,6 @@ from onward.engines.postgres import (
 )
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
-from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
@@ -111,8 +110,7 @@ class PostgresEngine:
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._tending = stewarding.Tending()
         self._identity = ("", "")
-        self._guests: WeakSet[Any] = WeakSet()
-        """Connections of callers that are known to lead to this store."""
+        self._guests = within.Guests(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -179,7 +177,9 @@ class PostgresEngine:
         if not jobs:
             return []
         if within is not None:
-            return await self._within(within, enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+            return await self._guests.drive(
+                within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
+            )
         if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
             return await self._put(jobs)
         return await self._gathering().enqueue(jobs)
@@ -189,7 +189,9 @@ class PostgresEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within_sync(within, enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+            return self._guests.drive_sync(
+                within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
+            )
         with self._telling(jobs) as notice:
             return self._ask_sync(
                 lambda: enqueueing.enqueue(self.schema, jobs, notice=notice), atomic=enqueueing.has_keys(jobs)
@@ -238,13 +240,13 @@ class PostgresEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return await self._within(within, settling.settle(self.schema, settlements))
+            return await self._guests.drive(within, lambda: settling.settle(self.schema, settlements))
         return await self._ask(lambda: settling.settle(self.schema, settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within_sync(within, settling.settle(self.schema, settlements))
+            return self._guests.drive_sync(within, lambda: settling.settle(self.schema, settlements))
         return self._ask_sync(lambda: settling.settle(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -397,43 +399,8 @@ class PostgresEngine:
                         raise
         raise AssertionError
 
-    async def _within(self, connection: object, plan: Plan[T]) -> T:
-        """Drive a plan on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        self._connections.check_open()
-        guest = await within.async_guest_of(connection)
-        if guest is None:
-            return self._within_sync(connection, plan)
-        with self.database.translated():
-            async with guest.transaction:
-                if not self._knows(guest.handle):
-                    await arun(self._same_store(), guest.execute)
-                    self._remember(guest.handle)
-                return await arun(plan, guest.execute)
-
-    def _within_sync(self, connection: object, plan: Plan[T]) -> T:
-        """Do the same on a connection for plain code."""
-        self._connections.check_open()
-        guest = within.guest_of(connection)
-        if guest is None:
-            raise InvalidJob("within", connection, f"must be {within.KINDS}; asynchronous ones where `await` is used")
-        with self.database.translated(), guest.transaction:
-            if not self._knows(guest.handle):
-                run(self._same_store(), guest.execute)
-                self._remember(guest.handle)
-            return run(plan, guest.execute)
-
     def _same_store(self) -> Plan[None]:
         return same_store(self.schema, self._identity, self.database)
-
-    def _knows(self, handle: object) -> bool:
-        try:
-            return handle in self._guests
-        except TypeError:  # it cannot be remembered: it is asked each time
-            return False
-
-    def _remember(self, handle: object) -> None:
-        with suppress(TypeError):
-            self._guests.add(handle)
 
 
 def _is_to_be_tried_again(error: psycopg.Error) -> bool:
