@@ -109,10 +109,11 @@ async def test_a_database_without_pgmq_is_refused_with_the_remedy_and_can_be_giv
         drop_database(url)
 
 
-VERSIONS = {
-    path.stem: path.read_bytes() for path in sorted(Path(os.environ.get("ONWARD_TEST_PGMQ", "-")).glob("*.sql"))
+VERSIONS: dict[str, bytes | None] = {
+    "of the wheel": None,
+    **{path.stem: path.read_bytes() for path in sorted(Path(os.environ.get("ONWARD_TEST_PGMQ", "-")).glob("*.sql"))},
 }
-"""SQL of further versions, in a folder that the environment names: 1.5.1.sql and so on."""
+"""The SQL of what is installed, and of further versions in a folder that the environment names: 1.5.1.sql and so on."""
 
 
 @pytest.mark.parametrize("version", VERSIONS)
