@@ -217,7 +217,10 @@ COUNTING: Final = (
     ),
     Mutant(
         "enqueue: the queue's own attempts are ignored",
-        (Edit(f"{_PY}/enqueueing.py", "return max_attempts or MAX_ATTEMPTS,", "return MAX_ATTEMPTS,"),),
+        (
+            Edit(f"{_SQL}/enqueue.sql", "coalesce(:max_attempts, max_attempts,", "coalesce(:max_attempts,"),
+            Edit(f"{_SQL}/enqueue_at_once.sql", "coalesce(:max_attempts, max_attempts,", "coalesce(:max_attempts,"),
+        ),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
 )
@@ -575,6 +578,16 @@ LANES: Final = (
     Mutant(
         "lane: a slow disk holds loops up",
         (Edit(f"{_PY}/lane.py", "if self._slowest > _QUICK:", "if False:"),),
+        (f"{SQLITE}/test_own_hands.py",),
+    ),
+    Mutant(
+        "lane: a loop never has its turn",
+        (Edit(f"{_PY}/lane.py", "            self._is_lonely = False  # the", "            # the"),),
+        (f"{SQLITE}/test_own_hands.py",),
+    ),
+    Mutant(
+        "enqueueing: a job that waits for its time is added at once",
+        (Edit(f"{_PY}/enqueueing.py", "        and job.delay is None\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(

@@ -1,15 +1,23 @@
-"""A caller who is alone writes with its own hands, unless it would have to wait, or hold up a loop for long."""
+"""Callers write with their own hands, unless they would have to wait, or hold up a loop for long."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
 
 import pytest
 
+from onward.backoff import Backoff
+from onward.engine.values import QueueChange
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.turnstile import Turnstile
+from onward.lifecycle import State
 from tests.engines.sqlite.plain import EVERY, Held, add, new_job, on_writer, states
 
 
@@ -20,10 +28,19 @@ def writer(engine: SQLiteEngine) -> Lane:
     return engine._writer
 
 
-def where(transaction: Transaction, items: list[None]) -> list[int]:
+def where(transaction: Transaction, items: list[Sequence[None]]) -> list[int]:
     """Say on which thread a request was done."""
     assert transaction.connection.in_transaction
     return [threading.get_ident()] * len(items)
+
+
+def not_at_once(transaction: Transaction, item: Sequence[None]) -> None:
+    """Need a transaction."""
+    assert not transaction.connection.in_transaction
+
+
+def ask(writer: Lane, jobs: int = 1) -> Coroutine[Any, Any, int]:
+    return writer.share(where, [None] * jobs, not_at_once)
 
 
 def lanes_own(writer: Lane) -> int:
@@ -33,39 +50,106 @@ def lanes_own(writer: Lane) -> int:
 
 
 async def test_a_loop_that_asks_for_one_thing_does_it_itself(writer):
-    assert await writer.share(where, None) == threading.get_ident()
+    assert await ask(writer) == threading.get_ident()
 
 
 async def test_a_thread_that_waits_in_any_case_does_it_itself(writer):
     writer._slowest = 1.0
 
-    def ask() -> tuple[int, int]:
-        return writer.share_sync(where, None), threading.get_ident()
+    def ask_sync() -> tuple[int, int]:
+        return writer.share_sync(where, [None], not_at_once), threading.get_ident()
 
-    done_by, asked_by = await asyncio.to_thread(ask)
+    done_by, asked_by = await asyncio.to_thread(ask_sync)
     assert done_by == asked_by
 
 
-async def test_what_a_loop_asks_for_at_once_is_done_together_by_the_lane(writer):
-    threads = await asyncio.gather(*[writer.share(where, None) for _ in range(10)])
+async def test_what_a_loop_asks_for_in_one_turn_is_done_together(writer, engine, monkeypatch):
+    together: list[int] = []
+    write: Callable[..., bool] = writer._write
+
+    def counted(requests: Sequence[Any], connection: sqlite3.Connection) -> bool:
+        together.append(len(requests))
+        return write(requests, connection)
+
+    monkeypatch.setattr(writer, "_write", counted)
+    threads = await asyncio.gather(*[ask(writer) for _ in range(10)])
+    assert set(threads) == {threading.get_ident()}
+    assert together == [10]
+
+
+async def test_what_is_much_is_left_to_the_lane(writer):
+    threads = await asyncio.gather(*[ask(writer) for _ in range(65)])
     assert set(threads) == {lanes_own(writer)}
+    assert await ask(writer, jobs=65) == lanes_own(writer)
+    assert await ask(writer, jobs=65) == lanes_own(writer)
+
+
+async def test_what_is_wrong_in_company_is_done_again_alone(writer, engine):
+    def fail(transaction: Transaction, items: list[Sequence[None]]) -> list[None]:
+        raise ZeroDivisionError
+
+    asked = [add(engine), writer.share(fail, [None], not_at_once), add(engine)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [list, ZeroDivisionError, list]
+    assert await states(engine) == {"pending": 2}
+
+
+async def test_a_caller_who_is_alone_needs_one_statement(writer, engine):
+    await add(engine)  # makes the queue
+    statements: list[str] = []
+    await on_writer(engine, lambda on: on.connection.set_trace_callback(statements.append))
+    statements.clear()
+    for _ in range(3):
+        await add(engine)
+    assert ["insert into onward_job" in statement for statement in statements] == [True] * 3
+    assert await states(engine) == {"pending": 4}
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        new_job(idempotency_key="k"),
+        new_job(dedupe_key="k"),
+        new_job(delay=timedelta(hours=1)),
+        new_job(run_at=datetime(2100, 1, 1, tzinfo=UTC)),
+        new_job(start_by=datetime(2100, 1, 1, tzinfo=UTC)),
+        new_job(backoff=Backoff.fixed(3)),
+    ],
+    ids=["idempotency_key", "dedupe_key", "delay", "run_at", "start_by", "backoff"],
+)
+async def test_a_job_with_more_to_it_loses_nothing_of_it(writer, engine, job):
+    await add(engine)
+    (added,) = await engine.enqueue([job])
+    kept = await engine.get(added.ref)
+    assert (kept.idempotency_key, kept.dedupe_key) == (job.idempotency_key, job.dedupe_key)
+    assert (kept.start_by, kept.backoff) == (job.start_by, job.backoff)
+    is_later = job.delay is not None or job.run_at is not None
+    assert kept.status is (State.SCHEDULED if is_later else State.PENDING)
+
+
+async def test_a_paused_queue_takes_jobs_of_those_who_are_alone(writer, engine):
+    await add(engine)
+    await engine.configure("default", QueueChange(paused=True))
+    await add(engine)
+    assert await states(engine) == {"pending": 2}
 
 
 async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
     turns: list[str] = []
 
-    async def ask(name: str) -> None:
-        for _ in range(3):
-            await writer.share(where, None)
-            turns.append(name)
+    async def ask_often() -> None:
+        for _ in range(9):
+            await ask(writer)
+            turns.append("ask")
 
     async def work() -> None:
-        for _ in range(3):
+        while len(turns) < 100:
             turns.append("work")
             await asyncio.sleep(0)
 
-    await asyncio.gather(ask("ask"), work())
-    assert turns.index("ask") < len(turns) - 1 - turns[::-1].index("work"), "the one who asked has held everybody up"
+    await asyncio.gather(ask_often(), work())
+    runs = [len(list(run)) for who, run in groupby(turns) if who == "ask"]
+    assert max(runs) <= 2, "the one who asked has held everybody up"
 
 
 async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):
@@ -73,10 +157,10 @@ async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):
     with monkeypatch.context() as slow:
         # Ten milliseconds a commit.
         slow.setattr("onward.engines.sqlite.lane.time.perf_counter", lambda: next(clock) * 0.01)
-        assert await writer.share(where, None) == threading.get_ident()
-        assert await writer.share(where, None) == lanes_own(writer)
+        assert await ask(writer) == threading.get_ident()
+        assert await ask(writer) == lanes_own(writer)
     quick = 0
-    while await writer.share(where, None) == lanes_own(writer):
+    while await ask(writer) == lanes_own(writer):
         quick += 1
     assert 5 < quick < 50, "a disk that was slow a moment ago is not trusted at once, nor mistrusted for ever"
 
@@ -84,7 +168,7 @@ async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):
 async def test_a_new_lane_s_disk_is_not_yet_trusted(path):
     engine = SQLiteEngine(path)
     await engine.open()
-    assert await engine._writer.share(where, None) == lanes_own(engine._writer)
+    assert await ask(engine._writer) == lanes_own(engine._writer)
     await engine.close()
 
 
@@ -157,10 +241,10 @@ async def test_closing_finishes_what_a_loop_has_just_asked_for(writer, engine):
 
 
 async def test_an_error_is_the_one_s_who_asked(writer, engine):
-    def fail(transaction: Transaction, items: list[None]) -> list[None]:
+    def fail(transaction: Transaction, items: list[Sequence[None]]) -> list[None]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await writer.share(fail, None)
+        await writer.share(fail, [None], not_at_once)
     await add(engine)
     assert await states(engine) == {"pending": 1}

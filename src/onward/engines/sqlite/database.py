@@ -173,7 +173,7 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
 }
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: BaseException) -> bool:
     """Say whether another connection was in the way."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 

@@ -139,7 +139,7 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
-        return await self._writer.share(enqueueing.enqueue_all, jobs)
+        return await self._writer.share(enqueueing.enqueue_all, jobs, enqueueing.enqueue_at_once)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -147,7 +147,7 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
-        return self._writer.share_sync(enqueueing.enqueue_all, jobs)
+        return self._writer.share_sync(enqueueing.enqueue_all, jobs, enqueueing.enqueue_at_once)
 
     # Work
 

@@ -29,8 +29,6 @@ def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
 
 def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -> list[list[Enqueued]]:
     """Add the jobs of several callers, as if they were one's."""
-    if len(batches) == 1 and len(batches[0]) == 1:
-        return [[_add_one(transaction, batches[0][0])]]
     ends = list(accumulate(len(batch) for batch in batches))
     ids = new_ids(ends[-1])
     row = _Row(transaction)
@@ -39,13 +37,26 @@ def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -
     return answers
 
 
-def _add_one(transaction: Transaction, job: NewJob) -> Enqueued:
-    if _has_key(job) and (existing := _standing_for(transaction, job)) is not None:
-        return existing
+def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+    """Add one plain job by one statement, which needs no transaction around it; None: it takes more than that."""
+    if len(jobs) != 1 or not _is_plain(job := jobs[0]):
+        return None
     (job_id,) = new_ids(1)
-    named = _named(_shape(job, transaction.now), *_queue_says(transaction, job.queue), transaction.now)
-    transaction.execute(SQL.enqueue_one, named | {"id": job_id, "payload": job.payload})
-    return Enqueued(JobRef(job.queue, job_id))
+    values = (
+        job_id,
+        job.type,
+        job.priority,
+        job.org_id,
+        job.payload,
+        job.max_attempts,
+        MAX_ATTEMPTS,
+        transaction.now,
+        job.queue,
+    )
+    if not transaction.connection.execute(SQL.enqueue_at_once.numbered, values).rowcount:
+        return None
+    transaction.woke = True
+    return [Enqueued(JobRef(job.queue, job_id))]
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
@@ -92,20 +103,13 @@ class _Row:
         if self._shape is None or not self._ids:
             return
         transaction = self.transaction
-        named = _named(self._shape, *_queue_says(transaction, self._shape.queue), transaction.now)
-        rows = json_text(list(map(str.__add__, self._ids, self._payloads)))
-        transaction.execute(SQL.enqueue, named | {"rows": rows})
+        transaction.woke = True
+        named = _named(self._shape, transaction.now)
+        named["rows"] = json_text(list(map(str.__add__, self._ids, self._payloads)))
+        if not transaction.execute(SQL.enqueue, named).rowcount:
+            use_queues(transaction, {self._shape.queue})
+            transaction.execute(SQL.enqueue, named | {"anyhow": True})
         self._last, self._shape, self._ids, self._payloads = None, None, [], []
-
-
-def _queue_says(transaction: Transaction, name: str) -> tuple[int, str | None]:
-    """Answer what a queue says for jobs that say nothing, and see to it that claims look at it."""
-    transaction.woke = True
-    found = transaction.execute(SQL.queue_says, {"name": name}).fetchone()
-    if found is None or not found[0]:
-        use_queues(transaction, {name})
-    _, max_attempts, backoff = found or (0, None, None)
-    return max_attempts or MAX_ATTEMPTS, backoff
 
 
 def use_queues(transaction: Transaction, names: set[str]) -> None:
@@ -118,6 +122,18 @@ def use_queues(transaction: Transaction, names: set[str]) -> None:
 def default_retention() -> dict[str, int | None]:
     """What a queue keeps that has not been told."""
     return {"completed_us": micros(_KEPT.completed), "cancelled_us": micros(_KEPT.cancelled)}
+
+
+def _is_plain(job: NewJob) -> bool:
+    """Say whether a job is ready, has no key, and leaves its retries to its queue."""
+    return (
+        job.idempotency_key is None
+        and job.dedupe_key is None
+        and job.delay is None
+        and job.run_at is None
+        and job.start_by is None
+        and job.backoff is None
+    )
 
 
 def _has_key(job: NewJob) -> bool:
@@ -177,8 +193,8 @@ def _due(job: NewJob, now: int) -> int | None:
     return None
 
 
-def _named(shape: _Shape, max_attempts: int, backoff: str | None, now: int) -> dict[str, Any]:
-    """Name the values of a statement; the attempts and the backoff given are what the queue says."""
+def _named(shape: _Shape, now: int) -> dict[str, Any]:
+    """Name the values of a statement."""
     key, dedupe_key = shape.idempotency_key, shape.dedupe_key
     return {
         "queue": shape.queue,
@@ -189,11 +205,13 @@ def _named(shape: _Shape, max_attempts: int, backoff: str | None, now: int) -> d
         "due": shape.due,
         "ready": now if shape.due is None else None,
         "start_by": shape.start_by,
-        "max_attempts": max_attempts if shape.max_attempts is None else shape.max_attempts,
-        "backoff": backoff if shape.backoff is None else backoff_text(shape.backoff),
+        "max_attempts": shape.max_attempts,
+        "most_attempts": MAX_ATTEMPTS,
+        "backoff": None if shape.backoff is None else backoff_text(shape.backoff),
         "idempotency_key": key,
         "key_digest": None if key is None else digest(shape.type, key),
         "dedupe_key": dedupe_key,
         "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
         "now": now,
+        "anyhow": False,
     }

@@ -6,9 +6,10 @@ one: a hundred concurrent enqueues cost one write to the disk, and each caller i
 durable. If one of them fails, the transaction is undone and each is done again alone, so that nobody suffers for
 another's fault.
 
-To wake another thread and be woken by it takes almost as long as a write. So a caller who is alone writes with its own
-hands, if nothing is in the way: a thread that would have waited in any case; an event loop only where writes have been
-quick of late, for they hold it up. Whoever would have to wait, for a lock or for others, leaves it to the thread.
+To wake another thread and be woken by it takes almost as long as a write. So callers write with their own hands, if
+nothing is in the way: a thread that would have waited in any case; an event loop, for all who come in one turn of it,
+only where there is little to write and writes have been quick of late, for they hold it up. Whoever would have to wait,
+for a lock or for others, leaves it to the thread. A caller who is alone needs no transaction around its one statement.
 
 Why so few statements: each time SQLite works, Python lets go of its global lock, and a busy event loop takes up to 5
 ms to give it back. So rows come as one JSON text and not one by one.
@@ -81,12 +82,19 @@ class _Request(Generic[T]):
     work: Callable[[Transaction], T] | None = None
     shared: Callable[[Transaction, list[Any]], list[T]] | None = None
     item: Any = None
+    at_once: Callable[[Transaction, Any], T | None] | None = None
     loop: asyncio.AbstractEventLoop | None = None
     future: asyncio.Future[T] | None = None
     done: threading.Event | None = None
     result: T | None = None
     error: BaseException | None = None
     is_done: bool = False
+
+    def answer(self) -> T:
+        """Return what came of it, or raise what was wrong."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]
 
     def finish(self) -> None:
         """Hand the answer over, on the caller's own thread."""
@@ -112,6 +120,8 @@ class Lane:
     """Rung for each request, or for as many as go together; a ring that finds nothing to do is harmless."""
     _comers: dict[asyncio.AbstractEventLoop, list[_Request[Any]]] = field(default_factory=dict, init=False)
     """Requests of an event loop's present turn, which end it together."""
+    _is_lonely: bool = field(default=False, init=False)
+    """The last turn of an event loop had one comer: the next may not have to wait for company."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _door: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while the thread begins or ends, and while it is handed a request: none is handed to one that has ended."""
@@ -149,11 +159,25 @@ class Lane:
         self._submit(_Request(work, loop=loop, future=future), urgent=urgent)
         return await future
 
-    async def share(self, work: Callable[[Transaction, list[Any]], list[T]], item: Any) -> T:
-        """Have an item done together with those that others share for the same work at the moment, by one call."""
+    async def share(
+        self,
+        work: Callable[[Transaction, list[Any]], list[T]],
+        item: Sequence[Any],
+        at_once: Callable[[Transaction, Any], T | None],
+    ) -> T:
+        """Have an item done together with those that others share for the same work at the moment, by one call.
+
+        ``at_once`` does an item that is alone by one statement, which is a transaction by itself; or answers None, and
+        has then done nothing.
+        """
         loop = asyncio.get_running_loop()
+        request: _Request[T] = _Request(shared=work, item=item, at_once=at_once, loop=loop)
+        if self._is_lonely and self._slowest <= _QUICK and len(item) == 1 and loop not in self._comers:
+            self._is_lonely = False  # the next one lets the loop have its turn, and looks again
+            if self._serve_here([request]):
+                return request.answer()
         future: asyncio.Future[T] = loop.create_future()
-        request = _Request(shared=work, item=item, loop=loop, future=future)
+        request.future = future
         if self._slowest > _QUICK:
             self._submit(request)
             return await future
@@ -167,28 +191,32 @@ class Lane:
         finally:
             if self._comers.get(loop) is comers:  # the first to go on does it for all
                 del self._comers[loop]
-                if len(comers) == 1 and self._serve_here(comers[0]):
-                    comers[0].finish()
+                self._is_lonely = len(comers) == 1
+                if sum(len(comer.item) for comer in comers) <= _MOST_TOGETHER and self._serve_here(comers):
+                    _finish_all(comers)
                 else:
                     self._submit_all(comers)
         return await future
 
-    def share_sync(self, work: Callable[[Transaction, list[Any]], list[T]], item: Any) -> T:
+    def share_sync(
+        self,
+        work: Callable[[Transaction, list[Any]], list[T]],
+        item: Sequence[Any],
+        at_once: Callable[[Transaction, Any], T | None],
+    ) -> T:
         """Do the same, and wait for it on this thread."""
-        return self._wait(_Request(shared=work, item=item))
+        return self._wait(_Request(shared=work, item=item, at_once=at_once))
 
     def ask_sync(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Have work done on the lane's thread, and wait for it on this one."""
         return self._wait(_Request(work), urgent=urgent)
 
     def _wait(self, request: _Request[T], *, urgent: bool = False) -> T:
-        if not self._serve_here(request):
+        if not self._serve_here([request]):
             request.done = threading.Event()
             self._submit(request, urgent=urgent)
             request.done.wait()
-        if request.error is not None:
-            raise request.error
-        return request.result  # type: ignore[return-value]
+        return request.answer()
 
     def close(self) -> None:
         """Finish what was asked, then end the thread and close the connection."""
@@ -256,34 +284,50 @@ class Lane:
 
     # What is done with the caller's own hands
 
-    def _serve_here(self, request: _Request[Any]) -> bool:
-        """Do a request on this thread, if that can be done without waiting; False: it was not."""
-        if not self.writes or not self._hands.acquire(blocking=False):
+    def _serve_here(self, requests: Sequence[_Request[Any]]) -> bool:
+        """Do requests on this thread, if that can be done without waiting; False: it was not."""
+        if not requests or not self.writes or not self._hands.acquire(blocking=False):
             return False
         try:
             connection = self._connection
             is_first = not self._requests and not self._urgent
             if connection is None or not is_first or not self._is_open or self._is_let_go:
                 return False
-            return self._turnstile.pass_at_once() and self._write_here(request, connection)
+            return self._turnstile.pass_at_once() and self._write_here(requests, connection)
         finally:
             self._hands.release()
 
-    def _write_here(self, request: _Request[Any], connection: sqlite3.Connection) -> bool:
-        """Do a request in our turn to write, and let others have theirs."""
+    def _write_here(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
+        """Do requests in our turn to write, and let others have theirs."""
         try:
-            connection.execute("begin immediate")
-        except sqlite3.Error:  # the lane's thread will wait, or say what is wrong
-            return False
-        else:
-            try:
-                self._write([request], connection)
-                self._checkpoint_when_due(connection)
-            except BaseException as error:  # noqa: BLE001 - as on the lane's thread
-                self._fail([request], error)
-            return True
+            if not self._write_at_once(requests, connection):
+                connection.execute("begin immediate")
+                if not self._write(requests, connection):
+                    return False
+            self._checkpoint_when_due(connection)
+        except BaseException as error:  # noqa: BLE001 - as on the lane's thread
+            if is_busy(error) and not requests[0].is_done:  # that thread will wait
+                return False
+            self._fail(requests, error)
         finally:
             self._turnstile.leave()
+        return True
+
+    def _write_at_once(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:
+        """Do a request by one statement that commits itself; False: it takes more than that, and nothing was done."""
+        request = requests[0]
+        if request.at_once is None or len(requests) > 1:
+            return False
+        transaction = Transaction(connection, self.clock.micros())
+        written = time.perf_counter()
+        result = request.at_once(transaction, request.item)
+        if result is None:
+            return False
+        self._has_committed(time.perf_counter() - written)
+        request.result, request.is_done = result, True
+        if transaction.woke:
+            self.on_wake()
+        return True
 
     # What the thread does
 
@@ -379,7 +423,7 @@ class Lane:
             results = _results(transaction, requests)
             written = time.perf_counter()
             connection.execute("commit")
-            self._slowest = max(time.perf_counter() - written, self._slowest * _FORGIVING)
+            self._has_committed(time.perf_counter() - written)
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
             if connection.in_transaction:
                 connection.execute("rollback")
@@ -392,6 +436,9 @@ class Lane:
             if transaction.woke:
                 self.on_wake()
         return True
+
+    def _has_committed(self, took: float) -> None:
+        self._slowest = max(took, self._slowest * _FORGIVING)
 
     def _leave_gate(self) -> bool:
         """Say whether those who waited still do: they may have been told that it took too long."""
