@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -27,6 +27,7 @@ from onward.engine.observed import ObservedEngine, Observer
 from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
+from onward.events import AnyEvent, Event, EventStream
 from onward.faces import DeadLetters, Jobs, Queues, Workers
 from onward.handle import JobHandle
 from onward.job import Enqueued, NewJob
@@ -294,6 +295,24 @@ class App:
             self._open_sync()
         decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
+
+    # Watching
+
+    def events(self, *queues: str, types: Iterable[type[Event]] = (), after: str | None = None) -> EventStream:
+        """Tell what happens to jobs, as it happens: ``async for event in app.events("mail/*", types=[JobFailed])``.
+
+        Args:
+            queues: names and patterns; all queues unless given.
+            types: the kinds of events, from :mod:`onward.events`; all unless given.
+            after: the ``cursor`` of an event, to go on after it; ``events.OLDEST`` for all that is still kept; from now
+                on unless given.
+        """
+        words = frozenset(str(kind.__struct_config__.tag) for kind in types) or None
+
+        async def begin() -> AsyncGenerator[AnyEvent, None]:
+            return await (await self._opened()).events(queues or ("*",), after=after, types=words)
+
+        return EventStream(begin)
 
     # Working
 

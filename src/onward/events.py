@@ -1,13 +1,22 @@
-"""What can be told about a job while it lives: one vocabulary on every engine (B7)."""
+"""What can be told about a job while it lives: one vocabulary on every engine (B7).
+
+Events come in the order in which the store committed them, and each says where it stands: whoever keeps an event's
+``cursor`` can go on after it, in another process too, and misses nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Self
 
 import msgspec
 
 from onward.job import JobRef
+
+OLDEST: Final = "oldest"
+"""The cursor before all events that the store still keeps."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -17,6 +26,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     at: datetime
     attempts_made: int | None = None
     """None where the store does not say."""
+    cursor: str = ""
+    """Where it stands among all events that were asked for: hand it in as ``after`` to go on from here."""
 
     @property
     def name(self) -> str:
@@ -37,7 +48,8 @@ class JobActive(Event, frozen=True, kw_only=True, tag="active"):
 class JobProgress(Event, frozen=True, kw_only=True, tag="progress"):
     """Its handler says how far it is."""
 
-    value: int
+    value: int | None
+    """None where a worker in another language has said it otherwise: then ``message`` is what it said, as JSON."""
     message: str | None = None
 
 
@@ -66,3 +78,39 @@ class JobRetry(Event, frozen=True, kw_only=True, tag="retry"):
 
 
 AnyEvent = JobWaiting | JobActive | JobProgress | JobCompleted | JobFailed | JobStalled | JobRetry
+
+
+class EventStream:
+    """Events as they come: ``async for event in app.events("mail/*")``.
+
+    Without a cursor it begins when the first event is asked for; as ``async with app.events() as events`` it begins
+    with the block, and what is enqueued within that is told of for certain.
+    """
+
+    def __init__(self, begin: Callable[[], Awaitable[AsyncGenerator[AnyEvent, None]]]) -> None:
+        self._begin = begin
+        self._told: AsyncGenerator[AnyEvent, None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        if self._told is None:
+            self._told = await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of the store."""
+        if self._told is not None:
+            told, self._told = self._told, None
+            await told.aclose()
+
+    def __aiter__(self) -> Self:
+        """Go on from where it stands."""
+        return self
+
+    async def __anext__(self) -> AnyEvent:
+        """Wait for the next event."""
+        if self._told is None:
+            self._told = await self._begin()
+        return await anext(self._told)

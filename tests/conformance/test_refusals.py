@@ -127,6 +127,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.REPLAY: lambda engine, planted: engine.replay(JobFilter()),
     Feature.TRANSACTIONS: settle_within,
     Feature.PUSH: listen,
+    Feature.EVENTS: lambda engine, planted: engine.events([planted.ref.queue]),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }
 

@@ -155,6 +155,7 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("settle", SETTLEMENTS, within=CONNECTION),
         ask("settle_sync", SETTLEMENTS, within=CONNECTION),
     ],
+    Feature.EVENTS: [ask("events", ["mail"])],
     Feature.LEADER: [ask("elect", "w", lease=timedelta(seconds=30))],
 }
 # What an engine only tells of: there is no call that asks for it.
@@ -282,6 +283,7 @@ ASKED_OF_ALL = [
     (ask("queues"), 1),
     (ask("workers"), 1),
     (ask("log_lines", REF), 1),
+    (ask("events", ["mail"]), 1),
     (ask("cancel", EVERY, limit=7), 7),
     (ask("replay", EVERY, limit=7), 7),
     (ask("delete", EVERY, limit=7), 7),

@@ -43,6 +43,7 @@ class Feature(StrEnum):
     REPLAY = "replay"
     TRANSACTIONS = "the caller's transaction"
     PUSH = "push"
+    EVENTS = "events"
     LEADER = "leader"
     LATE_OUTCOMES = "outcomes after the lease"
     CHANGE_TIMES = "times of changes"

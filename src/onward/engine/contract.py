@@ -11,7 +11,7 @@ Time is the store's: leases, due times and rates are compared on its clock, and 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
+from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 
@@ -134,6 +135,18 @@ class Read(Protocol):
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """Read what a job's handler has written."""
+        ...
+
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """Begin to tell what happens to jobs, in the order of commit, without an end.
+
+        When it returns, it has begun: what is committed from then on is told of. With ``after``, the cursor of an
+        event, or ``OLDEST``, all that came after that is told first. An event may come twice to whoever goes on from a
+        cursor, and none is left out; a cursor older than what the store keeps is refused. ``types`` are the words of
+        events; None: all.
+        """
         ...
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -43,6 +43,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.errors import InvalidJob, PayloadTooLarge
+from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
 
@@ -314,6 +315,16 @@ class ObservedEngine:
         self.capabilities.require(Feature.LOG_LINES)
         with self._observed("log_lines"):
             return await self.inner.log_lines(ref)
+
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """See the contract."""
+        self.capabilities.require(Feature.EVENTS)
+        for pattern in queues:
+            rules.check_pattern(pattern, foreign=self._foreign)
+        with self._observed("events"):
+            return await self.inner.events(queues, after=after, types=types)
 
     def _check_filter(self, which: JobFilter) -> None:
         for pattern in which.queues or ():

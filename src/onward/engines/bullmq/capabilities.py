@@ -35,6 +35,9 @@ _MADE_UP_OR_ABSENT: Final = {
     Feature.LOG_LINES: emulated("BullMQ's lines have no time: Onward's begin with it"),
     Feature.SUSPECTS: absent("BullMQ counts how often a job was lost with its worker (stc), and fails it at the limit"),
     Feature.TRANSACTIONS: absent("Redis has none that a caller could hand in: enqueue when your own has committed"),
+    Feature.EVENTS: emulated(
+        "read from BullMQ's streams; retries, workers and attempts are derived from the job as it is when it is read"
+    ),
     Feature.LEADER: emulated("elected by a key under onward:; it looks after the queues that Onward serves"),
     Feature.LATE_OUTCOMES: absent("BullMQ's lock goes when its time is up, and nothing else says whose the job is"),
     Feature.CHANGE_TIMES: absent("BullMQ keeps when a job was added, taken and ended, and no other time"),

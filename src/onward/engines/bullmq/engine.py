@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -50,11 +50,13 @@ from onward.engines.bullmq import (
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.commands import LOADING, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
+from onward.engines.bullmq.following import Follower
 from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
 from onward.engines.bullmq.listening import Listener
 from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
 from onward.errors import InvalidJob
+from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 T = TypeVar("T")
@@ -99,6 +101,7 @@ class BullMQEngine:
         self._connections = Connections(self.server)
         self._names = Names(self.layout, looks=not self.server.is_cluster)
         self._listener = Listener(self.server, self.layout, self._names, self._ask)
+        self._follower = Follower(self.server, self.layout, self._names, self._ask)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._sweep = stewarding.Sweep()
 
@@ -222,7 +225,7 @@ class BullMQEngine:
             await self._ask(settling.fail_unfit(self.layout, taken))
         if taken.scheduled:
             await self._ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
-        if request is not None and len(answer.claimed.claims) < request.slots + request.soon:
+        if request is not None and len(answer.claimed.claims) < min(request.slots + request.soon, claiming.MOST_JOBS):
             self._listener.hunger(queues)
         if exchange.settlements:
             self._tell_settled(exchange.settlements)
@@ -281,6 +284,12 @@ class BullMQEngine:
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
         return await self._ask(reading.log_lines(self.layout, ref))
+
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """See the contract."""
+        return await self._follower.begin(tuple(queues), after, types)
 
     # Operate
 

@@ -117,7 +117,7 @@ def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str
     made = int(fields.get("atm") or 0)
     created = moment(fields.get("timestamp")) or moment_of(0)
     started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
-    progress, message = _progress(fields.get("progress"))
+    progress, message = progress_of(fields.get("progress"))
     has_failed = status is not State.COMPLETED
     return Job(
         id=id,
@@ -125,7 +125,7 @@ def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str
         queue=queue,
         status=status,
         org_id=said.org_id,
-        payload=_value(fields.get("data")),
+        payload=value_of(fields.get("data")),
         priority=options.priority_of(int(float(fields.get("priority") or 0))),
         idempotency_key=said.idempotency_key,
         dedupe_key=fields.get("deid"),
@@ -137,7 +137,7 @@ def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str
         last_error=fields.get("failedReason") if has_failed else None,
         progress=progress,
         progress_message=message,
-        result=_value(fields.get("returnvalue")) if status is State.COMPLETED else None,
+        result=value_of(fields.get("returnvalue")) if status is State.COMPLETED else None,
         next_run_at=moment(float(score) // 4096) if status is State.SCHEDULED else None,
         created_at=created,
         claimed_at=started,
@@ -147,7 +147,8 @@ def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str
     )
 
 
-def _value(text: str | None) -> Any:
+def value_of(text: str | None) -> Any:
+    """Read JSON; what is none is shown as it is."""
     if text is None:
         return None
     try:
@@ -156,9 +157,9 @@ def _value(text: str | None) -> Any:
         return text
 
 
-def _progress(text: str | None) -> tuple[int | None, str | None]:
+def progress_of(text: str | None) -> tuple[int | None, str | None]:
     """Read progress: a number, or what Node or we have put around one."""
-    value = _value(text)
+    value = value_of(text)
     if isinstance(value, dict):
         message = value.get("message")
         value = value.get("progress")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -40,7 +40,8 @@ from onward.engines.pgboss import claiming, enqueueing, holding, operating, read
 from onward.engines.pgboss.installed import Installed
 from onward.engines.pgboss.schema import DEFAULT, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
-from onward.errors import SchemaTooOld
+from onward.errors import SchemaTooOld, Unsupported
+from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql.connections import MOST, Connections
@@ -93,6 +94,7 @@ CAPABILITIES: Final = Capabilities(
             "others are found by polling"
         ),
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
+        Feature.EVENTS: absent("pg-boss keeps none: await job.result(), or look at app.jobs"),
         Feature.CHANGE_TIMES: absent("pg-boss does not keep when a job was changed"),
         Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),
         Feature.PROMOTION: absent("on pg-boss a job is ready when its time has come, without anybody doing anything"),
@@ -349,6 +351,10 @@ class PgBossEngine:
         """There are none, and asking for them is refused: see the capabilities."""
         del ref
         return []
+
+    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
+        """There are none, and asking for them is refused: see the capabilities."""
+        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
     # Operate
 

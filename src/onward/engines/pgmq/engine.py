@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -51,6 +51,7 @@ from onward.engines.pgmq.installation import Installation
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
 from onward.errors import Unsupported
+from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql import within
@@ -106,6 +107,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.PUSH: emulated(
             "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
         ),
+        Feature.EVENTS: absent("PGMQ keeps none: await job.result(), or look at app.jobs"),
         Feature.LEADER: emulated(_BESIDE),
         Feature.LATE_OUTCOMES: NATIVE,
         Feature.CHANGE_TIMES: absent("PGMQ keeps when a message was sent, read and archived, and no other time"),
@@ -405,6 +407,10 @@ class PGMQEngine:
     async def log_lines(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
         """See the contract."""
         raise Unsupported("PGMQ", Feature.LOG_LINES, CAPABILITIES.features[Feature.LOG_LINES].note)
+
+    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
+        """There are none, and asking for them is refused: see the capabilities."""
+        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
     # Operate
 

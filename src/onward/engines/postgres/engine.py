@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors as pg
 
 from onward.clock import Clock, moment_of
-from onward.engine.capabilities import NATIVE, Capabilities, Feature
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
 from onward.engine.values import (
     Batch,
     Changed,
@@ -51,6 +51,8 @@ from onward.engines.postgres import (
 )
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
+from onward.errors import Unsupported
+from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
@@ -63,7 +65,14 @@ T = TypeVar("T")
 
 log = logging.getLogger("onward.engines.postgres")
 
-CAPABILITIES: Final = Capabilities(engine="PostgreSQL", features=dict.fromkeys(Feature, NATIVE), folds={})
+CAPABILITIES: Final = Capabilities(
+    engine="PostgreSQL",
+    features={
+        **dict.fromkeys(Feature, NATIVE),
+        Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
+    },
+    folds={},
+)
 
 _POOLED: Final = (
     "a pooler stands before the database, so nobody can be told of new jobs at once and workers look once a second: "
@@ -310,6 +319,10 @@ class PostgresEngine:
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
         return await self._ask(lambda: reading.log_lines(self.schema, ref))
+
+    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
+        """There are none, and asking for them is refused: see the capabilities."""
+        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
     # Operate
 

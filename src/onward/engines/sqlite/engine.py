@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from onward.clock import Clock, SystemClock, moment_of
-from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Batch,
     Changed,
@@ -37,7 +37,8 @@ from onward.engines.sqlite import claiming, enqueueing, holding, migrating, oper
 from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.watching import Watcher
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidJob, SchemaTooOld, Unsupported
+from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ CAPABILITIES: Final = Capabilities(
     features={
         **dict.fromkeys(Feature, NATIVE),
         Feature.PUSH: emulated("at once within a process; other processes see a change within a few milliseconds"),
+        Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
 )
@@ -231,6 +233,10 @@ class SQLiteEngine:
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
         return await self._reader.ask(lambda transaction: reading.log_lines(transaction, ref))
+
+    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
+        """There are none, and asking for them is refused: see the capabilities."""
+        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
     # Operate
 
