@@ -29,6 +29,8 @@ from onward.errors import InvalidJob, PayloadTooLarge
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _LONG_NUMBER: Final = re.compile(rb"\d{16}")
 """What a whole number beyond ±2^53 has, though not it alone."""
+_DOUBTFUL: Final = re.compile(rb"\\u0000|\d{16}|null")
+"""What NUL, such a number or NaN is written with, though not they alone."""
 _encoder: Final = msgspec.json.Encoder()
 _NAMED: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY})
 _REFUSED: Final[Mapping[Any, str]] = {
@@ -92,6 +94,8 @@ class Arguments:
             kwargs = self._by_name(shape, args, kwargs)
         if not shape.required <= kwargs.keys() <= shape.names:
             raise self._misnamed(shape, kwargs)
+        if plain := _encode_plain_one(shape, kwargs, max_size):
+            return plain
         try:
             text = to_json(kwargs, max_size=max_size)
         except PayloadTooLarge:
@@ -228,6 +232,18 @@ class Arguments:
             except InvalidJob as error:
                 return BadPayload(error.field, value, error.rule)
         return None
+
+
+def _encode_plain_one(shape: _Shape, call: Mapping[str, Any], max_size: int) -> str | None:
+    """Write a call of plain values, and read it back; None: some are not plain, or perhaps not right."""
+    if not _PLAIN.issuperset(map(type, call.values())):
+        return None
+    try:
+        written = _encoder.encode(call)
+        shape.decoder.decode(written)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    return None if len(written) > max_size or _DOUBTFUL.search(written) else written.decode()
 
 
 def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[str] | None:

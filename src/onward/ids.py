@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import os
-import struct
 import time
+from typing import Final
 
-_ONE = 0xFFF_3FFF_FFFF_FFFF_FFFF
-"""The bits of one id that are drawn: its place, and all behind the variant."""
+_noise: list[str] = []
+"""Of some single ids to come: to ask the kernel for each takes longer than all the rest."""
+os.register_at_fork(after_in_child=_noise.clear)
+_PLACES: Final = [f"7{place:03x}-8" for place in range(0x1000)]
+"""The version and the place within a call; behind them begins the variant."""
 
 
 def new_ids(count: int) -> list[str]:
     """Make ids that rise within the call.
 
     The 12 bits after the version hold the place within the call, so that a batch stays in order; a batch of more than
-    4 096 borrows milliseconds from the future, as RFC 9562 allows. A call for one id draws them at random.
+    4 096 borrows milliseconds from the future, as RFC 9562 allows. A call for one id draws them at random. Sixty bits
+    are random in any case.
     """
     milliseconds = time.time_ns() // 1_000_000
     if count == 1:
-        head, tail = f"{milliseconds:012x}", f"{int.from_bytes(os.urandom(10)) & _ONE | 0x8000 << 48:019x}"
-        return [f"{head[:8]}-{head[8:]}-7{tail[:3]}-{tail[3:7]}-{tail[7:]}"]
-    noise = struct.unpack(f"{count}Q", os.urandom(8 * count))
+        return [f"{_head(milliseconds)}{_drawn()}"]
+    noise = os.urandom(8 * count).hex()
     made: list[str] = []
-    for start in range(0, count, 0x1000):
-        head = f"{milliseconds + start // 0x1000:012x}"
-        form = f"{head[:8]}-{head[8:]}-7%03x-%04x-%012x"
+    for first in range(0, count, len(_PLACES)):
+        head = _head(milliseconds + first // len(_PLACES))
+        begins = range(16 * first, 16 * count, 16)
         made += [
-            form % (place, random & 0x3FFF | 0x8000, random >> 16)
-            for place, random in enumerate(noise[start : start + 0x1000])
+            f"{head}{place}{noise[at : at + 3]}-{noise[at + 3 : at + 15]}"
+            for place, at in zip(_PLACES, begins, strict=False)
         ]
     return made
+
+
+def _head(milliseconds: int) -> str:
+    text = f"{milliseconds:012x}"
+    return f"{text[:8]}-{text[8:]}-"
+
+
+def _drawn() -> str:
+    try:
+        return _noise.pop()
+    except IndexError:
+        noise = os.urandom(9 * 64).hex()
+        _noise.extend(
+            f"7{noise[at : at + 3]}-8{noise[at + 3 : at + 6]}-{noise[at + 6 : at + 18]}"
+            for at in range(18, len(noise), 18)
+        )
+        return f"7{noise[:3]}-8{noise[3:6]}-{noise[6:18]}"

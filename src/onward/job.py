@@ -13,7 +13,7 @@ from onward.backoff import Backoff
 from onward.lifecycle import MAX_ATTEMPTS, State
 
 
-class JobRef(msgspec.Struct, frozen=True, order=True):
+class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
     """The name of a job: its queue and its id there.
 
     Native ids are UUIDv7 and unique everywhere; foreign ones ("1", a bigint) only within their queue.
@@ -87,7 +87,7 @@ class Arrival(StrEnum):
     """A job with this dedupe key is waiting or running; this is its name."""
 
 
-class Enqueued(msgspec.Struct, frozen=True):
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to an enqueue: which job stands for it now."""
 
     ref: JobRef

@@ -582,7 +582,7 @@ LANES: Final = (
     ),
     Mutant(
         "lane: a loop never has its turn",
-        (Edit(f"{_PY}/lane.py", "            self._is_lonely = False  # the", "            # the"),),
+        (Edit(f"{_PY}/lane.py", "            self._alone -= 1\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(

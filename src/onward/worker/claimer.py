@@ -252,7 +252,7 @@ class Claimer:
             return 0
         per_second = min(self._pool.size / max(self._duration, _SHORTEST_RUN), 2 * self._pace)
         trip = min(self._trip, _LONGEST_TRIP) + (_LINGER if self._lingers else 0)
-        return min(int(per_second * trip), _MOST_AT_ONCE // 2)
+        return min(int(per_second * trip), _MOST_AT_ONCE)
 
     @property
     def _lingers(self) -> bool:
@@ -290,7 +290,7 @@ class Claimer:
             self._take(answer.claimed, request, asked_at, now)
         self._measure(now - asked_at, now)
         self._linger_until = now + _LINGER if self._lingers else 0.0
-        self._reserve = min(int(self._pace * self._trip), _MOST_AT_ONCE // 2)
+        self._reserve = int(self._pace * self._trip)
         if self._closed:
             self._give_back()
         self._pool.wake()

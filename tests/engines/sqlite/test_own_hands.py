@@ -138,7 +138,7 @@ async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
     turns: list[str] = []
 
     async def ask_often() -> None:
-        for _ in range(9):
+        for _ in range(12):
             await ask(writer)
             turns.append("ask")
 
@@ -149,7 +149,7 @@ async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
 
     await asyncio.gather(ask_often(), work())
     runs = [len(list(run)) for who, run in groupby(turns) if who == "ask"]
-    assert max(runs) <= 2, "the one who asked has held everybody up"
+    assert max(runs) <= 4, "the one who asked has held everybody up"
 
 
 async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):

@@ -53,10 +53,9 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
         transaction.now,
         job.queue,
     )
-    if not transaction.connection.execute(SQL.enqueue_at_once.numbered, values).rowcount:
-        return None
+    answer = [Enqueued(JobRef(job.queue, job_id))]
     transaction.woke = True
-    return [Enqueued(JobRef(job.queue, job_id))]
+    return answer if transaction.connection.execute(SQL.enqueue_at_once.numbered, values).rowcount else None
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:

@@ -48,6 +48,8 @@ T = TypeVar("T")
 _MOST_TOGETHER: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 _COMMITS_BETWEEN_LOOKS: Final = 16
+_MOST_ALONE: Final = 3
+"""Requests that an event loop does one after the other without having had its turn."""
 _QUICK: Final = 0.002
 """Seconds that a commit may take for an event loop to be held up by the next."""
 _PAUSES: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
@@ -120,8 +122,8 @@ class Lane:
     """Rung for each request, or for as many as go together; a ring that finds nothing to do is harmless."""
     _comers: dict[asyncio.AbstractEventLoop, list[_Request[Any]]] = field(default_factory=dict, init=False)
     """Requests of an event loop's present turn, which end it together."""
-    _is_lonely: bool = field(default=False, init=False)
-    """The last turn of an event loop had one comer: the next may not have to wait for company."""
+    _alone: int = field(default=0, init=False)
+    """How many more need not wait for company, since the last who did had none."""
     _thread: threading.Thread | None = field(default=None, init=False)
     _door: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while the thread begins or ends, and while it is handed a request: none is handed to one that has ended."""
@@ -172,8 +174,8 @@ class Lane:
         """
         loop = asyncio.get_running_loop()
         request: _Request[T] = _Request(shared=work, item=item, at_once=at_once, loop=loop)
-        if self._is_lonely and self._slowest <= _QUICK and len(item) == 1 and loop not in self._comers:
-            self._is_lonely = False  # the next one lets the loop have its turn, and looks again
+        if self._alone and self._slowest <= _QUICK and len(item) == 1 and loop not in self._comers:
+            self._alone -= 1
             if self._serve_here([request]):
                 return request.answer()
         future: asyncio.Future[T] = loop.create_future()
@@ -191,7 +193,7 @@ class Lane:
         finally:
             if self._comers.get(loop) is comers:  # the first to go on does it for all
                 del self._comers[loop]
-                self._is_lonely = len(comers) == 1
+                self._alone = _MOST_ALONE if len(comers) == 1 else 0
                 if sum(len(comer.item) for comer in comers) <= _MOST_TOGETHER and self._serve_here(comers):
                     _finish_all(comers)
                 else:

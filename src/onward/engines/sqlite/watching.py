@@ -64,6 +64,8 @@ class Watcher:
 
     def tell(self) -> None:
         """Wake every listener. From any thread."""
+        if not self._listeners:
+            return
         with self._lock:
             listeners = list(self._listeners.items())
         for changed, loop in listeners:

@@ -1,41 +1,68 @@
--- Take jobs of queues that are kept in one table, so many of each. The rows that were locked are changed by where they lie, and by
--- nothing else: so there is one way to do it, whatever the planner believes of the queue. Joined, and with statistics from a moment
--- when the queue was empty, it goes through all of the queue for each job.
--- Who holds a job, and until when, is in its output: pg-boss writes that only when a run has ended, and then all of it.
--- $1 queues, $2 how many of each, $3 worker and claim, $4 leases
--- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after)
+-- Take jobs of queues that are kept in one table, so many of each, as pg-boss does; and write down beside it who holds them until
+-- when. What is done by whom is only forgotten here: batches of which all has ended.
+-- The rows that were locked are changed by where they lie, and by nothing else: so there is one way to do it, whatever the planner
+-- believes of the queue. Joined, and with statistics from a moment when the queue was empty, it goes through all of the queue for
+-- each job.
+-- One of a key is for the policies singleton and stately: of each key one at a time is active; who takes the same key at the same
+-- moment meets the index that holds the policy, and tries again. In line is for key_strict_fifo: of each key the oldest, and none
+-- while one of the key is active, waits to be tried again, or has failed.
+-- $1 queues, $2 how many of each, $3 leases, $4 worker, $5 batches that have ended, $6 by how many microseconds this claim is later
+-- than the clock says
+-- index: job_i11 (name, priority desc, created_on, start_after), before it job_i5 (name, start_after);
+--        job_i10 (name, singleton_key, state desc, created_on, id), job_i8 (name, singleton_key)
 with wanted as materialized (
-  select w.name, w.count, jsonb_build_object('onward', $3::jsonb || jsonb_build_object(
-         'lease', extract(epoch from w.lease), 'until', extract(epoch from pgboss.job_now() + w.lease))) as hold
-    from unnest($1::text[], $2::bigint[], $4::interval[]) w (name, count, lease)),
-next as materialized (
-  select n.tid
+  select * from unnest($1::text[], $2::bigint[], $3::interval[]) w (name, count, lease)),
+heads as materialized (                                                               -- if way.in_line
+  select distinct on (h.name, h.singleton_key) h.name, h.id                           -- if way.in_line
+    from pgboss.job_common h                                                          -- if way.in_line
+   where h.name = any ($1::text[]) and h.state < 'active' and h.policy = 'key_strict_fifo'  -- if way.in_line
+     and h.start_after <= pgboss.job_now()                                            -- if way.in_line
+     and not h.blocked                                                                -- if way.in_line if job.blocked
+   order by h.name, h.singleton_key, h.state desc, h.created_on, h.id),               -- if way.in_line
+found as materialized (
+  select n.*
     from wanted w cross join lateral (
-      select j.ctid as tid from pgboss.job_common j
-       where j.name = w.name and j.state < 'active' and j.start_after <= pgboss.job_now()
-         and not j.blocked                                                            -- if job.blocked
+      select j.ctid as tid
+             , j.name, j.id, j.singleton_key, j.priority, j.created_on                -- if way.one_of_a_key
+        from pgboss.job_common j
+       where j.name = w.name and j.state < 'active'
+         and j.start_after <= pgboss.job_now()                                        -- unless way.in_line
+         and not j.blocked                                                            -- if job.blocked unless way.in_line
+         and not exists (select from pgboss.job_common a                              -- if way.one_of_a_key
+                          where a.name = j.name and a.state = 'active' and a.policy in ('singleton', 'stately')  -- if way.one_of_a_key
+                            and coalesce(a.singleton_key, '') = coalesce(j.singleton_key, ''))  -- if way.one_of_a_key
+         and j.id = any (array (select h.id from heads h))                            -- if way.in_line
+         and not exists (select from pgboss.job_common b                              -- if way.in_line
+                          where b.name = j.name and b.singleton_key = j.singleton_key -- if way.in_line
+                            and b.policy = 'key_strict_fifo' and b.state in ('active', 'retry', 'failed') and b.id <> j.id)  -- if way.in_line
        order by j.priority desc, j.created_on
                 , j.id                                                                -- unless index.fetch_order
        limit w.count for update of j skip locked) n),
+next as materialized (
+  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from found f       -- if way.one_of_a_key
+   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),  -- if way.one_of_a_key
+  select tid from found),                                                             -- unless way.one_of_a_key
 taken as (
   update pgboss.job_common j
-     set state = 'active', started_on = pgboss.job_now(),
+     set state = 'active', started_on = pgboss.job_now() + $6::bigint * interval '1 microsecond',
          heartbeat_on = pgboss.job_now(),                                             -- if job.heartbeat_on
-         retry_count = j.retry_count + (j.started_on is not null)::integer,
-         output = (select case
-           when j.output is null then w.hold
-           when j.output ? 'onward' then jsonb_build_object('onward', (j.output -> 'onward') || (w.hold -> 'onward'))
-           else jsonb_build_object('onward', (w.hold -> 'onward') || jsonb_build_object('before', j.output)) end
-           from wanted w where w.name = j.name)
+         retry_count = j.retry_count + (j.started_on is not null)::integer
    where j.ctid = any (array (select tid from next))
   returning j.name, j.id, j.data, j.retry_count, j.retry_limit, j.started_on, j.priority, j.start_after, j.retry_delay,
             j.retry_backoff,
             j.retry_delay_max,                                                        -- if job.retry_delay_max
             j.group_id,                                                               -- if job.group_id
-            j.output, j.created_on)
+            j.output, j.created_on),
+forgotten as (
+  delete from onward.held where id = any ($5::bigint[])),
+holding as (
+  insert into onward.held (worker_id, queue, began, lease, until, ids)
+  select $4::text, t.name, min(t.started_on), w.lease, pgboss.job_now() + w.lease, array_agg(t.id)
+    from taken t join wanted w on w.name = t.name group by t.name, w.lease
+  returning id, queue)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
-       (date_part('epoch', t.started_on) * 1000000)::bigint, t.priority, date_part('epoch', t.started_on - t.start_after),
-       t.retry_delay, t.retry_backoff,
+       (date_part('epoch', t.started_on) * 1000000)::bigint, (select h.id from holding h where h.queue = t.name),
+       t.priority, date_part('epoch', t.started_on - t.start_after), t.retry_delay, t.retry_backoff,
        t.retry_delay_max,                                                             -- if job.retry_delay_max
        null::integer,                                                                 -- unless job.retry_delay_max
        t.group_id,                                                                    -- if job.group_id

@@ -26,7 +26,8 @@ create function onward.settle(
   back_failures text[]
 ) returns table (seq bigint, claim_no bigint)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -40,22 +41,26 @@ begin
       delete from onward.job j
        using unnest(done_seqs, done_claims, done_results) s (seq, claim_no, result)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'running'
-      returning j.*, s.result),
-    kept as (
-      insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
-                                  started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
-                                  payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                                  last_error, errors, progress_message, result)
+      returning j.seq, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by, j.claimed_at, j.started_at, j.id,
+                j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type, j.payload, j.org_id, j.worker_id,
+                j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff, j.last_error, j.errors,
+                j.progress_message, j.counted, s.result),
+    kept as (  -- by the part itself: to find it by the state would cost each job as much again
+      insert into onward.history_done (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
+                                       started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
+                                       payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest,
+                                       backoff, last_error, errors, progress_message, result)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
              claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'completed', type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error, errors,
              progress_message, result::json
         from ended)
-    select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed into done from ended;
+    select array_agg(seq) as seqs, bool_or(counted) as freed into done from ended;
     freed := done.freed;
     if cardinality(done.seqs) is distinct from cardinality(done_seqs) then
       return query
-      select * from unnest(done_seqs, done_claims) except select * from unnest(done.seqs, done.claims);
+      select s.seq, s.claim_no from unnest(done_seqs, done_claims) s (seq, claim_no)
+       where (s.seq = any (done.seqs)) is not true;
     end if;
   end if;
 
@@ -126,7 +131,8 @@ end $$;
 -- started, and ends here.
 create function onward.start(now bigint, seqs bigint[], claims bigint[]) returns table (seq bigint, claim_no bigint)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -156,7 +162,8 @@ end $$;
 -- Cancel jobs that were not started in time, of those given; answer how many.
 create function onward.expire(moment timestamptz, seqs bigint[]) returns bigint
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -187,7 +194,8 @@ create function onward.heartbeat(
   seqs bigint[], claims bigint[]
 ) returns table (seq bigint, claim_no bigint, was_cancelled boolean)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

@@ -179,14 +179,14 @@ begin
               j.ready_at, j.queue, j.priority),
   visits as (
     select t.queue, t.priority, array_agg(t.seq) as seqs,
-           left(json_build_array(
-             t.queue, t.priority, true, null, false, array_agg(t.seq)::text, array_agg(t.id)::text,
-             case when min(t.type) = max(t.type) then to_json(min(t.type)) else to_json(array_agg(t.type)) end,
-             case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
-                  else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end,
-             json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff))
-               filter (where t.claim_no <> 1 or t.attempts <> 1 or t.max_attempts <> 5 or t.crashes <> 0
-                             or t.org_id is not null or t.backoff is not null))::text, -1)
+           left(json_build_array(t.queue, t.priority, true, null, false)::text, -1)
+           || ',"' || array_agg(t.seq)::text || '","' || array_agg(t.id)::text || '",'
+           || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C")) else to_json(array_agg(t.type)) end || ','
+           || case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
+                   else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end || ','
+           || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff))
+                         filter (where t.claim_no <> 1 or t.attempts <> 1 or t.max_attempts <> 5 or t.crashes <> 0
+                                       or t.org_id is not null or t.backoff is not null)::text, 'null')
            || ',[' || string_agg(t.payload::text, ',') || ']]' as jobs
       from taken t group by t.queue, t.priority)
   select array_agg(v.jobs order by v.queue < begins_at collate "C", v.queue, v.priority desc),
@@ -384,15 +384,14 @@ begin
           returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
                     j.ready_at)
         select count(*), array_agg(t.seq),
-               left(json_build_array(
-                 lane.queue, lane.priority, starts, date_part('epoch', told.credit), false,
-                 array_agg(t.seq)::text, array_agg(t.id)::text,
-                 case when min(t.type) = max(t.type) then to_json(min(t.type)) else to_json(array_agg(t.type)) end,
-                 case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
-                      else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end,
-                 json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff))
-                   filter (where t.claim_no <> 1 or t.attempts <> starts::integer or t.max_attempts <> 5 or t.crashes <> 0
-                                 or t.org_id is not null or t.backoff is not null))::text, -1)
+               left(json_build_array(lane.queue, lane.priority, starts, date_part('epoch', told.credit), false)::text, -1)
+               || ',"' || array_agg(t.seq)::text || '","' || array_agg(t.id)::text || '",'
+               || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C")) else to_json(array_agg(t.type)) end || ','
+               || case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
+                       else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end || ','
+               || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff))
+                             filter (where t.claim_no <> 1 or t.attempts <> starts::integer or t.max_attempts <> 5
+                                           or t.crashes <> 0 or t.org_id is not null or t.backoff is not null)::text, 'null')
                || ',[' || string_agg(t.payload::text, ',') || ']]'
           into taken, taken_seqs, taken_jobs from taken t;
         if taken > 0 then

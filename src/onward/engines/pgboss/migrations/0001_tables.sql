@@ -1,5 +1,5 @@
--- What we keep beside a schema of somebody else's, which has no place for it and is not ours to change: who works, who leads, and
--- how long a silent worker keeps the jobs of a queue.
+-- What we keep beside pg-boss's schema, which has no place for it and is not ours to change: who works, who leads, and who holds
+-- what until when. Whoever drops this schema loses no job, and no outcome: those are pg-boss's.
 
 create table onward.worker (
   id             text        primary key,
@@ -24,6 +24,20 @@ create table onward.queue (
   name  text     primary key,
   lease interval
 );
+
+-- What Onward's workers have taken, one row for all that one claim took from one queue: who runs a job, and from when on a leader
+-- gives it back. A job is held by it for as long as it is active and began when all of them did.
+create table onward.held (
+  id        bigint      generated always as identity primary key,
+  worker_id text        not null,
+  queue     text        not null,
+  began     timestamptz not null,
+  lease     interval    not null,
+  until     timestamptz not null,
+  ids       uuid[]      not null
+) with (fillfactor = 50);
+
+create index held_until on onward.held (until);
 
 -- By which a connection is known to lead to this store and to no other.
 create table onward.identity (
