@@ -83,7 +83,7 @@ class _Watcher:
     async def wait(self, ref: JobRef) -> Job | None:
         future: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(ref, set()).add(future)
-        if self._task is None or self._task.done():
+        if self._task is None or self._task.done():  # done: it raised
             self._task = asyncio.create_task(self._watch(), name="onward-results")
         self._bell.set()
         try:
@@ -95,6 +95,7 @@ class _Watcher:
                     del self._waiting[ref]
             if not self._waiting and self._task is not None:
                 self._task.cancel()
+                self._task = None  # it takes a moment to end, and whoever comes meanwhile needs another
 
     async def _watch(self) -> None:
         listener = asyncio.create_task(self._listen(), name="onward-results-listener")

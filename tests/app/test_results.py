@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from onward import App, Cancel, DoNotRetry, JobFailed, JobNotFound
+from onward import App, Cancel, DoNotRetry, JobFailed, JobHandle, JobNotFound
 from onward.engine.observed import Observation
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
@@ -138,6 +138,40 @@ async def test_when_nobody_waits_nothing_watches(app: App):
     wait.cancel()
     await asyncio.wait([wait, *watching])
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
+
+
+async def test_who_comes_while_the_watch_for_another_ends_is_not_forgotten(app: App, monkeypatch: pytest.MonkeyPatch):
+    @app.task
+    async def pay(number: int) -> int:
+        return number
+
+    leaving, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def signals(queues: Sequence[str]) -> AsyncIterator[Signal]:
+        try:
+            await asyncio.Event().wait()
+            yield Signal(SignalKind.CHANGED)
+        finally:
+            leaving.set()
+            await may_leave.wait()
+
+    monkeypatch.setattr(app.engine.inner, "signals", signals)
+    first, second = await pay.enqueue(1), await pay.enqueue(2)
+    waiting = asyncio.create_task(first.result(timeout=30))
+    await asyncio.sleep(0)
+    await app.tick(limit=1)
+    assert await waiting == 1
+    await asyncio.wait_for(leaving.wait(), 30)
+    waiting = asyncio.create_task(second.result(timeout=30))
+    await asyncio.wait_for(_is_watched(app, second), 30)
+    may_leave.set()
+    await app.tick()
+    assert await waiting == 2
+
+
+async def _is_watched(app: App, handle: JobHandle[int]) -> None:
+    while handle.ref not in app.results._watcher()._waiting:  # noqa: ASYNC110 - it is about to be
+        await asyncio.sleep(0)
 
 
 async def test_a_handle_names_its_job(app: App):
