@@ -21,6 +21,7 @@ from onward.clock import Clock
 from onward.config import WORKER_TIMEOUT, Config, url_from
 from onward.context import JobContext, Middleware
 from onward.control import as_duration
+from onward.cron import rhythm_of
 from onward.engine.capabilities import Capabilities
 from onward.engine.contract import Engine, Enqueue
 from onward.engine.observed import ObservedEngine, Observer
@@ -28,12 +29,13 @@ from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent, Event, EventStream
-from onward.faces import DeadLetters, Jobs, Queues, Workers
+from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
 from onward.results import Results
 from onward.rules import MAX_PAYLOAD
+from onward.schedule import Missed, Schedule, missed_of
 from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=Task[..., Any])
 
 
 class TaskDecorator(Protocol):
@@ -108,6 +111,7 @@ class App:
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
         """The tasks, by name."""
+        self._declared: dict[str, Callable[[], Schedule]] = {}
         self._is_open = False
         self._opening = threading.Lock()
         self.results = Results(self.engine, self.open)
@@ -115,6 +119,7 @@ class App:
         self.dead = DeadLetters(self._opened)
         self.queues = Queues(self._opened)
         self.workers = Workers(self._opened)
+        self.schedules = Schedules(self._opened, self.enqueue_many, clock=clock)
 
     def __repr__(self) -> str:
         """Name the store."""
@@ -255,6 +260,53 @@ class App:
         self._tasks[name] = task
         return task
 
+    def every(
+        self,
+        rhythm: str | timedelta,
+        /,
+        *,
+        timezone: str = "UTC",
+        missed: Missed | str = Missed.ONCE,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[T], T]:
+        """Have a task's job enqueued again and again: ``@app.every("0 6 * * mon-fri", timezone="Europe/Berlin")``.
+
+        Stands above ``@app.task``. Workers make the schedule in the store when they start, and change it when the code
+        has changed; one that is no longer in the code stays until it is deleted.
+
+        Args:
+            rhythm: a cron expression of five fields, or a timedelta.
+            timezone: whose clocks the expression is about.
+            missed: what becomes of turns that came while no worker ran: ``skip``, ``once`` (one job for all), ``all``.
+            name: of the schedule; the task's own name unless given.
+            arguments: of the function, by name.
+
+        Raises:
+            InvalidJob: the expression, the time zone or an option cannot be read.
+        """
+        turns = rhythm_of(rhythm, timezone=timezone)
+        policy = missed_of(missed)
+
+        def declare(task: T) -> T:
+            if not isinstance(task, Task):
+                raise InvalidJob("every", task, "must stand above @app.task, for it takes a task")
+            called = name or task.name
+            if called in self._declared:
+                raise InvalidJob("every", called, "is declared twice: give one of them another name=")
+
+            def schedule() -> Schedule:  # made when it is needed: annotations may name what is defined further down
+                return Schedule(name=called, job=task.job(**(arguments or {})), rhythm=turns, missed=policy)
+
+            self._declared[called] = schedule
+            return task
+
+        return declare
+
+    def declared(self) -> list[Schedule]:
+        """Make the schedules that :meth:`every` has declared."""
+        return [make() for make in self._declared.values()]
+
     def find_task(self, name: str) -> Task[..., Any]:
         """Find a task by its name.
 
@@ -329,7 +381,7 @@ class App:
             "max_crashes": self.config.max_crashes,
             "lease": self.config.worker_timeout,
         } | options
-        return Worker(self.engine, self.tasks, middleware=self.middleware, **settings)
+        return Worker(self.engine, self.tasks, middleware=self.middleware, declared=self.declared, **settings)
 
     async def work(self, **options: Any) -> None:
         """Run jobs until cancelled."""
@@ -338,8 +390,8 @@ class App:
     async def tick(self, limit: int = 100) -> TickReport:
         """Do by one call what a worker does all the time, without one (H7).
 
-        Promotes what is due, takes back what dead workers held, then claims at most ``limit`` jobs, runs them in this
-        process and records how they ended: for a serverless host or a plain cron.
+        Fires schedules, promotes what is due, takes back what dead workers held, then claims at most ``limit`` jobs,
+        runs them in this process and records how they ended: for a serverless host or a plain cron.
         """
         await self.open()
         return await self.ticker().tick(limit, queues=self._own_queues())
@@ -363,6 +415,7 @@ class App:
             max_result=self.max_payload,
             clock=self.clock,
             decide=decide,
+            declared=self.declared,
         )
 
     def _handles(self, jobs: list[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:

@@ -15,6 +15,8 @@ from msgspec import UNSET, UnsetType
 
 from onward.arguments import nearest, to_json
 from onward.backoff import Backoff
+from onward.clock import Clock, SystemClock, moment_of
+from onward.cron import rhythm_of
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import (
     Changed,
@@ -31,8 +33,9 @@ from onward.engine.values import (
 )
 from onward.errors import InvalidJob, JobNotFound
 from onward.handle import JobHandle
-from onward.job import Job, JobRef
+from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import State
+from onward.schedule import Missed, Schedule, missed_of
 
 One = str | JobRef | Job | JobHandle[Any]
 """One job, by any of its names."""
@@ -254,3 +257,78 @@ def _dead(engine: ObservedEngine, which: Which) -> JobFilter:
     # An engine that cannot tell dead letters from other failures shows those too (O1).
     states = frozenset({engine.capabilities.shown(State.DEAD_LETTER)})
     return msgspec.structs.replace(_filter_of(which), states=states)
+
+
+class Schedules:
+    """What is enqueued again and again: ``app.schedules``. Those in the code are declared by ``@app.every``."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]],
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._opened = opened
+        self._enqueue_many = enqueue_many
+        self._clock = clock or SystemClock()
+
+    async def list(self) -> list[Schedule]:
+        """List all, by name."""
+        return await (await self._opened()).schedules()
+
+    async def get(self, name: str) -> Schedule:
+        """Read one.
+
+        Raises:
+            InvalidJob: there is none of that name; the message has the nearest.
+        """
+        known = {schedule.name: schedule for schedule in await self.list()}
+        if name not in known:
+            raise InvalidJob("schedule", name, f"there is no such schedule{nearest(name, known)}")
+        return known[name]
+
+    async def set(
+        self,
+        name: str,
+        job: NewJob,
+        every: str | timedelta,
+        *,
+        timezone: str = "UTC",
+        missed: Missed | str = Missed.ONCE,
+    ) -> Schedule:
+        """Make a schedule, or change the one of that name: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
+
+        Raises:
+            InvalidJob: the expression, the time zone or the job cannot be kept.
+        """
+        rhythm = rhythm_of(every, timezone=timezone)
+        schedule = Schedule(name=name, job=job, rhythm=rhythm, missed=missed_of(missed))
+        return await (await self._opened()).put_schedule(self._going_on(schedule))
+
+    async def pause(self, name: str) -> Schedule:
+        """Let no turn come until it is resumed."""
+        paused = msgspec.structs.replace(await self.get(name), paused=True, next_at=None)
+        return await (await self._opened()).put_schedule(paused)
+
+    async def resume(self, name: str) -> Schedule:
+        """Go on with the next turn from now; those that passed meanwhile were not missed."""
+        schedule = await self.get(name)
+        return await (await self._opened()).put_schedule(self._going_on(schedule)) if schedule.paused else schedule
+
+    async def delete(self, name: str) -> None:
+        """Remove one; the jobs that it made stay.
+
+        Raises:
+            InvalidJob: there is none of that name.
+        """
+        if not await (await self._opened()).drop_schedule(name):
+            await self.get(name)
+
+    async def run(self, name: str) -> JobHandle[Any]:
+        """Enqueue its job now, besides its turns."""
+        return (await self._enqueue_many([(await self.get(name)).job]))[0]
+
+    def _going_on(self, schedule: Schedule) -> Schedule:
+        (next_at,) = schedule.turns(1, after=moment_of(self._clock.micros()))
+        return msgspec.structs.replace(schedule, paused=False, next_at=next_at)

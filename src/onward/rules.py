@@ -190,6 +190,15 @@ def matches(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
 
 
+def check_schedule_name(name: str) -> str:
+    """Refuse a name that nobody could type."""
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidJob("schedule", name, "must be a non-empty string")
+    if len(name) > MAX_QUEUE_NAME:
+        raise InvalidJob("schedule", name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
+    return check_text("schedule", name)
+
+
 # Payloads -------------------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,7 @@ async def test_a_tick_does_it_all_without_a_worker(app: App, clock: ManualClock)
     report = await app.tick(limit=10)
     assert msgspec.to_builtins(report) == {
         "ok": True,
+        "fired": 0,
         "promoted": 1,
         "rescued": 1,
         "pruned": 0,

@@ -11,12 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from onward.cron import Cron
 from onward.engine.capabilities import Capabilities, Feature, Level, Support
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
 from onward.errors import Unsupported
 from onward.job import NewJob
 from onward.lifecycle import Complete, State
+from onward.schedule import Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
 from tests.conformance.desk import Desk
 
@@ -128,6 +130,9 @@ RECIPES: dict[Feature, Ask] = {
     Feature.TRANSACTIONS: settle_within,
     Feature.PUSH: listen,
     Feature.EVENTS: lambda engine, planted: engine.events([planted.ref.queue]),
+    Feature.SCHEDULES: lambda engine, planted: engine.put_schedule(
+        Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
+    ),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }
 

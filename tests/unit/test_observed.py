@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from onward.backoff import Backoff
+from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.contract import Engine
+from onward.engine.contract import Calendar, Engine
 from onward.engine.observed import Observation, ObservedEngine
 from onward.engine.values import (
     Claim,
@@ -32,9 +33,14 @@ from onward.engine.values import (
 from onward.errors import InvalidJob, PayloadTooLarge, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
+from onward.schedule import Firing, Schedule
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 REF = JobRef("mail", "7")
+SCHEDULE = Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
+FIRING = Firing(
+    jobs=[SCHEDULE.job] * 2, last_at=datetime(2030, 1, 1, tzinfo=UTC), next_at=datetime(2030, 1, 2, tzinfo=UTC)
+)
 CLAIM = Claim(ref=REF, token=(7, 1), type="t", payload="{}", attempts=1, started=True)
 SETTLEMENTS = [Settlement(CLAIM, Complete())]
 WORKER = WorkerInfo(id="w", hostname="h", pool_size=1, version="0")
@@ -42,6 +48,12 @@ TERM = Term(1, "w", SOON)
 EVERY = JobFilter()
 CONNECTION = object()
 ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
+
+
+def contract(verb: str) -> Callable[..., Any]:
+    """Find what is said of a verb."""
+    said: Callable[..., Any] = getattr(Engine, verb, None) or getattr(Calendar, verb)
+    return said
 
 
 @dataclass
@@ -64,7 +76,7 @@ class RecordingEngine:
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             return called(*args, **kwargs)
 
-        return awaited if inspect.iscoroutinefunction(getattr(Engine, verb)) else called
+        return awaited if inspect.iscoroutinefunction(contract(verb)) else called
 
 
 def engine(*, without: Feature | None = None, error: BaseException | None = None, **kwargs: Any) -> ObservedEngine:
@@ -156,6 +168,13 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("settle_sync", SETTLEMENTS, within=CONNECTION),
     ],
     Feature.EVENTS: [ask("events", ["mail"])],
+    Feature.SCHEDULES: [
+        ask("schedules"),
+        ask("put_schedule", SCHEDULE),
+        ask("drop_schedule", "s"),
+        ask("due_schedules"),
+        ask("fire", SCHEDULE, FIRING),
+    ],
     Feature.LEADER: [ask("elect", "w", lease=timedelta(seconds=30))],
 }
 # What an engine only tells of: there is no call that asks for it.
@@ -294,6 +313,11 @@ ASKED_OF_ALL = [
     (ask("promote", TERM, limit=7), 7),
     (ask("rescue", TERM, worker_timeout=timedelta(seconds=30), max_crashes=3, limit=7), 7),
     (ask("prune", TERM, limit=7), 7),
+    (ask("schedules"), 1),
+    (ask("put_schedule", SCHEDULE), 1),
+    (ask("drop_schedule", "s"), 1),
+    (ask("due_schedules", limit=7), 7),
+    (ask("fire", SCHEDULE, FIRING), 2),
 ]
 
 
@@ -327,10 +351,14 @@ async def test_a_refusal_is_no_observation():
 
 
 def test_the_wrapper_speaks_every_verb_of_the_contract_and_is_tried_with_each():  # X1
-    verbs = {name for name, _ in inspect.getmembers(Engine, inspect.isfunction) if not name.startswith("_")}
+    spoken = [*inspect.getmembers(Engine, inspect.isfunction), *inspect.getmembers(Calendar, inspect.isfunction)]
+    verbs = {name for name, _ in spoken if not name.startswith("_")}
     assert verbs == {asking.verb for asking, _ in ASKED_OF_ALL} | {"signals", "describe", "schema_script"}
     for verb in verbs:
-        ours, theirs = inspect.signature(getattr(ObservedEngine, verb)), inspect.signature(getattr(Engine, verb))
+        ours, theirs = (
+            inspect.signature(getattr(ObservedEngine, verb)),
+            inspect.signature(contract(verb)),
+        )
         assert ours == theirs, verb
 
 

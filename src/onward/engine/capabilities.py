@@ -49,6 +49,7 @@ class Feature(StrEnum):
     CHANGE_TIMES = "times of changes"
     READY_ORDER = "order of becoming ready"
     PROMOTION = "promotion by a leader"
+    SCHEDULES = "schedules"
 
 
 class Level(StrEnum):

@@ -1,10 +1,11 @@
 """The verbs of the queue: all that a store must be able to do, cut where the queue's own words are.
 
-Five roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
-engine implements a verb or declares the feature absent in its capabilities, and there is nothing between.
+Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
+engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
+every engine has; the sixth, :class:`Calendar`, those that declare schedules.
 
-Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), validation and refusals
-(:mod:`onward.engine.observed`), schedules, telemetry, connections.
+Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
+(:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.observed`), telemetry, connections.
 
 Time is the store's: leases, due times and rates are compared on its clock, and callers pass durations.
 """
@@ -22,6 +23,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    Due,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -41,6 +43,7 @@ from onward.engine.values import (
 )
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.schedule import Firing, Schedule
 
 
 class Enqueue(Protocol):
@@ -195,6 +198,37 @@ class Steward(Protocol):
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """Remove finished jobs that their queue's retention no longer keeps."""
+        ...
+
+
+class Calendar(Protocol):
+    """Keeps what is enqueued again and again."""
+
+    async def schedules(self) -> list[Schedule]:
+        """List all schedules, by name."""
+        ...
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule:
+        """Make a schedule, or change the one of that name, and answer what it is now.
+
+        One that goes on in the same rhythm keeps its next turn: what it has missed is not forgotten.
+        """
+        ...
+
+    async def drop_schedule(self, name: str) -> bool:
+        """Remove a schedule. The jobs that it made stay."""
+        ...
+
+    async def due_schedules(self, *, limit: int = 100) -> Due:
+        """List the schedules whose turn has come, by the store's clock."""
+        ...
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """Add the jobs of a turn and set the next one, in one transaction.
+
+        None, and nothing is done: the next turn is no longer the one that ``schedule`` says, since somebody else has
+        fired or changed it.
+        """
         ...
 
 

@@ -11,20 +11,21 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET
 
 from onward import rules
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Engine
+from onward.engine.contract import Calendar, Engine
 from onward.engine.values import (
     Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
+    Due,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -46,6 +47,7 @@ from onward.errors import InvalidJob, PayloadTooLarge
 from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
+from onward.schedule import Firing, Schedule
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
@@ -439,3 +441,46 @@ class ObservedEngine:
         """See the contract."""
         with self._observed("prune", limit):
             return await self.inner.prune(term, limit=limit)
+
+    # Calendar
+
+    @property
+    def _calendar(self) -> Calendar:
+        self.capabilities.require(Feature.SCHEDULES)
+        return cast("Calendar", self.inner)
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("schedules"):
+            return await calendar.schedules()
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule:
+        """See the contract. The job is checked as if it were enqueued now."""
+        calendar = self._calendar
+        rules.check_schedule_name(schedule.name)
+        if schedule.job.run_at is not None or schedule.job.start_by is not None:
+            raise InvalidJob("schedule", schedule.name, "has a job with a date: each turn would have the same")
+        if schedule.job.idempotency_key is not None:
+            raise InvalidJob("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
+        self._check_job(schedule.job)
+        with self._observed("put_schedule"):
+            return await calendar.put_schedule(schedule)
+
+    async def drop_schedule(self, name: str) -> bool:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("drop_schedule"):
+            return await calendar.drop_schedule(name)
+
+    async def due_schedules(self, *, limit: int = 100) -> Due:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("due_schedules", limit):
+            return await calendar.due_schedules(limit=limit)
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("fire", len(firing.jobs)):
+            return await calendar.fire(schedule, firing)

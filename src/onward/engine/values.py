@@ -13,6 +13,7 @@ from onward.backoff import Backoff
 from onward.errors import InvalidJob
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS, Outcome, State
+from onward.schedule import Schedule
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ Token = tuple[int | str, ...]
 # Work -----------------------------------------------------------------------------------------------------------------
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job in a worker's hands, with what is needed to run it and no more."""
 
     ref: JobRef
@@ -81,7 +82,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
 
 
-class Settlement(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """How the run of one claim ended."""
 
     claim: Claim
@@ -332,6 +333,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     next_in: float | None = None
     """Seconds until there will be something to do; None: unknown."""
     buried: int = 0
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedules whose turn has come."""
+
+    now: datetime
+    """What the store's clock says."""
+    schedules: list[Schedule]
+    next_in: float | None = None
+    """Seconds until the turn of another; None: there is none."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,8 @@ log = logging.getLogger("onward.worker")
 _TURN: Final = 0.002
 """Seconds for which hands may keep the loop from coming round: outcomes leave and answers arrive between turns."""
 _TOGETHER: Final = 16
-"""Hands woken at once: each round of the loop costs as much as a few that are woken for nothing."""
+"""Hands woken at once where handlers wait for something: each round of the loop costs as much as a few that are woken for
+nothing. Where they do not, one hand does the work of all, and one more is enough to go on if it is held up."""
 
 
 class Runs(Protocol):
@@ -65,6 +66,9 @@ class Pool:
         self._turn = 0.0
         """When the loop last came round, by its own clock."""
         self._turning = False
+        self._turns = 0
+        """How often the loop has come round while there was work."""
+        self._together = _TOGETHER
         self._closed = False
         self._working_since: float | None = None
 
@@ -84,7 +88,7 @@ class Pool:
 
     def wake(self) -> None:
         """Have the line looked at."""
-        wanted = min(len(self.line), _TOGETHER)
+        wanted = min(len(self.line), self._together)
         while self._waking < wanted:
             if self._idle:
                 sleeper = self._idle.pop()
@@ -127,6 +131,7 @@ class Pool:
 
     def _come_round(self) -> None:
         self._turning = False
+        self._turns += 1
         self._turn = asyncio.get_running_loop().time()
 
     async def _work(self) -> None:
@@ -154,6 +159,7 @@ class Pool:
                     self._working_since = now
                 held.stage = RUNNING
                 self.busy += 1
+                turns = self._turns
                 result: Result | None
                 try:
                     result = await run(claim)
@@ -167,6 +173,7 @@ class Pool:
                 finally:
                     self.busy -= 1
                 begun, now = now, loop.time()
+                self._together = 1 if turns == self._turns else _TOGETHER
                 self.finished += 1
                 self.spent += now - begun
                 settle(held, None if result is None else decided(claim, result))

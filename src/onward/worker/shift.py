@@ -32,6 +32,7 @@ from onward.worker.pulse import Pulse
 from onward.worker.quarantine import Quarantine
 from onward.worker.recall import Recall
 from onward.worker.runner import Invocation, Runner
+from onward.worker.scheduler import Scheduler
 from onward.worker.service import STORE_AWAY, Every, tell_trouble
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
@@ -44,6 +45,8 @@ _LAST_WORDS: Final = 5.0
 """Seconds in which a stopping worker tries to store its outcomes; after that the leases tell."""
 _LISTEN_AGAIN: Final = timedelta(seconds=1)
 _LOOK_AT_MEMORY: Final = timedelta(seconds=5)
+_DECLARED: Final = timedelta(days=1)
+"""Once is enough."""
 
 
 class Shift:
@@ -58,6 +61,7 @@ class Shift:
         middleware: Sequence[Middleware],
         duties: Sequence[Duty],
         stopping: asyncio.Event,
+        scheduler: Scheduler,
     ) -> None:
         self.worker_id = new_worker_id()
         self.holdings = Holdings()
@@ -65,6 +69,7 @@ class Shift:
         """Handlers that would not stop."""
         self._engine = engine
         self._options = options
+        self._scheduler = scheduler
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
@@ -106,6 +111,7 @@ class Shift:
         self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
         self._duties = (
             *duties_of(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
+            *scheduler.duties,
             *duties,
         )
         self._upkeep = Upkeep(self.leader, self._duties, on_ready=lambda _: self._look_for_work())
@@ -217,6 +223,8 @@ class Shift:
         if has(Feature.LEADER):
             services.append(Every("leader", self.leader.step, interval=self.leader.interval))
             services.extend(self._upkeep.loops)
+        if has(Feature.SCHEDULES):
+            services.append(Every("schedules", self._scheduler.declare, interval=_DECLARED))
         if has(Feature.SUSPECTS):
             services.append(Every("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:

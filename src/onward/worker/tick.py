@@ -1,8 +1,8 @@
 """Does by one call what a worker does all the time (H7): for a serverless host, a plain cron, a test.
 
-In order: lead if nobody does, and promote, rescue and prune; then claim what is ready, run it in this process, and
-record how it ended. Each outcome is recorded when its run ends; leases are kept alive while anything runs. Nothing is
-left behind: no claim that is not settled, no term that is not given up.
+In order: lead if nobody does, and fire, rescue, promote and prune; then claim what is ready, run it in this process,
+and record how it ended. Each outcome is recorded when its run ends; leases are kept alive while anything runs. Nothing
+is left behind: no claim that is not settled, no term that is not given up.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from onward.engine.values import Batch, Claim, ClaimRequest, Settlement, Term, W
 from onward.engine.values import Pulse as Answer
 from onward.lifecycle import MOVE_OF, Interrupted, Move, Outcome, Release, Result, decide
 from onward.rules import check_at_least
+from onward.schedule import Schedule
 from onward.task import Task
 from onward.worker.holdings import Holdings
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.pulse import BEATS_PER_LEASE, Pulse
 from onward.worker.runner import Middleware, Runner
+from onward.worker.scheduler import Scheduler
 
 log = logging.getLogger("onward.tick")
 
@@ -42,6 +44,8 @@ class TickReport(msgspec.Struct, kw_only=True):
     """What a tick has done."""
 
     ok: bool = True
+    fired: int = 0
+    """Jobs that schedules have made."""
     promoted: int = 0
     """Jobs whose time had come."""
     rescued: int = 0
@@ -95,6 +99,7 @@ class Ticker:
         middleware: Sequence[Middleware] = (),
         clock: Clock | None = None,
         decide: Callable[[Claim, Result], Outcome] = decide,
+        declared: Callable[[], Sequence[Schedule]] = tuple,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -102,6 +107,7 @@ class Ticker:
         self._worker_timeout = worker_timeout
         self._max_crashes = max_crashes
         self._decide = decide
+        self._scheduler = Scheduler(engine, declared, clock=clock)
         self._holdings = Holdings()
         self._runner = Runner(
             tasks=tasks,
@@ -153,6 +159,9 @@ class Ticker:
             report.rescued = await _repeat(
                 lambda: self._engine.rescue(term, worker_timeout=self._worker_timeout, max_crashes=self._max_crashes)
             )
+            if self._engine.capabilities.has(Feature.SCHEDULES):
+                await self._scheduler.declare()
+                report.fired = await _repeat(lambda: self._fire(term))
             report.promoted = await _repeat(lambda: self._promote(term))
             report.pruned = await _repeat(lambda: self._engine.prune(term))
         finally:
@@ -160,6 +169,11 @@ class Ticker:
 
     async def _promote(self, term: Term) -> Batch:
         batch = await self._engine.promote(term)
+        self._expect(batch.next_in)
+        return batch
+
+    async def _fire(self, term: Term) -> Batch:
+        batch = await self._scheduler.fire(term)
         self._expect(batch.next_in)
         return batch
 

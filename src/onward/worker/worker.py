@@ -11,7 +11,7 @@ long as the grace lasts; give the rest up, at no cost to the jobs; store what th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +19,10 @@ from typing import Any, Self
 from onward import rules
 from onward.context import Middleware
 from onward.engine.observed import ObservedEngine
+from onward.schedule import Schedule
 from onward.task import Task
 from onward.worker.options import WorkerOptions
+from onward.worker.scheduler import Scheduler
 from onward.worker.shift import Shift
 from onward.worker.upkeep import Duty
 
@@ -28,7 +30,8 @@ from onward.worker.upkeep import Duty
 class Worker:
     """Runs jobs until told to stop: ``await worker.run()``, or ``async with worker:`` beside something else.
 
-    ``duties`` are what a leader does besides promoting, rescuing and pruning; ``more`` are settings by name, those of
+    ``duties`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the schedules
+    that the code declares; ``more`` are settings by name, those of
     :class:`~onward.worker.options.WorkerOptions`.
     """
 
@@ -40,6 +43,7 @@ class Worker:
         *,
         middleware: Sequence[Middleware] = (),
         duties: Sequence[Duty] = (),
+        declared: Callable[[], Sequence[Schedule]] = tuple,
         **more: Any,
     ) -> None:
         self.options = replace(options or WorkerOptions(), **more)
@@ -50,6 +54,7 @@ class Worker:
         self._tasks = tasks
         self._middleware = tuple(middleware)
         self._duties = tuple(duties)
+        self._declared = declared
         self._is_told_to_stop = False
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
@@ -79,6 +84,7 @@ class Worker:
             middleware=self._middleware,
             duties=self._duties,
             stopping=self._stopping,
+            scheduler=Scheduler(self._engine, self._declared),
         )
         try:
             await self._shift.live(started)

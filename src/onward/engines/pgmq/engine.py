@@ -55,6 +55,7 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql import within
+from onward.postgresql.batches import Batches
 from onward.postgresql.beside import Beside
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
@@ -107,6 +108,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.PUSH: emulated(
             "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
         ),
+        Feature.SCHEDULES: absent("PGMQ has none: use pg_cron, or an app on another store of ours"),
         Feature.EVENTS: absent("PGMQ keeps none: await job.result(), or look at app.jobs"),
         Feature.LEADER: emulated(_BESIDE),
         Feature.LATE_OUTCOMES: NATIVE,
@@ -161,7 +163,7 @@ class PGMQEngine:
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, CHANNEL, ask_every=_LOOK_EVERY, others=_notified)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
-        self._batches = claiming.Batches()
+        self._batches = Batches()
         self._notifies = notify
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._identity = ("", "")
@@ -318,7 +320,7 @@ class PGMQEngine:
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.settled(settlements)
+        self._batches.settled(each.claim for each in settlements)
         if within is not None:
             return await self._guests.drive(within, lambda: self._settling(settlements))
         return await self._ask(lambda: self._settling(settlements))
@@ -327,7 +329,7 @@ class PGMQEngine:
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.settled(settlements)
+        self._batches.settled(each.claim for each in settlements)
         if within is not None:
             return self._guests.drive_sync(within, lambda: self._settling(settlements))
         return self._ask_sync(lambda: self._settling(settlements))
@@ -341,7 +343,7 @@ class PGMQEngine:
         round_ = self._rounds.setdefault(request.queues if request else (), claiming.Round())
         columns = self._columns
         answer = await self._ask(lambda: settling.exchange(exchange, self.manner, columns, round_, self._batches))
-        self._batches.settled(exchange.settlements)
+        self._batches.settled(each.claim for each in exchange.settlements)
         self._batches.took(answer.claimed.claims)
         return answer
 

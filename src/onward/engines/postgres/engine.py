@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
+import msgspec
 import psycopg
 from psycopg import errors as pg
 
@@ -51,9 +52,10 @@ from onward.engines.postgres import (
 )
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
-from onward.errors import Unsupported
+from onward.errors import OnwardError, StoreUnavailable, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import Release
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import PATIENCE, Database
@@ -69,6 +71,7 @@ CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
     features={
         **dict.fromkeys(Feature, NATIVE),
+        Feature.SCHEDULES: absent("this version keeps none here"),
         Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
@@ -78,6 +81,10 @@ _POOLED: Final = (
     "a pooler stands before the database, so nobody can be told of new jobs at once and workers look once a second: "
     "give them another address of it, direct=postgresql://… in the URL"
 )
+_MANY: Final = 100
+"""Outcomes from which on it pays to settle and to claim on two connections at once."""
+_AGAIN_IN: Final = 0.1
+"""Seconds until a claim is tried again that did not come about while outcomes did."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 _GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
@@ -261,7 +268,34 @@ class PostgresEngine:
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         round_ = self._round(exchange.request)
+        request = exchange.request
+        if request is not None and not request.alone and len(exchange.settlements) >= _MANY:
+            return await self._exchange_side_by_side(msgspec.structs.replace(exchange, request=None), request)
         return await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+
+    async def _exchange_side_by_side(self, outcomes: Exchange, request: ClaimRequest) -> Exchanged:
+        """Settle on one connection and claim on another at the same time, where there is much of both to do.
+
+        Room that the outcomes make in a limited queue is then found by the next claim.
+        """
+        round_ = self._round(request)
+        claiming_ = asyncio.create_task(self.claim(request), name="onward-postgres-claim")
+        try:
+            settled = await self._ask(lambda: settling.exchange(self.schema, outcomes, round_))
+        except asyncio.CancelledError:
+            claiming_.cancel()
+            raise
+        except Exception:
+            # Nobody will hear of what was claimed meanwhile: if it cannot be given back, its lease will run out.
+            with suppress(OnwardError, psycopg.Error):
+                await self.settle([Settlement(claim, Release()) for claim in (await claiming_).claims])
+            raise
+        try:
+            claimed = await claiming_
+        except StoreUnavailable as error:  # the outcomes are stored, and must not be sent again
+            log.info("outcomes were stored, but nothing could be claimed: %s", error)
+            claimed = Claims(again_in=_AGAIN_IN)
+        return msgspec.structs.replace(settled, claimed=claimed)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""

@@ -16,6 +16,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    Due,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -33,13 +34,24 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.sqlite import claiming, enqueueing, holding, migrating, operating, reading, settling, stewarding
+from onward.engines.sqlite import (
+    claiming,
+    enqueueing,
+    holding,
+    migrating,
+    operating,
+    reading,
+    scheduling,
+    settling,
+    stewarding,
+)
 from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.watching import Watcher
 from onward.errors import InvalidJob, SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -283,6 +295,28 @@ class SQLiteEngine:
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
         return await self._writer.ask(lambda transaction: stewarding.prune(transaction, term, limit))
+
+    # Calendar
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        return await self._reader.ask(scheduling.schedules)
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: scheduling.put(transaction, schedule))
+
+    async def drop_schedule(self, name: str) -> bool:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: scheduling.drop(transaction, name))
+
+    async def due_schedules(self, *, limit: int = 100) -> Due:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: scheduling.due(transaction, limit))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: scheduling.fire(transaction, schedule, firing))
 
     # The caller's transaction
 

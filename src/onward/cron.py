@@ -1,0 +1,147 @@
+"""When the turn of a schedule comes: by a cron expression in a time zone, or at equal intervals.
+
+A cron expression has the five classic fields and is read as Debian's cron reads it, so that nobody is surprised twice
+a year. A fixed time of day that the clocks leap over comes as soon as they have; one that they run through twice comes
+the first time only. Expressions with a ``*`` for minutes or hours follow real time through both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from onward.errors import InvalidJob
+
+_FIELDS: Final = 5
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Cron(msgspec.Struct, frozen=True, tag="cron"):
+    """Turns by the clock on the wall: ``Cron("30 6 * * mon-fri", "Europe/Berlin")``."""
+
+    expression: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Refuse what is not such an expression, or never comes."""
+        zone = _zone(self.timezone)
+        if len(self.expression.split()) != _FIELDS:
+            rule = "must have five fields (minute hour day month weekday); for seconds, give a timedelta"
+            raise InvalidJob("cron", self.expression, rule)
+        try:
+            next(CronSim(self.expression, datetime.now(zone)))
+        except CronSimError as error:
+            raise InvalidJob("cron", self.expression, f"cannot be read: {error}") from None
+        except StopIteration:
+            raise InvalidJob("cron", self.expression, "never comes: there is no such day") from None
+
+    def __str__(self) -> str:
+        """Write it for people."""
+        return self.expression if self.timezone == "UTC" else f"{self.expression} ({self.timezone})"
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Tell the turns that come after a moment, in order, each once."""
+        minute, hour, *_ = self.expression.split()
+        follows_real_time = minute.startswith("*") or hour.startswith("*")
+        tell = _by_real_time if follows_real_time else _by_the_wall
+        last = moment.astimezone(UTC)
+        for turn in tell(self.expression, last.replace(microsecond=0), _zone(self.timezone)):
+            if turn > last:  # what the clocks run through twice has been, what they leap over may coincide
+                last = turn
+                yield turn
+
+
+def _by_the_wall(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    for wall in CronSim(expression, _wall(moment, zone)):
+        turn = wall.replace(tzinfo=zone).astimezone(UTC)  # the first of two
+        if _wall(turn, zone) != wall:  # leapt over
+            turn = _change(zone, turn - _DAY, turn)
+        yield turn
+
+
+def _by_real_time(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """Tell when the clock shows a matching time, again and again if it does: period by period between its changes."""
+    offset, begin = _offset(moment, zone), _wall(moment, zone)
+    while True:
+        for wall in CronSim(expression, begin):
+            turn = wall.replace(tzinfo=UTC) - offset
+            if _offset(turn, zone) != offset:
+                moment = _change(zone, moment, turn)
+                offset, begin = _offset(moment, zone), _wall(moment, zone) - _SECOND
+                break
+            moment = turn
+            yield turn
+        else:
+            return
+
+
+def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None)
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return _wall(moment, zone) - moment.replace(tzinfo=None)
+
+
+def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """Find the second at which the clocks changed."""
+    offset = _offset(before, zone)
+    while after - before > _SECOND:
+        middle = before + (after - before) // _SECOND // 2 * _SECOND
+        before, after = (middle, after) if _offset(middle, zone) == offset else (before, middle)
+    return after
+
+
+class Interval(msgspec.Struct, frozen=True, tag="interval"):
+    """Turns that are equally far apart, counted from a moment: by default from 1970, so that all who say it agree."""
+
+    length: timedelta
+    since: datetime = _EPOCH
+
+    def __post_init__(self) -> None:
+        """Refuse what would never rest."""
+        if self.length < _SECOND:
+            raise InvalidJob("every", self.length, "must be at least a second")
+        if self.since.tzinfo is None:
+            raise InvalidJob("since", self.since, "must have a time zone")
+
+    def __str__(self) -> str:
+        """Write it for people."""
+        return f"every {self.length}"
+
+    def after(self, moment: datetime) -> Iterator[datetime]:
+        """Tell the turns that come after a moment, in order, each once."""
+        past = max((moment - self.since) // self.length + 1, 0)
+        turn = (self.since + past * self.length).astimezone(UTC)
+        while True:
+            yield turn
+            turn += self.length
+
+
+Rhythm = Cron | Interval
+
+
+def rhythm_of(every: str | timedelta, *, timezone: str = "UTC") -> Rhythm:
+    """Read what a person wrote: a cron expression, or how far apart the turns are."""
+    if isinstance(every, timedelta):
+        if timezone != "UTC":
+            raise InvalidJob("timezone", timezone, "belongs to a cron expression: intervals are the same everywhere")
+        return Interval(every)
+    if not isinstance(every, str):
+        raise InvalidJob("every", every, "must be a cron expression or a timedelta")
+    return Cron(every, timezone)
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        rule = "is no time zone known here: write it like Europe/Berlin, or install the package tzdata"
+        raise InvalidJob("timezone", name, rule) from None

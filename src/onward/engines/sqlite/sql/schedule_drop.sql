@@ -1,0 +1,2 @@
+-- Remove a schedule.
+delete from onward_schedule where name = :name

@@ -1,0 +1,107 @@
+"""Schedules: what is enqueued again and again, and when.
+
+A schedule is a row of the store with a job to be and the moment of its next turn. Whoever fires it sets that moment
+forward and adds the job in one transaction, and only where the moment is still the one it has read: each turn is fired
+at most once, whoever else tries.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, takewhile
+from typing import Final
+
+import msgspec
+
+from onward.cron import Rhythm
+from onward.errors import InvalidJob
+from onward.job import NewJob
+
+MOST_MISSED: Final = 1000
+"""Turns that are made up for at a time."""
+LATE: Final = timedelta(minutes=1)
+"""How long after its moment a turn still counts as come, and not as missed."""
+_SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=3660))
+
+
+class Missed(StrEnum):
+    """What becomes of turns that came while nobody was there to fire them."""
+
+    SKIP = "skip"
+    """Nothing: the next one is the next one."""
+    ONCE = "once"
+    """One job for all of them."""
+    ALL = "all"
+    """One job for each."""
+
+
+def missed_of(word: Missed | str) -> Missed:
+    """Read what a person wrote."""
+    try:
+        return Missed(word)
+    except ValueError:
+        raise InvalidJob("missed", word, f"must be one of {', '.join(Missed)}") from None
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is enqueued whenever its turn comes."""
+
+    name: str
+    job: NewJob
+    rhythm: Rhythm
+    missed: Missed = Missed.ONCE
+    paused: bool = False
+    next_at: datetime | None = None
+    """None while it is paused."""
+    last_at: datetime | None = None
+    """The last turn that was fired."""
+
+    def turns(self, count: int, *, after: datetime) -> list[datetime]:
+        """Tell when its next turns are."""
+        return list(islice(self.rhythm.after(after), count))
+
+    def is_like(self, other: Schedule) -> bool:
+        """Say whether it asks for the same, wherever each stands."""
+        return (self.job, self.rhythm, self.missed) == (other.job, other.rhythm, other.missed)
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done for a schedule whose turn has come."""
+
+    jobs: list[NewJob]
+    last_at: datetime
+    """The last turn that is done with."""
+    next_at: datetime
+
+
+def firing_of(schedule: Schedule, now: datetime) -> Firing:
+    """Decide which jobs to add for a schedule that is due, and when it is due again.
+
+    The idempotency key of each is the schedule's name with the turn: whatever happens, there are never two for one.
+    """
+    due = schedule.next_at
+    if due is None or due > now:
+        raise InvalidJob("schedule", schedule.name, f"is due at {due}, and it is {now}")
+    if schedule.missed is Missed.ALL:
+        turns = [due, *islice(takewhile(lambda turn: turn <= now, schedule.rhythm.after(due)), MOST_MISSED - 1)]
+    else:
+        turns = [_latest(schedule.rhythm, due, now)]
+    if schedule.missed is Missed.SKIP and now - turns[-1] > LATE:
+        jobs = []
+    else:
+        jobs = [_job_of(schedule, turn) for turn in turns]
+    return Firing(jobs=jobs, last_at=turns[-1], next_at=next(schedule.rhythm.after(turns[-1])))
+
+
+def _latest(rhythm: Rhythm, due: datetime, now: datetime) -> datetime:
+    """Find the last turn until now without going through all of a long absence."""
+    for span in _SPANS:
+        turns = list(takewhile(lambda turn: turn <= now, rhythm.after(max(due, now - span))))
+        if turns:
+            return turns[-1]
+    return due
+
+
+def _job_of(schedule: Schedule, turn: datetime) -> NewJob:
+    return msgspec.structs.replace(schedule.job, idempotency_key=f"{schedule.name}@{turn.isoformat()}")

@@ -1,0 +1,78 @@
+"""Fires schedules, and makes those that the code declares.
+
+Every worker declares at its start, so that a new version's schedules are there as soon as one of its workers is. Only
+the leader fires; that saves work and is no more than that, for the store lets each turn be fired once whoever tries.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from onward.clock import Clock, SystemClock, moment_of
+from onward.engine.capabilities import Feature
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import Batch, Term
+from onward.schedule import Schedule, firing_of
+from onward.worker.upkeep import Duty
+
+log = logging.getLogger("onward.worker")
+
+_MOST_AT_ONCE: Final = 100
+_LOOK: Final = timedelta(seconds=5)
+"""A schedule that was made a moment ago may have its first turn this much late; all others come when they are due."""
+
+
+class Scheduler:
+    """Sees to it that what is declared is there, and that what is due is fired."""
+
+    def __init__(
+        self, engine: ObservedEngine, declared: Callable[[], Sequence[Schedule]], *, clock: Clock | None = None
+    ) -> None:
+        self._engine = engine
+        self._declared = declared
+        self._clock = clock or SystemClock()
+        self._has_declared = False
+
+    @property
+    def duties(self) -> tuple[Duty, ...]:
+        """What a leader does for it."""
+        return (Duty("fire", self.fire, _LOOK),) if self._engine.capabilities.has(Feature.SCHEDULES) else ()
+
+    async def declare(self) -> None:
+        """Make the schedules that the code declares, or change them; once. Whoever was paused by hand stays so."""
+        declared = () if self._has_declared else self._declared()
+        if declared:
+            kept = {schedule.name: schedule for schedule in await self._engine.schedules()}
+            for schedule in declared:
+                before = kept.get(schedule.name)
+                if before is None or not before.is_like(schedule):
+                    await self._engine.put_schedule(
+                        self._ready(schedule, is_paused=before is not None and before.paused)
+                    )
+        self._has_declared = True
+
+    async def fire(self, term: Term) -> Batch:
+        """Add the jobs of all turns that have come."""
+        del term  # see above
+        due = await self._engine.due_schedules(limit=_MOST_AT_ONCE)
+        queues: set[str] = set()
+        fired = 0
+        for schedule in due.schedules:
+            firing = firing_of(schedule, due.now)
+            if await self._engine.fire(schedule, firing) is not None:
+                fired += len(firing.jobs)
+                queues.update(job.queue for job in firing.jobs)
+                log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
+        # One that has turns left to make up for is due again at once.
+        return Batch(changed=fired, queues=frozenset(queues), more=bool(due.schedules), next_in=due.next_in)
+
+    def _ready(self, schedule: Schedule, *, is_paused: bool) -> Schedule:
+        if is_paused:
+            return msgspec.structs.replace(schedule, paused=True)
+        (next_at,) = schedule.turns(1, after=moment_of(self._clock.micros()))
+        return msgspec.structs.replace(schedule, next_at=next_at)
