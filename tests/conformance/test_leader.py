@@ -9,7 +9,7 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import Batch, Term
-from onward.lifecycle import MAX_CRASHES, Complete, Retry
+from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.desk import LEASE, PAST_LEASE, Desk
 
@@ -23,7 +23,7 @@ async def promote(desk: Desk, term: Term) -> Batch:
 
 
 async def rescue(desk: Desk, term: Term) -> Batch:
-    return await desk.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES)
+    return await desk.rescue_as(term)
 
 
 async def prune(desk: Desk, term: Term) -> Batch:

@@ -7,7 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from onward.engine.values import QueueChange
+from onward.engine.values import Batch, JobFilter, QueueChange
+from onward.engines.bullmq.bull import bull_of
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import NewJob
@@ -47,12 +48,32 @@ async def test_an_id_without_a_job_is_left_out(queue: Queue):
     assert queue.client.llen(queue.key("active")) == 1
 
 
-async def rescued(queue: Queue) -> int:
+async def look(queue: Queue) -> Batch:
     term = await queue.engine.elect("leader", lease=LEASE)
     assert term is not None
     batch = await queue.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES)
     await queue.engine.resign(term)
-    return batch.changed
+    return batch
+
+
+async def rescued(queue: Queue) -> int:
+    await look(queue)
+    return (await look(queue)).changed
+
+
+async def test_a_job_without_a_lock_is_given_back_at_the_second_look_and_not_if_it_has_one_by_then(queue: Queue):  # B5
+    made = await queue.add()
+    await queue.take()
+    lock = queue.key(f"{made.id}:lock")
+    token = str(queue.client.get(lock))
+    queue.client.delete(lock)
+    first = await look(queue)
+    assert (first.changed, first.next_in) == (0, 1.0)
+    queue.client.set(lock, token)
+    assert (await look(queue)).changed == 0
+    queue.client.delete(lock)
+    assert (await look(queue)).changed == 1
+    assert queue.client.exists(queue.key("stalled")) == 0
 
 
 async def test_a_job_lost_too_often_is_failed_by_whoever_takes_it_next(queue: Queue):  # B5, Counting
@@ -182,6 +203,46 @@ async def test_a_child_that_fails_its_parent_has_it_failed_without_running(queue
     assert parent is not None
     assert (parent.status, parent.last_error) == (State.FAILED, f"child {queue.key('one')} failed")
     assert await queue.end(two, Complete())
+
+
+async def test_a_parent_that_is_deleted_takes_its_children_with_it(queue: Queue):
+    family(queue)
+    await queue.end((await queue.take())[0], Complete())
+    (gone,) = await queue.engine.delete(JobFilter(refs=(queue.ref("parent"),)))
+    assert gone.ref == queue.ref("parent")
+    assert queue.client.exists(*map(queue.key, ("parent", "one", "two", "wait", "completed", "waiting-children"))) == 0
+
+
+async def test_a_parent_stays_as_long_as_a_child_of_it_is_held(queue: Queue):
+    family(queue)
+    await queue.take()
+    assert await queue.engine.delete(JobFilter(refs=(queue.ref("parent"),))) == []
+    assert queue.client.exists(queue.key("parent"), queue.key("one"), queue.key("two")) == 3
+
+
+async def test_a_parent_that_is_taken_back_takes_the_children_that_wait_with_it(queue: Queue):
+    family(queue)
+    (held,) = await queue.take()
+    await queue.engine.cancel(JobFilter(refs=(queue.ref("parent"),)))
+    assert queue.client.exists(queue.key("parent"), queue.key("two")) == 0
+    assert await queue.end(held, Complete())
+
+
+async def test_the_next_job_of_a_schedule_goes_only_with_the_schedule(queue: Queue):
+    bull = bull_of(queue.engine)
+    made = await bull.upsert_job_scheduler("mail", "tick", every=60_000)
+    for verb in (queue.engine.delete, queue.engine.cancel):
+        assert await verb(JobFilter(refs=(made.ref,))) == []
+    assert await bull.remove_job_scheduler("mail", "tick")
+
+
+async def test_a_job_that_is_replayed_keeps_the_traces_of_its_failures(queue: Queue):  # O8
+    made = await queue.add()
+    await queue.end((await queue.take())[0], Fail(Failure("ValueError", "boom", "Traceback: boom")))
+    assert len(await queue.engine.replay(JobFilter(refs=(made.ref,)))) == 1
+    job = queue.job(made.id)
+    assert job["stacktrace"] == '["Traceback: boom"]'
+    assert not {"failedReason", "atm", "ats"} & job.keys()
 
 
 # Schedules ------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 Everything is kept: each key with its type, whether it expires, members in their order, scores, fields. What two
 clients are free to differ in is masked, and nothing else: the token in a lock, ids of the events' entries, which
-library wrote ``meta.version``, the prefix itself, the time before a log line of Onward's, and what a client notes for
-itself between two looks for stalled jobs. JSON is compared as JSON, not by its spaces.
+library wrote ``meta.version``, the prefix itself, the time before a log line of Onward's, and when jobs were last
+looked for that have lost their lock. JSON is compared as JSON, not by its spaces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import redis
 _JSON_FIELDS: Final = frozenset({"data", "opts", "returnvalue", "stacktrace", "parent", "progress"})
 _JSON_EVENT_FIELDS: Final = frozenset({"returnvalue", "data"})
 
-_NOTES: Final = ("stalled", "stalled-check")
+_NOTES: Final = ("stalled-check",)
 _TIME: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 Layout = dict[str, Any]

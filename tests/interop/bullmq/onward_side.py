@@ -1,16 +1,16 @@
-"""Onward's engine as one of the sides that are compared: the verbs of the contract, each on one job.
-
-Jobs with options that only Node can say are added by Node, below our prefix, and run by us.
-"""
+"""Onward's engine as one of the sides that are compared: the contract's verbs, each on one job, and BullMQ's own."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import timedelta
 from typing import Any, Final
 
-from onward.clock import ManualClock
+import msgspec
+
+from onward.clock import ManualClock, moment_of
 from onward.engine.values import (
     Claim,
     ClaimRequest,
@@ -22,26 +22,29 @@ from onward.engine.values import (
     Settlement,
     Term,
 )
+from onward.engines.bullmq.bull import BackoffOptions, Deduplication, Flow, Keep, bull_of
 from onward.engines.bullmq.engine import BullMQEngine
+from onward.errors import InvalidJob
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Raised, Release, Snooze, decide
-from tests.interop.bullmq.peer import NodePeer
-from tests.interop.bullmq.sides import QUEUE, WORKER, NodeProducer
+from tests.interop.bullmq.sides import QUEUE, WORKER
 
 _LEASE: Final = timedelta(minutes=5)
 _CRASHES: Final = 2
 """Lost so often, a job is failed: Node's maxStalledCount, 1, is how often it may be."""
 
 
-class OnwardSide(NodeProducer):
+class OnwardSide:
     """Onward's engine, on the queue below a prefix."""
 
-    def __init__(self, url: str, peer: NodePeer, prefix: str, clock: ManualClock, **options: Any) -> None:
-        super().__init__(peer, prefix)
+    def __init__(self, url: str, prefix: str, clock: ManualClock, **options: Any) -> None:
+        self.prefix = prefix
         self._clock = clock
         self._runner = asyncio.Runner()
         self._engine = BullMQEngine(url, prefix=prefix, clock=clock, **options)
         self._run(self._engine.open())
+        self._bull = bull_of(self._engine)
+        self._configure()  # Node makes a queue by opening it
         self._claims: dict[str, Claim] = {}
         self._term: Term | None = None
 
@@ -52,7 +55,50 @@ class OnwardSide(NodeProducer):
         """Let go of its connections."""
         self._run(self._engine.close())
         self._runner.close()
-        super().close()
+
+    def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
+        """See :class:`Side`."""
+        return str(self._run(self._bull.add(QUEUE, name, data, **_options(options))).ref.id)
+
+    def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
+        """See :class:`Side`."""
+
+        def flow(id: str, options: dict[str, Any], *children: Flow) -> Flow:
+            return Flow(QUEUE, "task", {}, children, {"job_id": id, **_options(options)})
+
+        self._run(self._bull.add_flow(flow(parent, options, *[flow(*child) for child in children.items()])))
+        return [parent, *children]
+
+    def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
+        """See :class:`Side`."""
+        when = {_snake(name): value for name, value in repeat.items()}
+        if "end_date" in when:
+            when["end_date"] = moment_of(when["end_date"] * 1000)
+        told = {"name": "tick", "data": {"of": id}, "options": _options(options)}
+        try:
+            return str(self._run(self._bull.upsert_job_scheduler(QUEUE, id, **told, **when)).ref.id)
+        except InvalidJob:
+            return "refused"
+
+    def unschedule(self, id: str) -> bool:
+        """See :class:`Side`."""
+        return bool(self._run(self._bull.remove_job_scheduler(QUEUE, id)))
+
+    def drain(self, *, delayed: bool) -> None:
+        """See :class:`Side`."""
+        self._run(self._bull.drain(QUEUE, delayed=delayed))
+
+    def clean(self, state: str, grace: int, limit: int) -> list[str]:
+        """See :class:`Side`."""
+        return sorted(self._run(self._bull.clean(QUEUE, state=state, grace=grace, limit=limit)))  # type: ignore[arg-type]
+
+    def obliterate(self, *, force: bool) -> bool:
+        """See :class:`Side`."""
+        try:
+            self._run(self._bull.obliterate(QUEUE, force=force))
+        except InvalidJob:
+            return False
+        return True
 
     def enqueue(self, jobs: list[NewJob]) -> list[str]:
         """See :class:`Side`."""
@@ -153,6 +199,19 @@ class OnwardSide(NodeProducer):
 
     def _edit(self, id: str, **change: Any) -> bool:
         return self._run(self._engine.edit(JobRef(QUEUE, id), JobChange(**change))) is not None
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """Say in our words what Node is told in its own."""
+    kinds: dict[str, Any] = {"deduplication": Deduplication, "backoff": BackoffOptions}
+    return {
+        _snake(name): msgspec.convert(value, kinds.get(name, Keep)) if isinstance(value, dict) else value
+        for name, value in given.items()
+    }
 
 
 def _json(value: Any) -> str:

@@ -58,6 +58,7 @@ NAMED: Final[list[dict[str, Any]]] = [
     {"deduplication": {"id": "for-an-hour", "ttl": HOUR}},
     {"deduplication": {"id": "newest", "ttl": HOUR, "extend": True, "replace": True}, "delay": 2000},
     {"deduplication": {"id": "last", "keepLastIfActive": True}},
+    {"deduplication": {"id": "later", "ttl": HOUR, "reschedule": True}, "delay": 3000},
 ]
 EVERY: Final = [*PLAIN, *RETRYING, *ORDERED, *KEPT, *NAMED]
 
@@ -147,6 +148,28 @@ _steps["schedule"] = st.fixed_dictionaries(
 )
 _steps["unschedule"] = st.fixed_dictionaries({"id": st.sampled_from(["a", "b"])})
 
+_steps["drain"] = st.fixed_dictionaries({"delayed": st.booleans()})
+_steps["clean"] = st.fixed_dictionaries(
+    {
+        "state": st.sampled_from(["completed", "failed", "waiting", "delayed", "prioritized", "active"]),
+        "grace": st.sampled_from([0, 1500]),
+        "limit": st.sampled_from([0, 1, 2]),
+    }
+)
+_steps["obliterate"] = st.fixed_dictionaries({"force": st.booleans()})
+
+EMPTIED: Final = (
+    "take",
+    "complete",
+    "fail_for_good",
+    "advance",
+    "drain",
+    "clean",
+    "clean",
+    "clean",
+    "obliterate",
+    "lose",
+)
 FLOWS: Final = ("flow", "flow", "take", "take", "complete", "complete", "fail", "fail_for_good", "remove", "advance")
 # One at a time: BullMQ makes the next job of a schedule between two jobs that it takes, we when all are taken.
 SCHEDULES: Final = (
@@ -268,6 +291,12 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
             return side.schedule(given["id"], given["repeat"], given["options"])
         case "unschedule":
             return side.unschedule(given["id"])
+        case "drain":
+            return side.drain(delayed=given["delayed"])
+        case "clean":
+            return side.clean(given["state"], given["grace"], given["limit"])
+        case "obliterate":
+            return side.obliterate(force=given["force"])
         case "take" | "take_one":
             return side.take(given["most"])
         case "check_stalled":
@@ -288,6 +317,8 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
     id = among[given["which"] % len(among)]
     if name in {"promote", "put_off"} and client.zscore(f"{side.prefix}:{QUEUE}:delayed", id) is None:
         return None  # BullMQ does this to delayed jobs only, Onward to all that wait
+    if name == "remove" and int(client.scard(f"{side.prefix}:{QUEUE}:{id}:dependencies")) > 1:
+        return None  # which of several children goes first is left to the order of a set
     if name == "rewrite" and not _waits(client, side, id):
         return None  # and this to any job, where Onward changes only those that wait
     match name:

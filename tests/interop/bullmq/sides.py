@@ -36,11 +36,23 @@ class Side(Protocol):
         ...
 
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
-        """Have a job added again and again, and hear the first one's id, or why that cannot be."""
+        """Have a job added again and again, and hear the first one's id, or that it was refused."""
         ...
 
     def unschedule(self, id: str) -> bool:
         """Have it added no more."""
+        ...
+
+    def drain(self, *, delayed: bool) -> None:
+        """Remove what waits."""
+        ...
+
+    def clean(self, state: str, grace: int, limit: int) -> list[str]:
+        """Remove what has been in a state for long, and hear which."""
+        ...
+
+    def obliterate(self, *, force: bool) -> bool:
+        """Remove the queue; False: jobs were active."""
         ...
 
     def take(self, most: int) -> list[str]:
@@ -80,7 +92,7 @@ class Side(Protocol):
         ...
 
     def check_stalled(self) -> None:
-        """Give back all jobs whose lock has gone."""
+        """Look for jobs whose lock has gone: what was active at the look before, and has none, is given back."""
         ...
 
     def pause(self) -> None:
@@ -100,7 +112,7 @@ class Side(Protocol):
         ...
 
     def remove(self, id: str) -> bool:
-        """Remove a job that is not held."""
+        """Remove a job that is not held, with its children."""
         ...
 
     def retry(self, id: str) -> bool:
@@ -120,17 +132,26 @@ class Side(Protocol):
         ...
 
 
-class NodeProducer:
-    """Jobs, flows and schedules that Node adds to the queue below a prefix: also to ours, to be run by us."""
+class NodeSide:
+    """BullMQ for Node, by its own scripts."""
 
-    def __init__(self, peer: NodePeer, prefix: str) -> None:
+    def __init__(self, peer: NodePeer, client: redis.Redis, prefix: str, **options: Any) -> None:
         self.peer, self.prefix = peer, prefix
         self._queue = peer.queue(QUEUE, prefix=prefix)
         self._flows = peer.flows(prefix=prefix)
+        self._client = client
+        self._worker = peer.handle()
+        peer.ask("make", handle=self._worker, kind="Worker", queue=QUEUE, options=self._options(prefix, options))
+        self._tokens: dict[str, str] = {}
+        self._claims = 0
+
+    @staticmethod
+    def _options(prefix: str, options: dict[str, Any]) -> dict[str, Any]:
+        return {"prefix": prefix, "name": WORKER, "lockDuration": 300_000, "stalledInterval": 300_000, **options}
 
     def close(self) -> None:
         """Let go of its connections."""
-        for handle in (self._flows, self._queue.handle):
+        for handle in (self._worker, self._flows, self._queue.handle):
             self.peer.ask("close", handle=handle)
 
     def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
@@ -156,33 +177,28 @@ class NodeProducer:
         template = {"name": "tick", "data": {"of": id}, "opts": options}
         try:
             return str(self._queue("upsertJobScheduler", id, repeat, template)["id"])
-        except PeerError as error:
-            return error.message
+        except PeerError:
+            return "refused"
 
     def unschedule(self, id: str) -> bool:
         """See :class:`Side`."""
         return bool(self._queue("removeJobScheduler", id))
 
+    def drain(self, *, delayed: bool) -> None:
+        """See :class:`Side`."""
+        self._queue("drain", delayed)
 
-class NodeSide(NodeProducer):
-    """BullMQ for Node, by its own scripts."""
+    def clean(self, state: str, grace: int, limit: int) -> list[str]:
+        """See :class:`Side`."""
+        return sorted(self._queue("clean", grace, limit, state))
 
-    def __init__(self, peer: NodePeer, client: redis.Redis, prefix: str, **options: Any) -> None:
-        super().__init__(peer, prefix)
-        self._client = client
-        self._worker = peer.handle()
-        peer.ask("make", handle=self._worker, kind="Worker", queue=QUEUE, options=self._options(prefix, options))
-        self._tokens: dict[str, str] = {}
-        self._claims = 0
-
-    @staticmethod
-    def _options(prefix: str, options: dict[str, Any]) -> dict[str, Any]:
-        return {"prefix": prefix, "name": WORKER, "lockDuration": 300_000, "stalledInterval": 300_000, **options}
-
-    def close(self) -> None:
-        """Let go of its connections."""
-        self.peer.ask("close", handle=self._worker)
-        super().close()
+    def obliterate(self, *, force: bool) -> bool:
+        """See :class:`Side`."""
+        try:
+            self._queue("obliterate", {"force": force})
+        except PeerError:
+            return False
+        return True
 
     def take(self, most: int) -> list[str]:
         """See :class:`Side`."""
@@ -253,10 +269,9 @@ class NodeSide(NodeProducer):
         self._held(id, "log", line)
 
     def check_stalled(self) -> None:
-        """See :class:`Side`. BullMQ looks twice: what was active the first time and has no lock the second."""
-        for _ in range(2):
-            self._client.delete(f"{self.prefix}:{QUEUE}:stalled-check")
-            self.peer.ask("call", handle=self._worker, method="moveStalledJobsToWait")
+        """See :class:`Side`."""
+        self._client.delete(f"{self.prefix}:{QUEUE}:stalled-check")
+        self.peer.ask("call", handle=self._worker, method="moveStalledJobsToWait")
 
     def pause(self) -> None:
         """See :class:`Side`."""
@@ -289,7 +304,7 @@ class NodeSide(NodeProducer):
 
     def remove(self, id: str) -> bool:
         """See :class:`Side`."""
-        return self._job(id, "remove", {"removeChildren": False})
+        return self._job(id, "remove")
 
     def retry(self, id: str) -> bool:
         """See :class:`Side`."""

@@ -21,9 +21,11 @@ from tests.interop.bullmq.sequences import (
     BY_PRIORITY,
     CONTROL,
     EDITS,
+    EMPTIED,
     ENQUEUES,
     EVERY,
     FLOWS,
+    HANDS,
     KEPT,
     MESSAGES,
     METRICS,
@@ -58,7 +60,7 @@ def compare(steps: list[Step], life: Life, url: str, peer: NodePeer, client: red
     clock = ManualClock(moment_of(BEGINNING * 1000))
     peer.set_clock(BEGINNING)
     theirs = NodeSide(peer, client, f"t{os.getpid()}n{number}", **life.theirs)
-    ours = OnwardSide(url, peer, f"o{os.getpid()}n{number}", clock, **life.ours)
+    ours = OnwardSide(url, f"o{os.getpid()}n{number}", clock, **life.ours)
 
     def set_clock(now: int) -> None:
         clock.advance((now * 1000 - clock.micros()) / 1e6)
@@ -81,6 +83,8 @@ LIVES: Final = {
     "progress, lines, put off": Life([*PLAIN, *KEPT], MESSAGES),
     "paused and limited": Life([*PLAIN, *ORDERED], CONTROL),
     "changed by hand": Life([*PLAIN, *ORDERED], EDITS),
+    "removed and tried again by hand": Life([*PLAIN, *RETRYING, *ORDERED], HANDS),
+    "emptied": Life([*PLAIN, *ORDERED, *NAMED], EMPTIED),
     "counted by the minute": Life(
         [*PLAIN, *KEPT], METRICS, theirs={"metrics": {"maxDataPoints": 3}}, ours={"metrics": 3}
     ),

@@ -99,9 +99,9 @@ class BullMQEngine:
         self._prioritized = enqueueing.Prioritized(self._asked_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
-        self._names = Names(self.layout, looks=not self.server.is_cluster)
-        self._listener = Listener(self.server, self.layout, self._names, self._ask)
-        self._follower = Follower(self.server, self.layout, self._names, self._ask)
+        self.names = Names(self.layout, looks=not self.server.is_cluster)
+        self._listener = Listener(self.server, self.layout, self.names, self.ask)
+        self._follower = Follower(self.server, self.layout, self.names, self.ask)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._sweep = stewarding.Sweep()
 
@@ -170,7 +170,7 @@ class BullMQEngine:
         return await self._connections.of_loop().gathering(self._put).enqueue(jobs)
 
     async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self._ask(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
+        made = await self.ask(enqueueing.enqueue(self.layout, self.names, jobs, self._prioritized))
         self._listener.tell(enqueueing.queues_of(jobs))
         return made
 
@@ -178,7 +178,7 @@ class BullMQEngine:
         """See the contract."""
         if not jobs:
             return []
-        made = self._ask_sync(enqueueing.enqueue(self.layout, self._names, jobs, self._prioritized))
+        made = self._ask_sync(enqueueing.enqueue(self.layout, self.names, jobs, self._prioritized))
         self._listener.tell(enqueueing.queues_of(jobs))
         return made
 
@@ -190,7 +190,7 @@ class BullMQEngine:
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self._ask(holding.start(self.layout, claims)) if claims else frozenset()
+        return await self.ask(holding.start(self.layout, claims)) if claims else frozenset()
 
     async def settle(
         self,
@@ -199,7 +199,7 @@ class BullMQEngine:
         within: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
-        lost = await self._ask(settling.settle(self.layout, settlements, metrics=self._metrics))
+        lost = await self.ask(settling.settle(self.layout, settlements, metrics=self._metrics))
         self._tell_settled(settlements)
         return lost
 
@@ -219,24 +219,28 @@ class BullMQEngine:
         request = exchange.request
         queues = () if request is None else request.queues
         round_ = self._rounds.setdefault(queues, claiming.Round())
-        plan = settling.exchange(self.layout, self._names, exchange, round_, metrics=self._metrics)
-        answer, taken = await self._ask(plan)
+        plan = settling.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
+        answer, taken = await self.ask(plan)
         if taken.unfit:
-            await self._ask(settling.fail_unfit(self.layout, taken))
+            await self.ask(settling.fail_unfit(self.layout, taken))
         if taken.scheduled:
-            await self._ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
+            await self.ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
         if request is not None and len(answer.claimed.claims) < min(request.slots + request.soon, claiming.MOST_JOBS):
             self._listener.hunger(queues)
         if exchange.settlements:
             self._tell_settled(exchange.settlements)
         return answer
 
+    def tell(self, queues: Iterable[str]) -> None:
+        """Tell this process's own workers that there may be work."""
+        self._listener.tell(queues)
+
     def _tell_settled(self, settlements: Sequence[Settlement]) -> None:
         self._listener.tell({settlement.claim.ref.queue for settlement in settlements}, SignalKind.CHANGED)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self._ask(holding.heartbeat(self.layout, worker, claims))
+        return await self.ask(holding.heartbeat(self.layout, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
@@ -245,13 +249,13 @@ class BullMQEngine:
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
-        await self._ask(holding.leave(self.layout, worker_id))
+        await self.ask(holding.leave(self.layout, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self._ask(holding.report(self.layout, claim, progress, message, lines))
+        return await self.ask(holding.report(self.layout, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
@@ -261,29 +265,29 @@ class BullMQEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract. A job may be named ``queue:id``: its id alone is not enough here."""
-        return await self._ask(reading.get(self.layout, ref))
+        return await self.ask(reading.get(self.layout, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self._ask(reading.find(self.layout, self._names, which, after, limit, newest_first=newest_first))
+        return await self.ask(reading.find(self.layout, self.names, which, after, limit, newest_first=newest_first))
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(reading.count(self.layout, self._names, which, by))
+        return await self.ask(reading.count(self.layout, self.names, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._ask(reading.queues(self.layout, self._names, [pattern]))
+        return await self.ask(reading.queues(self.layout, self.names, [pattern]))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._ask(reading.workers(self.layout))
+        return await self.ask(reading.workers(self.layout))
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._ask(reading.log_lines(self.layout, ref))
+        return await self.ask(reading.log_lines(self.layout, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
@@ -295,7 +299,7 @@ class BullMQEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(operating.cancel(self.layout, self._names, which, limit))
+        changed = await self.ask(operating.cancel(self.layout, self.names, which, limit))
         if changed:
             log.info("jobs taken back", extra={"count": len(changed), "reason": reason})
             self._listener.tell({change.ref.queue for change in changed}, SignalKind.CANCELLED)
@@ -303,24 +307,24 @@ class BullMQEngine:
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(operating.replay(self.layout, self._names, which, limit))
+        changed = await self.ask(operating.replay(self.layout, self.names, which, limit))
         self._listener.tell({change.ref.queue for change in changed})
         return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(operating.delete(self.layout, self._names, which, limit))
+        return await self.ask(operating.delete(self.layout, self.names, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
             raise InvalidJob("priority", change.priority, enqueueing.NOT_PRIORITIZED.format(queue=ref.queue))
-        return await self._ask(operating.edit(self.layout, ref, change, prioritized=is_prioritized))
+        return await self.ask(operating.edit(self.layout, ref, change, prioritized=is_prioritized))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        info = await self._ask(operating.configure(self.layout, self._names, queue, change))
+        info = await self.ask(operating.configure(self.layout, self.names, queue, change))
         self._listener.tell((queue,), SignalKind.CHANGED)
         return info
 
@@ -328,27 +332,28 @@ class BullMQEngine:
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._ask(stewarding.elect(self.layout, candidate, lease, holding))
+        return await self.ask(stewarding.elect(self.layout, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._ask(stewarding.resign(self.layout, term))
+        await self.ask(stewarding.resign(self.layout, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(stewarding.promote(self.layout, self._names, term, limit))
+        return await self.ask(stewarding.promote(self.layout, self.names, term, limit))
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(stewarding.rescue(self.layout, self._names, term, worker_timeout, max_crashes, limit))
+        return await self.ask(stewarding.rescue(self.layout, self.names, term, worker_timeout, max_crashes, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(stewarding.prune(self.layout, self._names, term, limit, self._sweep))
+        return await self.ask(stewarding.prune(self.layout, self.names, term, limit, self._sweep))
 
     # Driving plans
 
-    async def _ask(self, plan: Plan[T]) -> T:
+    async def ask(self, plan: Plan[T]) -> T:
+        """Drive a plan on the event loop's own connections."""
         ours = self._connections.of_loop()
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -125,31 +125,63 @@ def _by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
 
 
 def _full(layout: Layout, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
+    answers = yield from add(layout, [_adding(job, is_prioritized=job.queue in prioritized) for job in jobs])
+    return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+
+
+class Adding(NamedTuple):
+    """A job as ``lua/enqueue.lua`` takes it."""
+
+    queue: str
+    name: str
+    data: str
+    opts: str
+    delay: int = 0
+    due: int | str = ""
+    priority: int = 0
+    deduplication: str = ""
+    id: str = ""
+    lifo: str = ""
+    key: str = ""
+    parent: str = ""
+    scheduler: str = ""
+    has_children: str = ""
+
+
+def _adding(job: NewJob, *, is_prioritized: bool) -> Adding:
+    return Adding(
+        job.queue,
+        job.type,
+        job.payload,
+        options.write(job, prioritized=is_prioritized),
+        delay=rows.milliseconds(job.delay or _NO_TIME),
+        due="" if job.run_at is None else -(-micros_of(job.run_at) // 1000),
+        priority=options.priority_here(job.priority) if is_prioritized else 0,
+        deduplication="" if job.dedupe_key is None else _encode({"id": job.dedupe_key}).decode(),
+        key=job.idempotency_key or "",
+    )
+
+
+def add(layout: Layout, jobs: Sequence[Adding]) -> Plan[list[Any]]:
+    """Add jobs of any kind, all or none.
+
+    Raises:
+        InvalidJob: one of them cannot have its parent.
+    """
     commands = []
-    for some in _chunks(jobs):
+    # Parents are looked for before anything is written, which one call can promise and several cannot.
+    together = len(jobs) if any(job.parent for job in jobs) else MOST_TOGETHER
+    for first in range(0, len(jobs), together):
         numbers: dict[str, int] = {}
         flat: list[Any] = []
-        for job in some:
-            is_prioritized = job.queue in prioritized
-            flat += [
-                numbers.setdefault(job.queue, len(numbers) + 1),
-                job.type,
-                job.payload,
-                options.write(job, prioritized=is_prioritized),
-                rows.milliseconds(job.delay or _NO_TIME),
-                "" if job.run_at is None else -(-micros_of(job.run_at) // 1000),
-                options.priority_here(job.priority) if is_prioritized else 0,
-                "" if job.dedupe_key is None else _encode({"id": job.dedupe_key}).decode(),
-                "",
-                "",
-                job.idempotency_key or "",
-                "",
-                "",
-                "",
-            ]
+        for job in jobs[first : first + together]:
+            flat += [numbers.setdefault(job.queue, len(numbers) + 1), *job[1:]]
         commands.append(script("enqueue", layout, [layout.meta(queue) for queue in numbers], len(numbers), *flat))
     answers = [answer for some in (yield Atomic(commands)) for answer in some]
-    return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+    if answers and answers[0][0] == "refused":
+        _, number, why = answers[0]
+        raise InvalidJob("parent", jobs[int(number)].parent, f"cannot be: {why}")
+    return answers
 
 
 def _enqueued(job: NewJob, answer: Sequence[str]) -> Enqueued:

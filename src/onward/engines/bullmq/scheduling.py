@@ -7,7 +7,7 @@ How often is counted in the store; a cron pattern is worked out here, in the sch
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -17,9 +17,34 @@ from cronsim import CronSim
 
 from onward.engine.values import Claim
 from onward.engines.bullmq.commands import Command, Plan, script
+from onward.engines.bullmq.enqueueing import Adding
 from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.node_options import Repeat
+from onward.errors import InvalidJob
 
 log = logging.getLogger("onward.engines.bullmq")
+
+
+def begin(
+    layout: Layout, queue: str, scheduler: str, repeat: Repeat, job: Adding, members: Mapping[str, Any]
+) -> Plan[Any]:
+    """Make a scheduler, or change one, with its next job."""
+    (micros,) = yield [script("now", layout, [layout.workers])]
+    now, said = int(micros) // 1000, repeat.members
+    if (ends := said.get("endDate")) is not None and now > ends:
+        raise InvalidJob("end_date", repeat.end_date, "must be in the future")
+    at: int | str = ""
+    if repeat.pattern is not None:
+        at = next_time(repeat.pattern, max(now, said.get("startDate", 0)), repeat.tz)
+    template = {name: value for name, value in members.items() if name != "attempts" or value}
+    following = {**template, "timestamp": now, "repeatJobKey": scheduler, "repeat": {**said, "count": 1}}
+    if at:
+        following["prevMillis"] = at
+    settings = {"name": job.name, **said}
+    texts = [msgspec.json.encode(value).decode() for value in (settings, template, following)]
+    meta = layout.meta(queue)
+    (answer,) = yield [script("schedule", layout, [meta], scheduler, at, texts[0], job.data, texts[1], texts[2])]
+    return answer
 
 
 def go_on(layout: Layout, picked: Sequence[tuple[Claim, str, str]], now: int) -> Plan[None]:

@@ -15,6 +15,8 @@ from onward.engines.bullmq.naming import Names
 
 _TOGETHER: Final = 100
 """Queues that are looked after in one round trip."""
+_SECOND_LOOK: Final = 1.0
+"""Seconds after which a job without a lock is looked at again, and given back."""
 _KEYS_A_TIME: Final = 500
 """Idempotency keys looked at by one pruning: those whose job somebody else removed are freed."""
 
@@ -49,7 +51,7 @@ def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[Batch]
 def rescue(
     layout: Layout, names: Names, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
 ) -> Plan[Batch]:
-    """Give back what dead workers held; forget the workers."""
+    """Give back what dead workers held, at the second look at it; forget the workers."""
     yield [
         script(
             "forget_workers",
@@ -66,6 +68,7 @@ def rescue(
         changed=changed,
         queues=frozenset(name for name, answer in answers if answer[0]),
         more=any(answer[0] >= limit for _, answer in answers),
+        next_in=_SECOND_LOOK if any(answer[2] for _, answer in answers) else None,
         buried=sum(answer[1] for _, answer in answers),
     )
 

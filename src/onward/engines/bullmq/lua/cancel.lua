@@ -1,4 +1,5 @@
--- Takes jobs of one queue back: they are removed, and whoever holds one learns of it.
+-- Takes jobs of one queue back: they are removed, with those of their children that wait, and whoever holds one learns
+-- of it. The next job of a scheduler stays: it goes with the scheduler.
 --
 -- uses: queue ending
 -- KEYS[1]   the queue's meta
@@ -10,10 +11,10 @@ local answers = {}
 for n = 5, #ARGV do
   local id = ARGV[n]
   if call('ZSCORE', base .. 'completed', id) or call('ZSCORE', base .. 'failed', id)
-    or call('EXISTS', base .. id) == 0 then
+    or call('EXISTS', base .. id) == 0 or is_of_schedule(base, id) then
     answers[#answers + 1] = ''
   else
-    local was = remove_job(base, id)
+    local was = remove_job(base, id, 'waiting')
     call('DEL', base .. id .. ':lock')
     call('SREM', base .. 'stalled', id)
     answers[#answers + 1] = was or ''

@@ -1,4 +1,5 @@
--- Removes jobs of one queue that nobody holds.
+-- Removes jobs of one queue that nobody holds, each with its children, unless one of those is held. The next job of a
+-- scheduler stays: it goes with the scheduler.
 --
 -- uses: queue ending
 -- KEYS[1]   the queue's meta
@@ -9,11 +10,11 @@ local base = base_of(KEYS[1])
 local answers = {}
 for n = 5, #ARGV do
   local id = ARGV[n]
-  local is_held = call('EXISTS', base .. id .. ':lock') == 1 or call('LPOS', base .. 'active', id)
-  if is_held or call('EXISTS', base .. id) == 0 then
+  if call('EXISTS', base .. id) == 0 or call('LPOS', base .. 'active', id) or is_held(base .. id)
+    or is_of_schedule(base, id) then
     answers[#answers + 1] = ''
   else
-    answers[#answers + 1] = remove_job(base, id) or 'unknown'
+    answers[#answers + 1] = remove_job(base, id, 'all') or 'unknown'
   end
 end
 trim(base)

@@ -63,7 +63,10 @@ if ARGV[9] ~= '' then
 end
 if ARGV[10] ~= '' and where ~= 'waiting-children' then
   local due = tonumber(ARGV[10])
-  take_out()
+  -- Put off anew, it keeps its place until it has another: the score that it gets depends on it, here as in BullMQ.
+  if due <= now or where ~= 'delayed' then
+    take_out()
+  end
   if due > now then
     call('HSET', key, 'delay', whole(due - now))
     delay_until(base, id, due)

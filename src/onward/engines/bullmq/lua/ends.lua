@@ -2,7 +2,7 @@
 --
 -- uses: queue
 -- KEYS[n]  the meta of each queue
--- Answers {the server's own time in milliseconds, then for each queue the first and the last id, '' where there is none}.
+-- Answers {the server's own time in milliseconds, then for each queue the first and the last id, '' for none}.
 
 local time = call('TIME')
 local answer = {whole(time[1] * 1000 + math.floor(time[2] / 1000))}

@@ -6,13 +6,17 @@
 -- ARGV[6…] for each job, fourteen values, '' where there is none:
 --            1 the number of its queue among KEYS   2 name   3 data (JSON)   4 options (JSON, without delay)
 --            5 delay in milliseconds   6 or the moment, in milliseconds since 1970   7 priority, as BullMQ counts
---            8 deduplication (JSON: id, ttl, extend, replace, keepLastIfActive)   9 an id of its own   10 '1': lifo
+--            8 deduplication (JSON: id, ttl, extend, replace, keepLastIfActive, reschedule)   9 an id of its own
+--            10 '1': lifo
 --            11 idempotency key   12 parent (JSON: id, queueKey, what its failure does)   13 scheduler
 --            14 '1': has children, and waits for them
--- Answers for each {'inserted', its id}, {'same_key', queue, id}, {'deduped', id}, {'duplicated', id} or {'refused', why}.
+-- Answers for each {'inserted', its id}, {'same_key', queue, id}, {'deduped', id} or {'duplicated', id}; or, when one has
+-- a parent that cannot be, nothing but {{'refused', the number of that job, why}}, and nothing is done.
 
 local WIDTH = 14
 local touched = {}
+-- Parents that this call has made, by their keys: they have all their children only at its end.
+local made = {}
 
 local function set_deduplication(key, id, de)
   if not de.keepLastIfActive and de.ttl and de.ttl > 0 then
@@ -71,6 +75,11 @@ local function deduplicated(base, id, de, job)
   if is_kept or not de.replace then
     tell(base, 'deduplicated', 'jobId', standing, 'deduplicationId', de.id, 'deduplicatedJobId', id)
   end
+  if de.reschedule and not de.replace and not job.is_parent and call('ZSCORE', base .. 'delayed', standing) then
+    call('HSET', base .. standing, 'delay', whole(job.delay))
+    delay_until(base, standing, now + job.delay)
+    mark_next_due(base)
+  end
   return standing
 end
 
@@ -108,9 +117,6 @@ local function add(at)
   if parent then
     local read = cjson.decode(parent)
     parent_key = read.queueKey .. ':' .. read.id
-    if call('EXISTS', parent_key) == 0 then
-      return {'refused', 'there is no parent ' .. parent_key}
-    end
   end
   local delay = tonumber(ARGV[at + 4]) or 0
   if ARGV[at + 5] ~= '' then
@@ -126,15 +132,12 @@ local function add(at)
     id = whole(number)
   elseif call('EXISTS', base .. id) == 1 then
     local key = base .. id
-    local present = call('HGET', key, 'parentKey')
-    if parent_key and present and present ~= parent_key and call('EXISTS', present) == 1 then
-      return {'refused', 'job ' .. id .. ' has another parent'}
-    end
-    if parent_key and (not present or present == parent_key) then
+    if parent_key then
       if call('ZSCORE', base .. 'completed', id) then
         call('HSET', parent_key .. ':processed', key, call('HGET', key, 'returnvalue') or 'null')
-        local parent_base, parent_id = parted(parent_key)
-        wake_parent_if_done(parent_base, parent_id)
+        if not made[parent_key] then
+          wake_parent_if_done(parted(parent_key))
+        end
       else
         call('SADD', parent_key .. ':dependencies', key)
       end
@@ -148,7 +151,7 @@ local function add(at)
   if de then
     local standing = deduplicated(base, id, de, {
       name = name, data = data, opts = opts, parent = parent, parent_key = parent_key, scheduler = scheduler,
-      is_parent = ARGV[at + 13] == '1'
+      delay = delay, is_parent = ARGV[at + 13] == '1'
     })
     if standing then
       return {'deduped', standing}
@@ -169,6 +172,7 @@ local function add(at)
   call('HSET', base .. id, unpack(fields))
   tell(base, 'added', 'jobId', id, 'name', name)
   if ARGV[at + 13] == '1' then
+    made[base .. id] = true
     call('ZADD', base .. 'waiting-children', whole(now), id)
     tell(base, 'waiting-children', 'jobId', id)
   elseif delay > 0 then
@@ -188,9 +192,39 @@ local function add(at)
   return {'inserted', id}
 end
 
+-- Says why a job cannot have its parent; nil: it can. coming: parents that this call is about to make.
+local function refusal(at, coming)
+  local base, id = base_of(KEYS[tonumber(ARGV[at])]), ARGV[at + 8]
+  if ARGV[at + 13] == '1' then
+    coming[base .. id] = true
+  end
+  if ARGV[at + 11] == '' then
+    return nil
+  end
+  local parent = cjson.decode(ARGV[at + 11])
+  local parent_key = parent.queueKey .. ':' .. parent.id
+  if not coming[parent_key] and call('EXISTS', parent_key) == 0 then
+    return 'there is no job ' .. parent_key
+  end
+  local present = id ~= '' and call('HGET', base .. id, 'parentKey')
+  if present and present ~= parent_key and call('EXISTS', present) == 1 then
+    return 'job ' .. id .. ' has another parent, ' .. present
+  end
+end
+
+local coming = {}
+for at = 6, #ARGV, WIDTH do
+  local why = refusal(at, coming)
+  if why then
+    return {{'refused', tostring((at - 6) / WIDTH), why}}
+  end
+end
 local answers = {}
 for at = 6, #ARGV, WIDTH do
   answers[#answers + 1] = add(at)
+end
+for parent in pairs(made) do
+  wake_parent_if_done(parted(parent))
 end
 for base in pairs(touched) do
   trim(base)

@@ -10,16 +10,16 @@ local answers = {}
 for n = 5, #ARGV do
   local id = ARGV[n]
   local key = base .. id
-  local fields = call('HMGET', key, 'name', 'priority', 'deid', 'parentKey')
+  local fields = call('HMGET', key, 'name', 'priority', 'deid', 'parentKey', 'opts')
   local dedup = fields[3]
   local standing = dedup and call('GET', base .. 'de:' .. dedup)
   local is_free = not standing or standing == id or call('EXISTS', base .. standing) == 0
   if fields[1] and is_free and call('ZREM', base .. 'failed', id) == 1 then
-    call('HDEL', key, 'finishedOn', 'processedOn', 'failedReason', 'atm', 'ats', 'stc', 'defa', 'stacktrace')
+    call('HDEL', key, 'finishedOn', 'processedOn', 'failedReason', 'atm', 'ats', 'stc', 'defa')
     if dedup then
       call('SET', base .. 'de:' .. dedup, id)
     end
-    make_ready(base, id, tonumber(fields[2]) or 0, 'LPUSH')
+    make_ready(base, id, tonumber(fields[2]) or 0, is_lifo(fields[5]) and 'RPUSH' or 'LPUSH')
     mark_unless_shut(base)
     local parent = fields[4]
     if parent and call('EXISTS', parent) == 1 then

@@ -1,7 +1,8 @@
 -- Gives back the jobs of one queue whose lock has gone, as its leader.
 --
--- BullMQ looks in two passes, each as long as the longest lock, because jobs once became active before they were locked.
--- They are locked in the same step now, so one look is enough, and a dead worker's jobs come back sooner.
+-- In two looks, as BullMQ does it and on the same marks, which whoever extends a lock takes away: what is active is
+-- marked, and what was marked by the look before, here or in Node, and has no lock is given back. So a job that became
+-- active a moment ago, by a release that locks in a second step, is not taken from its worker.
 --
 -- uses: queue
 -- KEYS[1]  the queue's meta
@@ -9,22 +10,22 @@
 -- ARGV[6]  the leader
 -- ARGV[7]  how many at most
 -- ARGV[8]  how often a job may be lost before it is failed
--- Answers {how many, how many of them are to be failed}, or nothing: the term is another's.
+-- Answers {how many, how many of them are to be failed, how many have no lock and were marked only now}, or nothing: the
+-- term is another's.
 
 if not leads(ARGV[5], ARGV[6]) then
   return false
 end
 local base = base_of(KEYS[1])
+local active, stalled = base .. 'active', base .. 'stalled'
 local most = tonumber(ARGV[7])
-local rescued, buried = 0, 0
-for _, id in ipairs(call('LRANGE', base .. 'active', 0, -1)) do
-  if rescued == most then
-    break
-  end
+local rescued, buried, unsure = 0, 0, 0
+local marked = {}
+for _, id in ipairs(call('SMEMBERS', stalled)) do
+  marked[id] = true
   local key = base .. id
-  if call('EXISTS', key .. ':lock') == 0 and call('LREM', base .. 'active', 1, id) == 1 then
-    call('SREM', base .. 'stalled', id)
-    if call('EXISTS', key) == 1 then
+  if rescued < most and call('EXISTS', key .. ':lock') == 0 then
+    if call('LREM', active, 1, id) == 1 and call('EXISTS', key) == 1 then
       rescued = rescued + 1
       local times = call('HINCRBY', key, 'stc', 1)
       local scheduler = call('HGET', key, 'rjk')
@@ -43,4 +44,16 @@ end
 if rescued > 0 then
   trim(base)
 end
-return {rescued, buried}
+if rescued < most then
+  call('DEL', stalled)
+  local held = call('LRANGE', active, 0, -1)
+  for first = 1, #held, 1000 do
+    call('SADD', stalled, unpack(held, first, math.min(first + 999, #held)))
+  end
+  for _, id in ipairs(held) do
+    if not marked[id] and call('EXISTS', base .. id .. ':lock') == 0 then
+      unsure = unsure + 1
+    end
+  end
+end
+return {rescued, buried, unsure}

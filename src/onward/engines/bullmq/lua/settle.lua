@@ -160,7 +160,7 @@ for n = 1, #locks do
       finish(id, key, fields, verb, value, stack ~= '' and with_stack(key, stack, opts))
     elseif verb == 'cancel' then
       call('LPUSH', active, id)
-      remove_job(base, id)
+      remove_job(base, id, 'waiting')
     else
       local priority = tonumber(call('HGET', key, 'priority')) or 0
       if verb == 'retry' then
@@ -175,7 +175,7 @@ for n = 1, #locks do
           delay_until(base, id, now + delay)
           mark_next_due(base)
         else
-          make_ready(base, id, priority, string.find(opts, '"lifo":true', 1, true) and 'RPUSH' or 'LPUSH')
+          make_ready(base, id, priority, is_lifo(opts) and 'RPUSH' or 'LPUSH')
           mark_unless_shut(base)
           tell(base, 'waiting', 'jobId', id, 'prev', 'active')
         end

@@ -164,19 +164,32 @@ local function child_has_failed(parent_json, child, reason)
   end
 end
 
--- A child that goes away is waited for no longer.
-local function leave_parent(key)
-  local parent_key = call('HGET', key, 'parentKey')
-  if not parent_key or parent_key == '' or call('EXISTS', parent_key) == 0 then
+-- A child that goes away is waited for no longer. Its parent, if it waited for nothing else, is ready; and where a
+-- whole queue (its base) is being emptied, a parent in that queue goes too.
+local leave_parent
+leave_parent = function(key, emptied)
+  local said = call('HMGET', key, 'parentKey', 'deid')
+  local parent_key = said[1]
+  if not parent_key or parent_key == '' or call('EXISTS', parent_key) == 0
+    or call('SREM', parent_key .. ':dependencies', key) == 0 then
     return
   end
-  if call('SREM', parent_key .. ':dependencies', key) == 1 then
-    local base, id = parted(parent_key)
-    if call('SCARD', parent_key .. ':dependencies') == 0 and call('ZREM', base .. 'waiting-children', id) == 1 then
-      call('RPUSH', line_of(base), id)
-      mark_unless_shut(base)
-      tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+  local base, id = parted(parent_key)
+  if call('SCARD', parent_key .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then
+    return
+  end
+  if base == emptied then
+    leave_parent(parent_key, emptied)
+    remove_keys(parent_key)
+    if said[2] then
+      call('DEL', base .. 'de:' .. said[2])
     end
+    return
+  end
+  call('RPUSH', line_of(base), id)
+  mark_unless_shut(base)
+  if not emptied then
+    tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
   end
 end
 
@@ -187,25 +200,75 @@ local function forget_job(base, id)
   remove_keys(base .. id)
 end
 
--- Removes a job wherever it is, and says where it was; nil: there is none.
-local function remove_job(base, id)
-  local key = base .. id
-  local was
+-- Removes a job that a queue is emptied of, out of its place already.
+local function empty_of(base, id)
+  leave_parent(base .. id, base)
+  drop_deduplication(base, id, call('HGET', base .. id, 'deid'))
+  forget_key(base, id)
+  remove_keys(base .. id)
+end
+
+-- The job that a scheduler has made last: without it the schedule would end.
+local function is_of_schedule(base, id)
+  local scheduler = call('HGET', base .. id, 'rjk')
+  local due = scheduler and call('ZSCORE', base .. 'repeat', scheduler)
+  return due and id == 'repeat:' .. scheduler .. ':' .. due or false
+end
+
+local function take_out(base, id)
   for _, place in ipairs({'completed', 'waiting-children', 'delayed', 'failed', 'prioritized'}) do
     if call('ZREM', base .. place, id) == 1 then
-      was = place
-      break
+      return place
     end
   end
-  if not was then
-    for _, place in ipairs({'wait', 'paused', 'active'}) do
-      if call('LREM', base .. place, 1, id) == 1 then
-        was = place
-        break
-      end
+  for _, place in ipairs({'wait', 'paused', 'active'}) do
+    if call('LREM', base .. place, 1, id) == 1 then
+      return place
     end
   end
+end
+
+-- Whether a job, or one that it waits for, at any depth, is held.
+local is_held
+is_held = function(key)
+  if call('EXISTS', key .. ':lock') == 1 then
+    return true
+  end
+  for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do
+    if is_held(child) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Removes a job wherever it is, and the jobs that were done for it, and says where it was; nil: there is none.
+-- which: 'all' of its children, or only those that are 'waiting'.
+local remove_job
+remove_job = function(base, id, which)
+  local key = base .. id
   leave_parent(key)
+  local children = {}
+  local function add(keys)
+    for _, child in ipairs(keys) do
+      children[#children + 1] = child
+    end
+  end
+  if which == 'all' then
+    add(call('HKEYS', key .. ':processed'))
+    add(call('HKEYS', key .. ':failed'))
+    add(call('ZRANGE', key .. ':unsuccessful', 0, -1))
+  end
+  add(call('SMEMBERS', key .. ':dependencies'))
+  for _, child in ipairs(children) do
+    local child_base, child_id = parted(child)
+    local goes = which == 'all'
+      or call('EXISTS', child .. ':lock') == 0 and not call('ZSCORE', child_base .. 'failed', child_id)
+    if goes then
+      remove_job(child_base, child_id, which)
+    end
+  end
+  local was = take_out(base, id)
   drop_deduplication(base, id, call('HGET', key, 'deid'))
   forget_key(base, id)
   if remove_keys(key) > 0 then

@@ -109,6 +109,10 @@ local function make_ready(base, id, priority, push)
   end
 end
 
+local function is_lifo(opts)
+  return opts and string.find(opts, '"lifo":true', 1, true)
+end
+
 -- The low twelve bits keep the order of jobs that are due in the same millisecond.
 local function delay_until(base, id, due)
   local lowest = due * 4096
