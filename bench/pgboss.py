@@ -3,10 +3,12 @@
     python -m bench.pgboss [--jobs 20000] [--rounds 5] [--concurrency 200]
 
 The sides take turns on queues of their own, in the schema that the newest pg-boss made, on a server of our own with
-``fsync`` on. Node is given its best settings: ``insert`` of 1 000 jobs a call; out, the faster of a worker that takes
-batches and goes on at once while they are full, and of a plain loop of ``fetch`` and ``complete``. Onward is an App
-with one worker and a handler that does nothing. The last line is a JSON object with the medians; the exit code is 1 if
-a job was not completed.
+``fsync`` on. Node is given its best settings: ``insert`` of 1 000 jobs a call; out, the fastest of a worker that takes
+batches and goes on at once while they are full, with several sizes of batches and several of them at once, and of a
+plain loop of ``fetch`` and ``complete``. Onward is an App with a handler that does nothing, and with one worker, or two
+as Node's ``localConcurrency`` has them. Each side is done when its last outcome is stored. The last line is a JSON
+object with the medians, and the best of the one in terms of the best of the other; the exit code is 1 if a job was not
+completed.
 
 Before each round the table is analysed with the jobs in it: without that, Node's claims may fall off the cliff that
 ``tests/engines/pgboss/test_statistics.py`` shows, and ours would be compared with nothing.
@@ -21,6 +23,7 @@ import os
 import statistics
 import sys
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import psycopg
@@ -33,6 +36,9 @@ from tests.servers.postgres import PostgresServer
 SCHEMA = "pgboss"
 BATCH = 1000
 NODE_BATCH = 200
+WORKERS = {"onward": 1, "onward_x2": 2}
+NODE_WORKERS = {"node_200": (200, 1), "node_500x2": (500, 2), "node_200x4": (200, 4)}
+"""How many jobs a batch has, and how many batches are worked on at once."""
 DURABLE = {"fsync": "on", "shared_buffers": "512MB", "max_wal_size": "8GB"}
 
 
@@ -56,7 +62,7 @@ async def send(url: str, queue: str, jobs: int) -> float:
         return time.perf_counter() - started
 
 
-async def drain(url: str, queue: str, jobs: int, concurrency: int) -> float:
+async def drain(url: str, queue: str, jobs: int, concurrency: int, workers: int) -> float:
     """Run jobs that are there; answer the seconds from the first start until the last outcome is stored."""
     async with app_on(url) as app:
         done = 0
@@ -73,7 +79,9 @@ async def drain(url: str, queue: str, jobs: int, concurrency: int) -> float:
             if done == jobs:
                 over.set()
 
-        async with app.worker(queues=[queue], concurrency=concurrency):
+        async with AsyncExitStack() as working:
+            for _ in range(workers):
+                await working.enter_async_context(app.worker(queues=[queue], concurrency=concurrency))
             await over.wait()
         return time.perf_counter() - first
 
@@ -96,22 +104,22 @@ def rounds(given: argparse.Namespace, url: str, node: PgBoss) -> tuple[dict[str,
     paces: dict[str, list[float]] = {}
     verified = True
     for number in range(given.rounds):
-        for side in ("onward", "node_worker", "node_fetch"):
+        for side in (*WORKERS, *NODE_WORKERS, "node_fetch"):
             queue = f"{side}-{number}"
             node.createQueue(queue, {"name": queue})
             jobs = given.jobs
-            if side == "onward":
+            if side in WORKERS:
                 sent = asyncio.run(send(url, queue, jobs))
                 jobs += 1
             else:
                 sent = node.bench_insert(queue, jobs, BATCH)
             analyse(url)
-            if side == "onward":
-                out = asyncio.run(drain(url, queue, jobs, given.concurrency))
-            elif side == "node_worker":
-                options = {"batchSize": NODE_BATCH, "burstWhenBatchFull": True, "localConcurrency": 1}
+            if side in WORKERS:
+                out = asyncio.run(drain(url, queue, jobs, given.concurrency, WORKERS[side]))
+            elif side in NODE_WORKERS:
+                size, at_once = NODE_WORKERS[side]
+                options = {"batchSize": size, "burstWhenBatchFull": True, "localConcurrency": at_once}
                 out = node.bench_drain(queue, jobs, options)
-                time.sleep(0.5)  # its last batch is completed after its handler has been counted
             else:
                 out = node.bench_fetch(queue, jobs, NODE_BATCH)
             verified &= asyncio.run(completed(url, queue)) == jobs
@@ -131,9 +139,12 @@ def main() -> int:
     with PostgresServer.started(**DURABLE) as server, PgBoss(server.url(), SCHEMA) as node:
         paces, verified = rounds(given, server.url(), node)
     told: dict[str, Any] = {name: round(statistics.median(values)) for name, values in paces.items()}
-    node_in = max(told["node_worker_in"], told["node_fetch_in"])
-    node_out = max(told["node_worker_out"], told["node_fetch_out"])
-    told |= {"in_ratio": round(told["onward_in"] / node_in, 2), "out_ratio": round(told["onward_out"] / node_out, 2)}
+    for way in ("in", "out"):
+        ours, node_s = (
+            max(pace for name, pace in told.items() if name.startswith(side) and name.endswith(f"_{way}"))
+            for side in ("onward", "node")
+        )
+        told[f"{way}_ratio"] = round(ours / node_s, 2)
     told |= {"pg-boss": pgboss_packages().versions["pg-boss"], "jobs": given.jobs, "verified": verified}
     print(json.dumps({**told, "load": round(os.getloadavg()[0], 1)}))
     return 0 if verified else 1

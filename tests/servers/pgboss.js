@@ -55,6 +55,9 @@ async function serve (url, schema, options) {
         if (done >= count) over()
       })
       await finished
+      // The last batches are completed after their handler was called.
+      const left = `SELECT 1 FROM ${schema}.job WHERE name = $1 AND state = 'active' LIMIT 1`
+      while ((await boss.getDb().executeSql(left, [queue])).rows.length) await new Promise(resolve => setImmediate(resolve))
       const seconds = Number(process.hrtime.bigint() - start) / 1e9
       await boss.offWork(queue)
       return seconds

@@ -1,7 +1,7 @@
 """What we keep beside a schema of somebody else's: who works, who leads, how long a queue's jobs are kept.
 
 pg-boss and PGMQ have no place for these, and their schemas are not ours to change. So they are in a small schema of our
-own beside it. Nothing of a job is here: whoever drops this schema loses no job.
+own beside it, which each engine makes by migrations of its own. Whoever drops it loses no job.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from onward.clock import Clock, moment_of
-from onward.engine import migrations
 from onward.engine.statements import Statements
 from onward.engine.values import Term, WorkerInfo
 from onward.errors import InvalidJob, SchemaTooOld
-from onward.postgresql.database import Database
-from onward.postgresql.migrating import Migrations
 from onward.postgresql.naming import check_schema_name, put_in
 from onward.postgresql.plans import Plan, Statement
-
-MIGRATIONS: Final = migrations.load("onward.postgresql")
 
 _STATEMENTS: Final = Statements("onward.postgresql")
 
@@ -38,10 +33,6 @@ class Beside:
     def now(self) -> datetime | None:
         """The time to go by; None: the database's."""
         return None if self._clock is None else moment_of(self._clock.micros())
-
-    def steps(self, database: Database) -> Migrations:
-        """Give the steps of the schema, to be applied or looked at."""
-        return Migrations(self.name, database, MIGRATIONS)
 
     # Who leads
 

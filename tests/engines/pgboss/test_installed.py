@@ -136,7 +136,8 @@ async def test_the_script_makes_what_stands_beside_and_nothing_of_pg_boss(store:
     script = engine.schema_script()
     assert script is not None
     assert f'"{store.schema}_onward".leader' in script
-    assert "job" not in script.replace("jobs", "")
+    assert f'"{store.schema}".' not in script
+    assert "pgboss." not in script
 
 
 async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: Desk, store: PgBossStore):

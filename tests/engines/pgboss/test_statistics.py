@@ -8,13 +8,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from onward.engine.values import ClaimRequest, Exchange, Settlement
+from onward.engine.values import ClaimRequest, Settlement, WorkerInfo
 from onward.engines.pgboss.claiming import Round, claim
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.settling import exchange, settle
+from onward.engines.pgboss.holding import heartbeat
+from onward.engines.pgboss.settling import settle
+from onward.engines.pgboss.stewarding import rescue
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
+from onward.postgresql.batches import Batches
 from onward.postgresql.plans import Plan, Row, Statement, run
-from tests.conformance.desk import Desk
+from tests.conformance.desk import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import by_hand
 
@@ -57,7 +60,8 @@ def touched(store: PgBossStore, plan: Plan[Any], mode: str = "force_custom_plan"
                 assert told is not None
                 rows_read += _rows_of(told[0][0]["Plan"])
             connection.execute("deallocate asked")
-            return connection.execute(statement.text, statement.values).fetchall()
+            done = connection.execute(statement.text, statement.values)
+            return done.fetchall() if done.description else []
 
         run(plan, execute)
     return rows_read
@@ -75,7 +79,7 @@ def _rows_of(node: dict[str, Any]) -> int:
 async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_stale(
     misled: PgBossEngine, store: PgBossStore, mode: str
 ):
-    seen = touched(store, claim(misled.schema, misled.shelf, REQUEST, Round()), mode)
+    seen = touched(store, claim(misled.schema, misled.shelf, REQUEST, Round(), Batches()), mode)
     assert seen <= 10 * BATCH
 
 
@@ -92,12 +96,24 @@ async def test_an_outcome_touches_the_jobs_it_is_about_though_the_statistics_are
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_one_round_trip_for_both_touches_no_more_than_it_is_about(
+async def test_a_sign_of_life_looks_at_the_jobs_it_names_though_the_statistics_are_stale(
     misled: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
 ):
-    done = tuple(Settlement(each, Complete()) for each in await desk.take("busy", slots=BATCH))
-    wanted = Exchange(settlements=done, request=REQUEST)
-    assert touched(store, exchange(misled.schema, misled.shelf, wanted, Round(), notify=False), mode) <= 20 * BATCH
+    claims = await desk.take("busy", slots=BATCH)
+    worker = WorkerInfo(id="w", hostname="h", pool_size=1, version="1")
+    assert touched(store, heartbeat(misled.schema, worker, claims[1:]), mode) <= 10 * BATCH
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_rescue_looks_at_what_was_held_though_the_statistics_are_stale(
+    misled: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
+):
+    await desk.take("busy", slots=BATCH)
+    await desk.advance(PAST_LEASE)
+    term = await desk.engine.elect("leader", lease=PAST_LEASE)
+    assert term is not None
+    plan = rescue(misled.schema, term, PAST_LEASE, 3, 1000, supervises=False)
+    assert touched(store, plan, mode) <= 10 * BATCH
 
 
 async def test_pg_bosss_own_way_to_claim_does_read_all_of_it(misled: PgBossEngine, store: PgBossStore, desk: Desk):

@@ -24,7 +24,7 @@ def main() -> int:
 
     @app.task(name=queue, queue=queue)
     async def labour(context: JobContext, n: int, seconds: float) -> dict[str, Any]:
-        _, _, retry_count, began, _ = context._run.claim.token
+        _, _, retry_count, began, *_ = context._run.claim.token
         await asyncio.sleep(seconds)
         return {"by": "python", "n": n, "run": [retry_count, began]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -38,16 +39,18 @@ from onward.engine.values import (
 )
 from onward.engines.pgboss import claiming, enqueueing, holding, operating, reading, settling, stewarding, supervising
 from onward.engines.pgboss.installed import Installed
-from onward.engines.pgboss.schema import DEFAULT, Schema
+from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
-from onward.errors import SchemaTooOld, Unsupported
+from onward.errors import OnwardError, SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import State
+from onward.lifecycle import Release, State
+from onward.postgresql.batches import Batches
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
+from onward.postgresql.migrating import Migrations
 from onward.postgresql.plans import Plan, Row, Statement, arun, run
 from onward.postgresql.within import Guests, on_async_psycopg, on_psycopg
 
@@ -94,6 +97,7 @@ CAPABILITIES: Final = Capabilities(
             "others are found by polling"
         ),
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
+        Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: boss_of(app).schedule(…)"),
         Feature.EVENTS: absent("pg-boss keeps none: await job.result(), or look at app.jobs"),
         Feature.CHANGE_TIMES: absent("pg-boss does not keep when a job was changed"),
         Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),
@@ -143,9 +147,10 @@ class PgBossEngine:
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
-        self._steps = self.schema.beside.steps(self.database)
+        self._steps = Migrations(self.schema.beside.name, self.database, MIGRATIONS)
         self.ids = enqueueing.Ids()
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._batches = Batches()
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._identity = ("", "")
         self._guests = Guests(self._connections, self.database, self._same_store)
@@ -266,8 +271,11 @@ class PgBossEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        round_ = self._round(request)
-        return await self.ask(lambda: claiming.claim(self.schema, self.shelf, request, round_))
+        return await self.ask(lambda: self._claim(request))
+
+    def _claim(self, request: ClaimRequest) -> Plan[Claims]:
+        round_ = self._rounds.setdefault(request.queues, claiming.Round())
+        return claiming.claim(self.schema, self.shelf, request, round_, self._batches)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
@@ -275,25 +283,38 @@ class PgBossEngine:
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            return await self.ask(lambda: self._settle(settlements), within=within)
-        return await self.ask(lambda: self._settle(settlements))
+        lost = await self.ask(lambda: self._settle(settlements), within=within)
+        self._batches.settled(each.claim for each in settlements)
+        return lost
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
             return self._guests.drive_sync(within, lambda: self._settle(settlements))
-        return self.ask_sync(lambda: self._settle(settlements))
+        lost = self.ask_sync(lambda: self._settle(settlements))
+        self._batches.settled(each.claim for each in settlements)
+        return lost
 
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
         return settling.settle(self.schema, self.shelf, settlements, notify=self.notifies)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
-        """See the contract."""
-        round_ = self._round(exchange.request)
-        return await self.ask(
-            lambda: settling.exchange(self.schema, self.shelf, exchange, round_, notify=self.notifies)
-        )
+        """See the contract. Where no outcome makes a job ready, or room for one, both are done at the same time."""
+        settlements, request = exchange.settlements, exchange.request
+        if request is None:
+            return Exchanged(lost=await self.settle(settlements))
+        if not settlements:
+            return Exchanged(claimed=await self.claim(request))
+        if not settling.change_nothing_to_claim(self.shelf, settlements):
+            return Exchanged(lost=await self.settle(settlements), claimed=await self.claim(request))
+        lost, claimed = await asyncio.gather(self.settle(settlements), self.claim(request), return_exceptions=True)
+        if isinstance(lost, BaseException):
+            if not isinstance(claimed, BaseException):
+                with suppress(OnwardError):
+                    await self.settle([Settlement(claim, Release()) for claim in claimed.claims])
+            raise lost
+        # What has ended is recorded, and must not be said again. Whoever asks next meets the error.
+        return Exchanged(lost=lost, claimed=Claims() if isinstance(claimed, BaseException) else claimed)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
@@ -319,9 +340,6 @@ class PgBossEngine:
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)
-
-    def _round(self, request: ClaimRequest | None) -> claiming.Round:
-        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
 
     # Read
 

@@ -44,7 +44,9 @@ class Condition:
         if which.org_id is not None:
             self.add(f"{org_of(schema)} = {value(which.org_id)}::text")
         if which.worker_id is not None:
-            self.add(f"j.state = 'active' and j.output #>> '{{onward,worker}}' = {value(which.worker_id)}::text")
+            ours = f"h.worker_id = {value(which.worker_id)}::text and h.queue = j.name and h.began = j.started_on"
+            held = f'select from "{schema.beside.name}".held h where {ours} and j.id = any (h.ids)'
+            self.add(f"j.state = 'active' and exists ({held})")
         if which.error_contains is not None:
             told = f"strpos(lower(j.output::text), lower({value(which.error_contains)}::text)) > 0"
             self.add(f"j.state not in ('active', 'completed') and {told}")

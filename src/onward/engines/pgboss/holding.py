@@ -17,5 +17,5 @@ def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
         return Pulse()
     gone = yield schema.statement("heartbeat", [*columns_of([claim.token for claim in claims])])
     return Pulse(
-        lost=frozenset(token_of(row) for row in gone), cancelled=frozenset(token_of(row) for row in gone if row[5])
+        lost=frozenset(token_of(row) for row in gone), cancelled=frozenset(token_of(row) for row in gone if row[6])
     )

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -54,6 +55,7 @@ def retrying_of(backoff: Backoff) -> Retrying:
     return Retrying(whole, backoff=True, delay_max=None if backoff.cap is None else math.ceil(backoff.cap))
 
 
+@lru_cache(maxsize=256)
 def backoff_of(delay: int | None, doubles: bool | None, longest: int | None) -> Backoff | None:  # noqa: FBT001 - a row
     """Read when pg-boss would try again; None: as we do by default."""
     if (delay, doubles, longest) == _DEFAULT:
@@ -169,14 +171,15 @@ def error_of(output: Any) -> str | None:
 def job_of(row: Row) -> Job:
     """Read a job from a row of ``sql/find.sql``."""
     (id, name, data, shown, priority, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max,
-     start_after, created_on, started_on, completed_on, singleton_key, group_id, output, state) = row  # fmt: skip
+     start_after, created_on, started_on, completed_on, singleton_key, group_id, output, state,
+     worker) = row  # fmt: skip
     payload, extras = read_data(data)
     said = None if output is None or state == "completed" else _decode(output)
-    held = said.get("onward") if isinstance(said, dict) else None
-    if not isinstance(held, dict):
-        held = {}
+    lost = said.get("onward") if isinstance(said, dict) else None
+    if not isinstance(lost, dict):
+        lost = {}
     elif said is not None:
-        said = held.get("before")
+        said = lost.get("before")
     return Job(
         id=id,
         type=str(extras.get("type", name)),
@@ -186,10 +189,10 @@ def job_of(row: Row) -> Job:
         payload=payload,
         priority=priority,
         dedupe_key=extras.get("dedupe_key", singleton_key),
-        worker_id=held.get("worker") if state == "active" else None,
+        worker_id=worker,
         attempts=retry_count + (started_on is not None),
         max_attempts=retry_limit + 1,
-        crashes=held.get("crashes", 0),
+        crashes=lost.get("crashes", 0),
         backoff=_backoff_among(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
         last_error=None if state == "completed" else error_of(said),
         result=result_of(output) if state == "completed" else None,
@@ -202,10 +205,10 @@ def job_of(row: Row) -> Job:
     )
 
 
-def claim_of(row: Row, number: str) -> Claim:
+def claim_of(row: Row) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
-    (name, id, data, retry_count, retry_limit, began, priority, waited, retry_delay, retry_backoff, retry_delay_max,
-     group_id, crashes) = row[:13]  # fmt: skip
+    (name, id, data, retry_count, retry_limit, began, batch, place, priority, waited, retry_delay, retry_backoff,
+     retry_delay_max, group_id, crashes) = row  # fmt: skip
     type_, backoff, org_id = name, None, group_id
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
@@ -215,7 +218,8 @@ def claim_of(row: Row, number: str) -> Claim:
         type_, backoff, org_id = extras.get("type", name), _backoff_among(extras), extras.get("org_id", group_id)
     return Claim(
         ref=JobRef(name, id),
-        token=(name, id, retry_count, began, number),
+        # The first four are the fence; the rest is by what we find it again.
+        token=(name, id, retry_count, began, batch, place),
         type=type_,
         payload=data,
         attempts=retry_count + 1,
@@ -230,21 +234,22 @@ def claim_of(row: Row, number: str) -> Claim:
 
 
 def columns_of(tokens: Sequence[Token]) -> list[str]:
-    """Lay claims out as statements take them: queues, ids, attempts, when they began, numbers."""
-    names, ids, counts, began, numbers = zip(*tokens, strict=True) if tokens else ((),) * 5
+    """Lay claims out as statements take them: queues, ids, attempts, when they began, batches, places."""
+    names, ids, counts, began, batches, places = zip(*tokens, strict=True)
     return [
         arrays.texts(map(str, names)),
         arrays.words(map(str, ids)),
         arrays.numbers(counts),
         arrays.numbers(began),
-        arrays.words(map(str, numbers)),
+        arrays.numbers(batches),
+        arrays.texts(map(str, places)),
     ]
 
 
 def token_of(row: Row) -> Token:
     """Read a claim that was lost."""
-    name, id, retry_count, began, number = row[:5]
-    return (name, id, retry_count, began, number)
+    name, id, retry_count, began, batch, place = row[:6]
+    return (name, id, retry_count, began, batch, place)
 
 
 def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:

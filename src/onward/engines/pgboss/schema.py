@@ -2,7 +2,8 @@
 
 In our files the schema is called ``pgboss``, the table of a queue ``pgboss.job_common``, ours beside it ``onward``, and
 the time ``pgboss.job_now()``: as pg-boss 12 has them, so that anybody can paste a file into a console. A line that ends
-in ``-- if job.blocked`` is there only where that column is, one in ``-- unless …`` only where it is not.
+in ``-- if job.blocked`` is there only where that column is, one in ``-- unless …`` only where it is not. ``way.…`` is a
+way of doing it that the caller has asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from onward.clock import Clock, moment_of
+from onward.engine import migrations
 from onward.engine.statements import Statements
 from onward.engines.pgboss.installed import Installed
 from onward.postgresql.beside import Beside
@@ -20,10 +23,15 @@ from onward.postgresql.plans import Statement
 
 DEFAULT: Final = "pgboss"
 
+MIGRATIONS: Final = migrations.load("onward.engines.pgboss")
+"""Of what we keep beside it."""
+
 _STATEMENTS: Final = Statements("onward.engines.pgboss")
 _MARKED: Final = re.compile(r"(.*?) +-- ((?:(?:if|unless) [a-z_.]+ ?)+)")
 _NOW: Final = "pgboss.job_now()"
 _TABLE: Final = "pgboss.job_common"
+_claims: WeakKeyDictionary[Clock, tuple[int, int]] = WeakKeyDictionary()
+"""Of a clock that may stand still, the last instant at which a job was claimed, and how many claims came after it."""
 
 
 class Schema:
@@ -38,7 +46,7 @@ class Schema:
         self._clock = clock
         self._instant, self._came = 0, 0
         self._installed: Installed | None = None
-        self._texts: dict[tuple[str, str], str] = {}
+        self._texts: dict[tuple[str, str, str], str] = {}
 
     @property
     def installed(self) -> Installed:
@@ -51,26 +59,28 @@ class Schema:
         self._installed = installed
         self._texts = {}
 
-    def statement(self, name: str, values: list[Any] | None = None, *, table: str = "job_common") -> Statement:
+    def statement(
+        self, name: str, values: list[Any] | None = None, *, table: str = "job_common", way: str = ""
+    ) -> Statement:
         """Give a statement on the table of a queue."""
-        return Statement(self.text(name, table=table), values or ())
+        return Statement(self.text(name, table=table, way=way), values or ())
 
-    def text(self, name: str, *, table: str = "job_common") -> str:
+    def text(self, name: str, *, table: str = "job_common", way: str = "") -> str:
         """Find the text of a statement."""
-        text = self._texts.get((name, table))
+        text = self._texts.get((name, table, way))
         if text is None:
-            text = self._texts[name, table] = self._fitted(getattr(_STATEMENTS, name), table)
+            text = self._texts[name, table, way] = self._fitted(getattr(_STATEMENTS, name), table, way)
         if self._clock is None:
             return text
         return text.replace(_NOW, f"'{moment_of(self._clock.micros()).isoformat()}'::timestamptz")
 
-    def _fitted(self, text: str, table: str) -> str:
+    def _fitted(self, text: str, table: str, way: str) -> str:
         lines = []
         for line in text.splitlines():
             marked = _MARKED.fullmatch(line)
             if marked is None:
                 lines.append(line)
-            elif self._holds(marked[2].split()):
+            elif self._holds(marked[2].split(), f"way.{way}"):
                 lines.append(marked[1])
         text = put_in(self.beside.name, "\n".join(lines)).replace(_TABLE, f'pgboss."{table}"')
         if self._clock is None:
@@ -78,9 +88,10 @@ class Schema:
             return text.replace("pgboss.", f'"{self.name}".')
         return re.sub(r"\bpgboss\.(?!job_now\(\))", f'"{self.name}".', text)
 
-    def _holds(self, conditions: list[str]) -> bool:
+    def _holds(self, conditions: list[str], way: str) -> bool:
         return all(
-            self.has(name) is (word == "if") for word, name in zip(conditions[::2], conditions[1::2], strict=True)
+            (name == way or self.has(name)) is (word == "if")
+            for word, name in zip(conditions[::2], conditions[1::2], strict=True)
         )
 
     def places(self, count: int) -> int:
@@ -92,6 +103,15 @@ class Schema:
             self._instant, self._came = instant, 0
         self._came += count
         return self._came - count
+
+    def later(self) -> int:
+        """Say by how many microseconds a claim is later than the clock says: no two may begin at one instant."""
+        if self._clock is None:
+            return 0
+        instant, came = _claims.get(self._clock, (0, 0))
+        came = came + 1 if instant == self._clock.micros() else 0
+        _claims[self._clock] = self._clock.micros(), came
+        return came
 
     def has(self, name: str) -> bool:
         """Say whether something is installed."""

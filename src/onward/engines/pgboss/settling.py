@@ -9,10 +9,10 @@ from typing import assert_never
 import msgspec
 
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement, Token
-from onward.engines.pgboss.claiming import POLICIES_WITH_ROOM, Round, claim, new_number, soon, taking
+from onward.engine.values import Claim, Settlement, Token
+from onward.engines.pgboss.claiming import POLICIES_WITH_ROOM
 from onward.engines.pgboss.enqueueing import tell
-from onward.engines.pgboss.rows import Queue, claim_of, columns_of, failure_of, output_of, token_of
+from onward.engines.pgboss.rows import Queue, columns_of, failure_of, output_of, token_of
 from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.shelf import Shelf
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
@@ -33,10 +33,10 @@ def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, n
         kind.setdefault(_table_of(settlement.claim, queues), []).append(settlement)
     lost: set[Token] = set()
     for table, some in done.items():
-        lost.update(map(token_of, (yield schema.statement("complete", _done(some), table=table))))
+        lost |= yield from _complete(schema, some, table)
     for table, some in others.items():
         ended = zip(*(_ended(each.claim, each.outcome) for each in some), strict=True)
-        stately = [_policy_of(each.claim, queues) == "stately" for each in some]
+        stately = [shelf.policy_of(each.claim.ref.queue) == "stately" for each in some]
         states, delays, outputs, given_back = ended
         values = [
             *columns_of([each.claim.token for each in some]),
@@ -52,42 +52,22 @@ def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, n
     return frozenset(lost)
 
 
-def exchange(schema: Schema, shelf: Shelf, wanted: Exchange, round_: Round, *, notify: bool) -> Plan[Exchanged]:
-    """Settle and claim, in that order: what is given back can be taken again."""
-    if wanted.request is None:
-        return Exchanged(lost=(yield from settle(schema, shelf, wanted.settlements, notify=notify)))
-    queue = yield from _only_queue(shelf, wanted)
-    if queue is not None:
-        return (yield from _at_once(schema, shelf, wanted.settlements, wanted.request, queue))
-    lost: frozenset[Token] = frozenset()
-    if wanted.settlements:
-        lost = yield from settle(schema, shelf, wanted.settlements, notify=notify)
-    return Exchanged(lost=lost, claimed=(yield from claim(schema, shelf, wanted.request, round_)))
+def _complete(schema: Schema, settlements: Sequence[Settlement], table: str) -> Plan[frozenset[Token]]:
+    """Record that runs ended well; answer the claims that were lost."""
+    rows = yield schema.statement("complete", _done(settlements), table=table, way="by_place")
+    if not rows:
+        return frozenset()
+    missed = frozenset(map(token_of, rows))
+    again = [each for each in settlements if each.claim.token in missed]
+    return frozenset(map(token_of, (yield schema.statement("complete", _done(again), table=table))))
 
 
-def _only_queue(shelf: Shelf, wanted: Exchange) -> Plan[Queue | None]:
-    """Give the queue that all is about, where one statement can do all: it has no policy that outcomes make room in."""
-    if not wanted.settlements or not all(isinstance(each.outcome, Complete) for each in wanted.settlements):
-        return None
-    assert wanted.request is not None  # noqa: S101 - who calls has looked
-    matching = yield from shelf.matching(wanted.request.queues)
-    if len(matching) != 1 or matching[0].policy in POLICIES_WITH_ROOM:
-        return None
-    (queue,) = matching
-    return queue if all(each.claim.ref.queue == queue.name for each in wanted.settlements) else None
-
-
-def _at_once(
-    schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], request: ClaimRequest, queue: Queue
-) -> Plan[Exchanged]:
-    number = new_number()
-    wanted = request.slots + request.soon
-    values = [*_done(settlements), *taking(shelf, {queue: wanted}, request, number)]
-    rows = yield schema.statement("exchange", values, table=queue.table)
-    lost = frozenset((row[0], row[1], row[3], row[5], row[2]) for row in rows if row[4] is None)
-    claims = tuple([claim_of(row, number) for row in rows if row[4] is not None])
-    again_in = None if len(claims) >= wanted else (yield from soon(schema, [queue]))
-    return Exchanged(lost=lost, claimed=Claims(claims=claims, again_in=again_in))
+def change_nothing_to_claim(shelf: Shelf, settlements: Sequence[Settlement]) -> bool:
+    """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
+    return all(
+        isinstance(each.outcome, Complete) and shelf.policy_of(each.claim.ref.queue) not in POLICIES_WITH_ROOM
+        for each in settlements
+    )
 
 
 def _done(settlements: Sequence[Settlement]) -> list[str]:
@@ -125,8 +105,3 @@ def _ended(claim: Claim, outcome: Outcome) -> Ended:
 def _table_of(claim: Claim, queues: Mapping[str, Queue]) -> str:
     queue = queues.get(claim.ref.queue)
     return "job" if queue is None else queue.table
-
-
-def _policy_of(claim: Claim, queues: Mapping[str, Queue]) -> str | None:
-    queue = queues.get(claim.ref.queue)
-    return None if queue is None else queue.policy

@@ -81,6 +81,11 @@ class Shelf:
             or (not queue.is_internal and any(matches(pattern, queue.name) for pattern in patterns))
         ]
 
+    def policy_of(self, queue: str) -> str | None:
+        """Say by which policy a queue was kept a moment ago: that does not change for as long as there is a queue."""
+        known = self._queues.get(queue)
+        return None if known is None else known.policy
+
     def lease_of(self, queue: str, asked: timedelta) -> timedelta:
         """Say for how long a silent worker keeps the jobs of a queue."""
         return self._leases.get(queue, asked)

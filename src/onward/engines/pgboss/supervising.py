@@ -26,6 +26,7 @@ from onward.engines.pgboss.settling import settle
 from onward.engines.pgboss.shelf import Shelf
 from onward.errors import OnwardError
 from onward.lifecycle import Complete
+from onward.postgresql.batches import Batches
 from onward.postgresql.plans import Plan, Row
 
 log = logging.getLogger("onward.engines.pgboss")
@@ -69,7 +70,7 @@ def _put_by(schema: Schema, shelf: Shelf, now: datetime, ids: Ids) -> Plan[None]
 
 def _send_it(schema: Schema, shelf: Shelf, term: Term, ids: Ids, *, notify: bool) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_AT_ONCE)
-    claimed = yield from claim(schema, shelf, request, Round())
+    claimed = yield from claim(schema, shelf, request, Round(), Batches())
     names = set()
     for each in claimed.claims:
         told = msgspec.json.decode(each.payload)

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, ClaimRequest, Claims, Settlement
+from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.notes import Note, note_of
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.postgresql.arrays import NOTHING, numbers, texts
+from onward.postgresql.batches import Batches
 from onward.postgresql.plans import Row
 
 _backoffs = msgspec.json.Decoder(Backoff)
-
-
-_MOST_OPEN: Final = 10_000
-"""Batches to be kept in mind: of a claim that was lost on the way nobody ever says what became of it."""
 
 
 @dataclass(slots=True)
@@ -30,43 +27,6 @@ class Round:
     """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
 
     last_name: str = ""
-
-
-@dataclass(slots=True)
-class Batches:
-    """The batches that this process has taken, by how much of each is still to be settled.
-
-    What is settled in full is told to the store with the next claim. Where that is missed, a leader finds it out.
-    """
-
-    open: dict[int, int] = field(default_factory=dict)
-    finished: list[int] = field(default_factory=list)
-
-    def took(self, claims: Iterable[Claim]) -> None:
-        """Note what was taken."""
-        for claim in claims:
-            batch = int(claim.token[4])
-            self.open[batch] = self.open.get(batch, 0) + 1
-        while len(self.open) > _MOST_OPEN:
-            del self.open[next(iter(self.open))]
-
-    def settled(self, settlements: Sequence[Settlement]) -> None:
-        """Note what has ended, or was lost."""
-        for settlement in settlements:
-            batch = int(settlement.claim.token[4])
-            left = self.open.get(batch)
-            if left is None:
-                continue
-            if left > 1:
-                self.open[batch] = left - 1
-            else:
-                del self.open[batch]
-                self.finished.append(batch)
-
-    def hand_in(self) -> list[int]:
-        """Give what may be told to the store."""
-        finished, self.finished = self.finished, []
-        return finished
 
 
 def asked(request: ClaimRequest | None, manner: Manner, round_: Round, batches: Batches) -> list[Any]:

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from onward.engine.values import Exchange, Exchanged, Settlement, Token
-from onward.engines.pgmq.claiming import Batches, Round, asked, read_answer
+from onward.engines.pgmq.claiming import Round, asked, read_answer
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.notes import Settled, settled
 from onward.engines.pgmq.schema import SQL
 from onward.lifecycle import Complete
 from onward.postgresql.arrays import NOTHING, numbers, texts
+from onward.postgresql.batches import Batches
 from onward.postgresql.plans import Plan, Statement
 
 

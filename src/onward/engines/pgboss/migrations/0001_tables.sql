@@ -1,5 +1,5 @@
 -- What we keep beside pg-boss's schema, which has no place for it and is not ours to change: who works, who leads, and who holds
--- what until when. Whoever drops this schema loses no job, and no outcome: those are pg-boss's.
+-- what until when. Whoever drops this schema loses none of pg-boss's jobs.
 
 create table onward.worker (
   id             text        primary key,

@@ -1,5 +1,5 @@
--- Take jobs of queues that are kept in one table, so many of each, as pg-boss does; and write down beside it who holds them until
--- when. What is done by whom is only forgotten here: batches of which all has ended.
+-- Take jobs of queues that are kept in one table, so many of each, as pg-boss does; and beside it, write down who holds them until
+-- when, and forget what was held by claims of which all has ended.
 -- The rows that were locked are changed by where they lie, and by nothing else: so there is one way to do it, whatever the planner
 -- believes of the queue. Joined, and with statistics from a moment when the queue was empty, it goes through all of the queue for
 -- each job.
@@ -52,7 +52,7 @@ taken as (
             j.retry_backoff,
             j.retry_delay_max,                                                        -- if job.retry_delay_max
             j.group_id,                                                               -- if job.group_id
-            j.output, j.created_on),
+            j.output, j.created_on, j.ctid as place),
 forgotten as (
   delete from onward.held where id = any ($5::bigint[])),
 holding as (
@@ -61,11 +61,12 @@ holding as (
     from taken t join wanted w on w.name = t.name group by t.name, w.lease
   returning id, queue)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
-       (date_part('epoch', t.started_on) * 1000000)::bigint, (select h.id from holding h where h.queue = t.name),
-       t.priority, date_part('epoch', t.started_on - t.start_after), t.retry_delay, t.retry_backoff,
+       (date_part('epoch', t.started_on) * 1000000)::bigint, h.id, t.place::text, t.priority,
+       date_part('epoch', t.started_on - t.start_after), t.retry_delay, t.retry_backoff,
        t.retry_delay_max,                                                             -- if job.retry_delay_max
        null::integer,                                                                 -- unless job.retry_delay_max
        t.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
        (t.output #>> '{onward,crashes}')::integer
-  from taken t order by t.priority desc, t.created_on, t.id
+  from taken t join holding h on h.queue = t.name
+ order by t.priority desc, t.created_on, t.id

@@ -5,7 +5,9 @@ select j.id::text, j.name, j.data::text, s.shown, j.priority, j.retry_limit, j.r
        j.start_after, j.created_on, j.started_on, j.completed_on, j.singleton_key,
        j.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
-       j.output::text, j.state::text
+       j.output::text, j.state::text,
+       case when j.state = 'active' then (
+         select h.worker_id from onward.held h where h.queue = j.name and h.began = j.started_on and j.id = any (h.ids) limit 1) end
   from pgboss.job j cross join lateral (
     select case
       when j.state = 'active' then 'running'

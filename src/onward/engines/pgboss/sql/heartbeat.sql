@@ -1,21 +1,32 @@
--- Keep what a worker holds; answers the claims that are lost, and whether because the job was cancelled.
--- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 claims
-with held as materialized (
-  select * from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::text[])
-    h (name, id, retry_count, began, claim)),
-kept as (
-  update pgboss.job j
-     set output = jsonb_set(j.output, '{onward,until}', to_jsonb(
-           extract(epoch from pgboss.job_now()) + (j.output #>> '{onward,lease}')::numeric))
-         , heartbeat_on = pgboss.job_now()                                            -- if job.heartbeat_on
-    from held h
-   where j.name = h.name and j.id = h.id
-     and j.state::text = 'active' and j.retry_count = h.retry_count
-     and j.started_on = timestamptz 'epoch' + h.began * interval '1 microsecond'
-     and j.output #>> '{onward,claim}' = h.claim
-  returning j.name, j.id)
-select h.name, h.id::text, h.retry_count, h.began, h.claim,
-       exists (select from pgboss.job j
-                where j.name = h.name and j.id = h.id and j.state = 'cancelled' and j.retry_count = h.retry_count
-                  and j.started_on = timestamptz 'epoch' + h.began * interval '1 microsecond')
-  from held h where h.id not in (select id from kept)
+-- Keep what a worker holds; answers the claims that are lost, and whether because the job was cancelled. What was taken with them,
+-- is active and is not named is kept no longer than until now. Of the jobs themselves only those are touched that pg-boss wants to
+-- be: a sign of life for all others would write each of them anew.
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 batches, $6 places
+with claims as materialized (
+  select c.*, timestamptz 'epoch' + c.began * interval '1 microsecond' as started_on
+    from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::bigint[],
+                $6::text::tid[]) c (name, id, retry_count, began, batch, place)),
+named as materialized (
+  select c.batch, array_agg(c.id) as ids from claims c group by c.batch),
+left_out as (
+  insert into onward.held (worker_id, queue, began, lease, until, ids)
+  select h.worker_id, h.queue, h.began, h.lease, h.until, array_agg(x.id)
+    from named n join onward.held h on h.id = n.batch cross join unnest(h.ids) x (id) cross join lateral (
+      select from pgboss.job j
+       where j.name = h.queue and j.id = x.id and j.state::text = 'active' and j.started_on = h.began
+      offset 0) j
+   where x.id <> all (n.ids)
+   group by h.id),
+extended as (
+  update onward.held h set until = pgboss.job_now() + h.lease, ids = n.ids from named n where h.id = n.batch),
+touched as (                                                                          -- if job.heartbeat_on
+  update pgboss.job j set heartbeat_on = pgboss.job_now()                             -- if job.heartbeat_on
+    from claims c                                                                     -- if job.heartbeat_on
+   where j.name = c.name and j.id = c.id and j.heartbeat_seconds is not null          -- if job.heartbeat_on
+     and j.state::text = 'active' and j.retry_count = c.retry_count and j.started_on = c.started_on),  -- if job.heartbeat_on
+seen as (
+  select c.*, (select j.state::text from pgboss.job j
+                where j.name = c.name and j.id = c.id and j.retry_count = c.retry_count and j.started_on = c.started_on) as state
+    from claims c)
+select s.name, s.id::text, s.retry_count, s.began, s.batch, s.place::text, coalesce(s.state = 'cancelled', false)
+  from seen s where s.state is distinct from 'active'

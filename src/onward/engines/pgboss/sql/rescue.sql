@@ -1,15 +1,23 @@
 -- Give back what is held by claims of ours that have run out; a leader's work, so it matches the term. A run that was lost with its
--- worker is given back, as long as that has not happened too often; from then on it costs an attempt, as it does on Node.
+-- worker is given back, as long as that has not happened too often; from then on it costs an attempt, as it does on Node. How often
+-- it has happened is written where pg-boss writes what became of a run, which it does only when one has ended, and then all of it.
 -- $1 number of the term, $2 leader, $3 losses from which on they count, $4 how many at most
--- index: job_i14 (name, state, …); before it, all of the table is read
-with late as materialized (
-  select j.name, j.id, j.policy, j.singleton_key, j.retry_count, j.retry_limit,
-         coalesce((j.output #>> '{onward,crashes}')::integer, 0) + 1 as crashes
-    from pgboss.queue q join pgboss.job j on j.name = q.name
-   where j.state = 'active' and (j.output #>> '{onward,until}')::float8 <= extract(epoch from pgboss.job_now())
+-- index: held_until (until), the primary key
+with gone as materialized (
+  select h.queue, h.began, h.ids from onward.held h
+   where h.until <= pgboss.job_now()
      and exists (select from onward.leader l
                   where l.number = $1::bigint and l.leader_id = $2::text and l.until > pgboss.job_now())
-   limit $4::bigint for update of j skip locked),
+   order by h.until for update of h skip locked),
+late as materialized (
+  select j.*
+    from gone g cross join unnest(g.ids) x (id) cross join lateral (
+      select j.name, j.id, j.policy, j.singleton_key, j.retry_count, j.retry_limit, j.started_on,
+             coalesce((j.output #>> '{onward,crashes}')::integer, 0) + 1 as crashes
+        from pgboss.job j
+       where j.name = g.queue and j.id = x.id and j.state::text = 'active' and j.started_on = g.began
+         for update of j skip locked) j
+   limit $4::bigint),
 lost as materialized (
   select l.*, case when l.wanted = 'retry' and l.policy = 'stately' and exists (
            select from pgboss.job o
@@ -26,11 +34,10 @@ changed as (
          heartbeat_on = null,                                                         -- if job.heartbeat_on
          output = case
            when l.state = 'retry' then jsonb_build_object('onward', jsonb_strip_nulls(jsonb_build_object(
-             'crashes', l.crashes, 'before', j.output #> '{onward,before}')))
+             'crashes', l.crashes, 'before', case when j.output ? 'onward' then j.output #> '{onward,before}' else j.output end)))
            else jsonb_build_object('name', 'WorkerLost', 'message', 'its workers went silent, ' || l.crashes || ' of them') end
     from lost l
-   where j.name = l.name and j.id = l.id and j.state = 'active'
-     and (j.output #>> '{onward,until}')::float8 <= extract(epoch from pgboss.job_now())
+   where j.name = l.name and j.id = l.id and j.state = 'active' and j.started_on = l.started_on
   returning j.*),
 dead as (
   insert into pgboss.job (
