@@ -11,7 +11,7 @@ from datetime import timedelta
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, JobFilter, Rate, Retention
 from onward.job import Enqueued, JobRef, NewJob
-from onward.lifecycle import MAX_CRASHES, Complete, Retry, State
+from onward.lifecycle import Complete, Retry, State
 from tests.conformance import processes
 from tests.conformance.cases import BOOM, EngineCase, Store, needs
 from tests.conformance.desk import LEASE, PAST_LEASE, Desk, new_job
@@ -151,7 +151,7 @@ async def test_of_settle_and_rescue_exactly_one_is_recorded(desk: Desk):  # X3, 
         await desk.advance(PAST_LEASE)
         recorded, batch = await asyncio.gather(
             first.end(claim, Complete()),
-            second.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES),
+            second.rescue_as(term),
         )
         assert batch.changed == (not recorded)
         job = await desk.job(ref)
@@ -270,7 +270,7 @@ async def test_a_leader_stopped_by_the_kernel_past_its_lease_writes_nothing_when
 
             done = (
                 await engine.promote(new),
-                await engine.rescue(new, worker_timeout=LEASE, max_crashes=MAX_CRASHES),
+                await desk.rescue_as(new),
                 await engine.prune(new),
             )
             assert [batch.changed for batch in done] == [desk.promoted(1), 1, int(prunes)]
