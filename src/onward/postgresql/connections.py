@@ -82,8 +82,11 @@ class Connections:
             of_loop.is_closed = True
 
     @asynccontextmanager
-    async def borrowed(self, *, at_leisure: bool = False) -> AsyncIterator[PatientAsyncConnection]:
-        """Have a connection for a moment, on this event loop; ``at_leisure``: for what may take the server long."""
+    async def borrowed(self, *, at_leisure: bool = False, alone: bool = False) -> AsyncIterator[PatientAsyncConnection]:
+        """Have a connection for a moment, on this event loop.
+
+        ``at_leisure``: for what may take the server long. ``alone``: nobody else uses the loop meanwhile.
+        """
         loop = asyncio.get_running_loop()
         with self._guard:
             of_loop = self._by_loop.get(loop)
@@ -97,6 +100,7 @@ class Connections:
             if connection is None:
                 connection = await self._database.aconnect()
             connection.patience = None if at_leisure else self._database.patience
+            connection.glances = alone
             try:
                 yield connection
             finally:

@@ -4,6 +4,9 @@ A commit waits for the disk, and many small ones wait one after the other. While
 those of other callers on the same event loop gather, and go out together when it has come back: sixty-four concurrent
 callers cost a few commits, and each is answered only when its own jobs are durable. If the database refuses a shared
 statement, each call is tried again by itself, so that nobody suffers for another's fault.
+
+Who calls again and again while nobody else does is alone: nothing could gather meanwhile, and its answers are waited
+for on the spot (see :mod:`onward.postgresql.patience`), but for one in four, when the loop has its turn.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from onward.job import Alike, Enqueued, NewJob
 MOST_TOGETHER: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
 
+_IN_A_ROW: Final = 4
+"""Of so many calls of one who is alone, one goes by way of the loop: others must be able to come."""
+
 Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
 
 
@@ -32,8 +38,12 @@ class _Call:
 class Gathering:
     """The calls of one event loop."""
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, *, write_alone: Write | None = None) -> None:
+        """``write_alone`` is for those who have the loop to themselves."""
         self._write = write
+        self._write_alone = write_alone or write
+        self._last_caller = 0
+        self._calls = 0
         self._waiting: deque[_Call] = deque()
         self._is_busy = False
         self._others: asyncio.Task[None] | None = None
@@ -45,7 +55,12 @@ class Gathering:
             self._waiting.append(call)
             return await call.answer
         self._is_busy = True
+        caller = id(asyncio.current_task())
+        is_alone, self._last_caller = caller == self._last_caller, caller
+        self._calls += 1
         try:
+            if is_alone and self._calls % _IN_A_ROW:
+                return await self._write_alone(jobs)
             return await self._write(jobs)
         finally:
             if self._waiting:

@@ -41,11 +41,13 @@ and so does one on which there is nothing to say."""
 
 EVERYTHING: Final = "*"
 """Told where work is ready in queues that nobody lists."""
+DUE: Final = "@"
+"""Told, by itself or beside the names of queues, where a job comes due soon."""
 CANCELLED: Final = "!"
 """Told where held jobs may have been taken back."""
-_ANYTHING: Final = "?"
+ANYTHING: Final = "?"
 """What the thread itself says when it may have missed something."""
-_KINDS: Final = {CANCELLED: SignalKind.CANCELLED, _ANYTHING: SignalKind.CHANGED}
+_KINDS: Final = {CANCELLED: SignalKind.CANCELLED, ANYTHING: SignalKind.CHANGED}
 
 
 Others = Callable[[psycopg.Connection[Any]], Mapping[str, str]]
@@ -56,13 +58,25 @@ class Listener:
     """Tells those who wait on any event loop that something may have changed."""
 
     def __init__(
-        self, database: Database, channel: str, *, ask_every: float = _ASK_EVERY, others: Others | None = None
+        self,
+        database: Database,
+        channel: str,
+        *,
+        ask_every: float = _ASK_EVERY,
+        others: Others | None = None,
+        on_notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Listen on a channel of ours, and on those of others that ``others`` names: it is asked now and then."""
+        """Listen on a channel of ours, and on those of others that ``others`` names: it is asked now and then.
+
+        ``on_notice`` is called with all that is told, on the listener's thread.
+        """
         self._database = database
         self._channel = channel
         self._ask_every = ask_every
         self._others = others
+        self._on_notice = on_notice
+        self.is_listening = False
+        """Whether whatever is told now will be heard."""
         self._waiting: dict[_Ear, asyncio.AbstractEventLoop] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -86,6 +100,7 @@ class Listener:
 
     def tell(self, notice: str) -> None:
         """Wake whom it may concern. From any thread."""
+        self._on_notice(notice)
         with self._lock:
             waiting = list(self._waiting.items())
         for ear, loop in waiting:
@@ -124,24 +139,27 @@ class Listener:
         pause = _FIRST_PAUSE
         try:
             while self._database.is_pooled:
-                self.tell(_ANYTHING)
+                self.tell(ANYTHING)
                 if _is_readable(stop, _LOOK_EVERY):
                     return
             while True:
                 try:
                     with self._database.connect() as connection:
                         connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-                        self.tell(_ANYTHING)
+                        self.is_listening = True
+                        self.tell(ANYTHING)
                         pause = _FIRST_PAUSE
                         if self._listen(connection, stop):
                             return
                 except (psycopg.Error, StoreUnavailable, OSError) as error:
                     log.warning("cannot listen to %s, workers poll meanwhile: %s", self._database, error)
-                self.tell(_ANYTHING)
+                self.is_listening = False
+                self.tell(ANYTHING)
                 if _is_readable(stop, pause * (0.5 + random.random())):  # noqa: S311 - jitter
                     return
                 pause = min(pause * 2, _LONGEST_PAUSE)
         finally:
+            self.is_listening = False
             os.close(stop)
 
     def _listen(self, connection: psycopg.Connection[Any], stop: int) -> bool:
@@ -191,14 +209,22 @@ class _Ear:
 
     def wants(self, notice: str) -> bool:
         """Say whether a notice may concern these queues."""
-        if notice in _KINDS or notice == EVERYTHING or EVERYTHING in self._queues:
-            return True
-        return any(matches(pattern, name) for name in notice.split(",") for pattern in self._queues)
+        return bool(self._kinds_of(notice))
 
     def hear(self, notice: str) -> None:
         """Take a notice in, on the loop of who listens."""
-        self._kinds[_KINDS.get(notice, SignalKind.WORK)] = None
+        self._kinds.update(dict.fromkeys(self._kinds_of(notice)))
         self.told.set()
+
+    def _kinds_of(self, notice: str) -> list[SignalKind]:
+        if (kind := _KINDS.get(notice)) is not None:
+            return [kind]
+        told = notice.split(",")
+        kinds = [SignalKind.DUE] if DUE in told else []
+        names = [name for name in told if name != DUE]
+        if EVERYTHING in names or any(matches(pattern, name) for name in names for pattern in self._queues):
+            kinds.append(SignalKind.WORK)
+        return kinds
 
     def take(self) -> tuple[SignalKind, ...]:
         """Say of what kinds the burst was."""

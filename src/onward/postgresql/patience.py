@@ -3,18 +3,26 @@
 A network, or a proxy in it, may lose an answer and keep the connection: the statement was done, and nobody will ever
 say so. Keep-alive does not find that out, because the other end of the connection is alive. So who waits for longer
 than the connection's patience closes it, and goes on as after any other loss of a connection.
+
+On an event loop, to go to sleep and be woken costs a good part of what a quick answer takes. Who is alone on its loop
+may say so (``glances``): then the answer is waited for on the spot, for a moment, as long as answers come so soon.
 """
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.waiting import Ready, Wait
 
 T = TypeVar("T")
+
+_GLANCE: Final = 0.001
+"""Seconds for which the loop may be held up for an answer: a commit on a quick disk takes less."""
 
 
 class PatientConnection(psycopg.Connection[Any]):
@@ -33,10 +41,51 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
 
     patience: float | None = None
     """Seconds to wait for an answer; None: for ever."""
+    glances: bool = False
+    """Whether whoever asks has the loop to itself."""
+    _is_quick: bool = True
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience."""
-        return await super().wait(_patiently(self, gen, self.patience), *args, **kwargs)
+        gen = _patiently(self, gen, self.patience)
+        if not self.glances:
+            return await super().wait(gen, *args, **kwargs)
+        began = time.monotonic()
+        try:
+            if self._is_quick:
+                gen = _rest_of(gen, _at_a_glance(gen, self.pgconn.socket))
+            return await super().wait(gen, *args, **kwargs)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        finally:
+            self._is_quick = time.monotonic() - began < _GLANCE
+
+
+def _at_a_glance(gen: PQGen[T], descriptor: int) -> Wait:
+    """Drive the driver while answers come at once; give what it waits for when they do not.
+
+    Raises:
+        StopIteration: it is done.
+    """
+    wanted = next(gen)
+    poll = select.poll()
+    while True:
+        events = select.POLLIN if wanted & Wait.R else 0
+        poll.register(descriptor, events | (select.POLLOUT if wanted & Wait.W else 0))
+        if not (found := poll.poll(_GLANCE * 1000)):
+            return wanted
+        happened = found[0][1]
+        ready = Ready.W if happened == select.POLLOUT else Ready.RW if happened & select.POLLOUT else Ready.R
+        wanted = gen.send(ready)
+
+
+def _rest_of(gen: PQGen[T], wanted: Wait) -> Generator[Any, Any, T]:
+    """Go on with what was begun."""
+    try:
+        while True:
+            wanted = gen.send((yield wanted))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def _patiently(

@@ -20,6 +20,8 @@ class Statement(NamedTuple):
 
     text: str
     values: Sequence[Any] = ()
+    rows: str | None = None
+    """What a ``copy … from stdin`` reads. Only for connections of our own."""
 
 
 Plan = Generator[Statement, Sequence[Row], T]

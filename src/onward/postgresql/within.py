@@ -138,6 +138,10 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
     def execute(statement: Statement) -> Sequence[Row]:
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
+            if statement.rows is not None:
+                with cursor.copy(statement.text) as copy:
+                    copy.write(statement.rows)
+                return []
             cursor.execute(statement.text, statement.values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
@@ -150,6 +154,10 @@ def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
 
     async def execute(statement: Statement) -> Sequence[Row]:
+        if statement.rows is not None:
+            async with cursor.copy(statement.text) as copy:
+                await copy.write(statement.rows)
+            return []
         await cursor.execute(statement.text, statement.values or None)
         return await cursor.fetchall() if cursor.description is not None else []
 

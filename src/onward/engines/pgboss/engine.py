@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -41,13 +40,14 @@ from onward.engines.pgboss import claiming, enqueueing, holding, operating, read
 from onward.engines.pgboss.installed import Installed
 from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
 from onward.engines.pgboss.shelf import Migrated, Shelf
-from onward.errors import OnwardError, SchemaTooOld, Unsupported
+from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import Release, State
+from onward.lifecycle import State
 from onward.postgresql.batches import Batches
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
+from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
 from onward.postgresql.migrating import Migrations
@@ -301,20 +301,9 @@ class PgBossEngine:
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a job ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is None:
-            return Exchanged(lost=await self.settle(settlements))
-        if not settlements:
-            return Exchanged(claimed=await self.claim(request))
-        if not settling.change_nothing_to_claim(self.shelf, settlements):
-            return Exchanged(lost=await self.settle(settlements), claimed=await self.claim(request))
-        lost, claimed = await asyncio.gather(self.settle(settlements), self.claim(request), return_exceptions=True)
-        if isinstance(lost, BaseException):
-            if not isinstance(claimed, BaseException):
-                with suppress(OnwardError):
-                    await self.settle([Settlement(claim, Release()) for claim in claimed.claims])
-            raise lost
-        # What has ended is recorded, and must not be said again. Whoever asks next meets the error.
-        return Exchanged(lost=lost, claimed=Claims() if isinstance(claimed, BaseException) else claimed)
+        if request is not None and settlements and settling.change_nothing_to_claim(self.shelf, settlements):
+            return await at_once(self, settlements, request)
+        return await in_turn(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -13,11 +13,12 @@ from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.notes import Note, note_of
+from onward.engines.pgmq.schema import SQL
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
-from onward.postgresql.arrays import NOTHING, numbers, texts
+from onward.postgresql.arrays import numbers, texts
 from onward.postgresql.batches import Batches
-from onward.postgresql.plans import Row
+from onward.postgresql.plans import Plan, Row, Statement
 
 _backoffs = msgspec.json.Decoder(Backoff)
 
@@ -29,12 +30,11 @@ class Round:
     last_name: str = ""
 
 
-def asked(request: ClaimRequest | None, manner: Manner, round_: Round, batches: Batches) -> list[Any]:
-    """Lay a request out for the store. No more are read than there are free hands, so that a read means a run."""
-    if request is None:
-        return [None, False, NOTHING, NOTHING, "", 0, 0, False, 1, None, NOTHING]
+def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, batches: Batches) -> Plan[Claims]:
+    """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
     names, prefixes = named(request.queues)
-    return [
+    values = [
+        columns,
         request.worker_id,
         "*" in request.queues,
         texts(names),
@@ -47,6 +47,9 @@ def asked(request: ClaimRequest | None, manner: Manner, round_: Round, batches: 
         manner.hows,
         numbers(batches.hand_in()),
     ]
+    claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_)
+    batches.took(claims.claims)
+    return claims
 
 
 def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -55,14 +58,10 @@ def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     return names, [pattern[:-1] for pattern in names if pattern.endswith("/*")]
 
 
-def read_answer(
-    rows: Sequence[Row], request: ClaimRequest | None, manner: Manner, round_: Round
-) -> tuple[frozenset[tuple[int, int, str]], Claims]:
-    """Read what an exchange answered, see the type ``onward.answer``: claims that were lost, and those that are new."""
-    lost: list[tuple[int, int, str]] = []
+def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Claims:
+    """Read what a claim answered: see the type ``onward.answer``."""
     claims: list[Claim] = []
     suspects_wait = False
-    worker = "" if request is None else request.worker_id
     batch = _NO_BATCH
     for kind, number, read_ct, waited, text, note, crashes in rows:
         if kind == "m":
@@ -71,11 +70,9 @@ def read_answer(
             lease, max_attempts, backoff = _batches.decode(note)
             kept = None if backoff is None else _backoffs.decode(backoff)
             batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
-        elif kind == "l":
-            lost.append((number, read_ct, text))
         else:
             suspects_wait, round_.last_name = bool(read_ct), text
-    return frozenset(lost), Claims(claims=tuple(claims), suspects_wait=suspects_wait)
+    return Claims(claims=tuple(claims), suspects_wait=suspects_wait)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ from onward.postgresql.batches import Batches
 from onward.postgresql.beside import Beside
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import Database
+from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import EVERYTHING, Listener
 from onward.postgresql.migrating import Migrations
@@ -310,7 +311,9 @@ class PGMQEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        return (await self.exchange(Exchange(request=request))).claimed
+        round_ = self._rounds.setdefault(request.queues, claiming.Round())
+        columns = self._columns
+        return await self._ask(lambda: claiming.claim(request, self.manner, columns, round_, self._batches))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -338,14 +341,11 @@ class PGMQEngine:
         return settling.settle(settlements, self.manner, self._columns)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
-        """See the contract."""
-        request = exchange.request
-        round_ = self._rounds.setdefault(request.queues if request else (), claiming.Round())
-        columns = self._columns
-        answer = await self._ask(lambda: settling.exchange(exchange, self.manner, columns, round_, self._batches))
-        self._batches.settled(each.claim for each in exchange.settlements)
-        self._batches.took(answer.claimed.claims)
-        return answer
+        """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
+        settlements, request = exchange.settlements, exchange.request
+        if request is not None and settlements and settling.change_nothing_to_claim(settlements, self.manner):
+            return await at_once(self, settlements, request)
+        return await in_turn(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onward.engine.values import Exchange, Exchanged, Settlement, Token
-from onward.engines.pgmq.claiming import Round, asked, read_answer
-from onward.engines.pgmq.manner import Manner
+from onward.engine.values import Settlement, Token
+from onward.engines.pgmq.manner import GROUPED, Manner
 from onward.engines.pgmq.notes import Settled, settled
 from onward.engines.pgmq.schema import SQL
 from onward.lifecycle import Complete
 from onward.postgresql.arrays import NOTHING, numbers, texts
-from onward.postgresql.batches import Batches
 from onward.postgresql.plans import Plan, Statement
 
 
 def settle(settlements: Sequence[Settlement], manner: Manner, columns: str) -> Plan[frozenset[Token]]:
     """Record outcomes; answer the claims that were lost."""
     rows = yield Statement(SQL.settle, _laid_out(settlements, manner, columns))
-    return _tokens(settlements, {(msg_id, read_ct, queue) for queue, msg_id, read_ct in rows})
+    if not rows:
+        return frozenset()
+    lost = {(msg_id, read_ct, queue) for queue, msg_id, read_ct in rows}
+    return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost)
 
 
-def exchange(wanted: Exchange, manner: Manner, columns: str, round_: Round, batches: Batches) -> Plan[Exchanged]:
-    """Settle, then claim. Nothing is ever claimed without being started, so there is nothing to start."""
-    values = _laid_out(wanted.settlements, manner, columns) + asked(wanted.request, manner, round_, batches)
-    rows = yield Statement(SQL.exchange, values)
-    lost, claimed = read_answer(rows, wanted.request, manner, round_)
-    missed = _tokens(wanted.settlements, lost) if lost else frozenset()
-    return Exchanged(lost=missed | {claim.token for claim in wanted.starts}, claimed=claimed)
-
-
-def _tokens(settlements: Sequence[Settlement], lost: Collection[tuple[int, int, str]]) -> frozenset[Token]:
-    return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost) if lost else frozenset()
+def change_nothing_to_claim(settlements: Sequence[Settlement], manner: Manner) -> bool:
+    """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
+    return all(
+        isinstance(each.outcome, Complete) and manner.way(each.claim.ref.queue) not in GROUPED for each in settlements
+    )
 
 
 def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -> list[Any]:

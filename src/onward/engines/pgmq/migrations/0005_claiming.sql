@@ -1,5 +1,5 @@
--- A line of the answer to an exchange: `l` a claim that was lost, `b` a batch that was taken from a queue, `m` each of its messages
--- after it, and `e` the end, whether suspects wait and which queue was served last.
+-- A line of the answer to a claim: `b` a batch that was taken from a queue, `m` each of its messages after it, and `e` the end,
+-- whether suspects wait and which queue was served last.
 create type onward.answer as (
   kind    "char",
   number  bigint,            -- the id of a message, or a batch
@@ -43,7 +43,7 @@ begin
          or not exists (select from onward.held h where h.queue = is_free.queue and is_free.msg_id = any (h.msg_ids));
 end $$;
 
--- Settle, then take messages: one round trip, one commit.
+-- Take messages.
 --
 -- Messages are taken by pgmq.read's own statement, but in the order in which they became visible, where pgmq.read has the oldest
 -- id first, so that a message which failed would go before all that waited longer; with what is to be left alone left out; and
@@ -52,14 +52,11 @@ end $$;
 -- Of messages that became visible at the same moment the index gives first what was written first. Ordering those by their id, too,
 -- would sort a whole bulk for each claim.
 --
--- The first four describe what is completed, the next seven what else has ended: see `complete` and `settle`. The queues take
--- turns: `last_name` is the one that was served last. `hows` says for a queue, or for '' and so for all, by which function it is
--- read, and a condition on its messages. `finished` are batches of which all is settled.
-create function onward.exchange(
-    done_queues text[], done_reads integer[], done_workers text[], done_lists text[], queues text[], ids bigint[],
-    reads integer[], ends text[], delays bigint[], notes text[], failures text[], columns text, deletes boolean, worker text,
-    everything boolean, names text[], prefixes text[], last_name text, slots integer, lease interval, alone boolean,
-    max_reads integer, hows jsonb, finished bigint[])
+-- The queues take turns: `last_name` is the one that was served last. `hows` says for a queue, or for '' and so for all, by which
+-- function it is read, and a condition on its messages. `finished` are batches of which all is settled.
+create function onward.claim(
+    columns text, worker text, everything boolean, names text[], prefixes text[], last_name text, slots integer, lease interval,
+    alone boolean, max_reads integer, hows jsonb, finished bigint[])
   returns setof onward.answer
   language plpgsql as $$
 declare
@@ -82,17 +79,6 @@ declare
   batch    bigint;
   waits    boolean := false;
 begin
-  if cardinality(done_queues) > 0 then
-    return query select 'l'::"char", lost.msg_id, lost.read_ct, null::double precision, lost.queue, null::text, null::integer
-                   from onward.complete(done_queues, done_reads, done_workers, done_lists, columns, deletes) lost;
-  end if;
-  if cardinality(queues) > 0 then
-    return query select 'l'::"char", lost.msg_id, lost.read_ct, null::double precision, lost.queue, null::text, null::integer
-                   from onward.settle(queues, ids, reads, ends, delays, notes, failures, columns) lost;
-  end if;
-  if worker is null then
-    return;
-  end if;
   if cardinality(finished) > 0 then
     delete from onward.held h where h.id = any (finished);
   end if;
@@ -176,7 +162,7 @@ begin
       end loop;
       room := room - got;
       if got > 0 then
-        exchange.last_name := name;
+        claim.last_name := name;
       end if;
       if got >= share then
         again := again || lane;
@@ -190,5 +176,5 @@ begin
     execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
       into waits using waits, apart, now_at;
   end loop;
-  return next ('e', null, waits::integer, null, exchange.last_name, null, null)::onward.answer;
+  return next ('e', null, waits::integer, null, claim.last_name, null, null)::onward.answer;
 end $$;
