@@ -119,7 +119,7 @@ class App:
         self.dead = DeadLetters(self._opened)
         self.queues = Queues(self._opened)
         self.workers = Workers(self._opened)
-        self.schedules = Schedules(self._opened, self.enqueue_many, clock=clock)
+        self.schedules = Schedules(self._opened, self.enqueue_many)
 
     def __repr__(self) -> str:
         """Name the store."""

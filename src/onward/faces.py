@@ -15,7 +15,6 @@ from msgspec import UNSET, UnsetType
 
 from onward.arguments import nearest, to_json
 from onward.backoff import Backoff
-from onward.clock import Clock, SystemClock, moment_of
 from onward.cron import rhythm_of
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import (
@@ -262,16 +261,9 @@ def _dead(engine: ObservedEngine, which: Which) -> JobFilter:
 class Schedules:
     """What is enqueued again and again: ``app.schedules``. Those in the code are declared by ``@app.every``."""
 
-    def __init__(
-        self,
-        opened: Opened,
-        enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]],
-        *,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, opened: Opened, enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]]) -> None:
         self._opened = opened
         self._enqueue_many = enqueue_many
-        self._clock = clock or SystemClock()
 
     async def list(self) -> list[Schedule]:
         """List all, by name."""
@@ -304,17 +296,17 @@ class Schedules:
         """
         rhythm = rhythm_of(every, timezone=timezone)
         schedule = Schedule(name=name, job=job, rhythm=rhythm, missed=missed_of(missed))
-        return await (await self._opened()).put_schedule(self._going_on(schedule))
+        return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:
         """Let no turn come until it is resumed."""
-        paused = msgspec.structs.replace(await self.get(name), paused=True, next_at=None)
-        return await (await self._opened()).put_schedule(paused)
+        schedule = await self.get(name)
+        return await (await self._opened()).put_schedule(schedule.stopped())
 
     async def resume(self, name: str) -> Schedule:
         """Go on with the next turn from now; those that passed meanwhile were not missed."""
         schedule = await self.get(name)
-        return await (await self._opened()).put_schedule(self._going_on(schedule)) if schedule.paused else schedule
+        return await self._go_on(schedule) if schedule.paused else schedule
 
     async def delete(self, name: str) -> None:
         """Remove one; the jobs that it made stay.
@@ -329,6 +321,6 @@ class Schedules:
         """Enqueue its job now, besides its turns."""
         return (await self._enqueue_many([(await self.get(name)).job]))[0]
 
-    def _going_on(self, schedule: Schedule) -> Schedule:
-        (next_at,) = schedule.turns(1, after=moment_of(self._clock.micros()))
-        return msgspec.structs.replace(schedule, paused=False, next_at=next_at)
+    async def _go_on(self, schedule: Schedule) -> Schedule:
+        engine = await self._opened()
+        return await engine.put_schedule(schedule.going_on((await engine.due_schedules(limit=1)).now))

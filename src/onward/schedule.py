@@ -7,13 +7,15 @@ at most once, whoever else tries.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice, takewhile
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from onward.clock import moment_of
 from onward.cron import Rhythm
 from onward.errors import InvalidJob
 from onward.job import NewJob
@@ -22,6 +24,8 @@ MOST_MISSED: Final = 1000
 """Turns that are made up for at a time."""
 LATE: Final = timedelta(minutes=1)
 """How long after its moment a turn still counts as come, and not as missed."""
+_job_decoder: Final = msgspec.json.Decoder(NewJob)
+_rhythm_decoder: Final[msgspec.json.Decoder[Rhythm]] = msgspec.json.Decoder(Rhythm)
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=3660))
 
 
@@ -60,6 +64,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def turns(self, count: int, *, after: datetime) -> list[datetime]:
         """Tell when its next turns are."""
         return list(islice(self.rhythm.after(after), count))
+
+    def going_on(self, now: datetime) -> Schedule:
+        """Let its next turn be the first one from now on."""
+        return msgspec.structs.replace(self, paused=False, next_at=next(self.rhythm.after(now)))
+
+    def stopped(self) -> Schedule:
+        """Let no turn come."""
+        return msgspec.structs.replace(self, paused=True, next_at=None)
 
     def is_like(self, other: Schedule) -> bool:
         """Say whether it asks for the same, wherever each stands."""
@@ -105,3 +117,25 @@ def _latest(rhythm: Rhythm, due: datetime, now: datetime) -> datetime:
 
 def _job_of(schedule: Schedule, turn: datetime) -> NewJob:
     return msgspec.structs.replace(schedule.job, idempotency_key=f"{schedule.name}@{turn.isoformat()}")
+
+
+# How stores keep them -------------------------------------------------------------------------------------------------
+
+
+def texts_of(schedule: Schedule) -> tuple[str, str]:
+    """Write the job and the rhythm as JSON."""
+    return msgspec.json.encode(schedule.job).decode(), msgspec.json.encode(schedule.rhythm).decode()
+
+
+def schedule_of(row: Sequence[Any]) -> Schedule:
+    """Read a schedule from a row: its fields in their order, times in microseconds since 1970."""
+    name, job, rhythm, missed, paused, next_at, last_at = row
+    return Schedule(
+        name=name,
+        job=_job_decoder.decode(job),
+        rhythm=_rhythm_decoder.decode(rhythm),
+        missed=Missed(missed),
+        paused=bool(paused),
+        next_at=None if next_at is None else moment_of(next_at),
+        last_at=None if last_at is None else moment_of(last_at),
+    )

@@ -689,4 +689,63 @@ LANES: Final = (
     ),
 )
 
-MUTANTS: Final = (*WORDS, *FENCES, *COUNTING, *LEASES, *ORDER, *LIMITS, *KEYS, *BUTTONS, *LANES)
+SCHEDULES: Final = (
+    Mutant(
+        "schedule: a turn is fired by all who try",
+        (Edit(f"{_SQL}/schedule_fire.sql", " and next_at = :due and", " and :due and"),),
+        (f"{CONFORMANCE}/test_calendar.py",),
+        in_ci=True,
+    ),
+    Mutant(
+        "schedule: a turn of another rhythm is fired",
+        (Edit(f"{_SQL}/schedule_fire.sql", " and rhythm = :rhythm", " and :rhythm is not null"),),
+        (f"{CONFORMANCE}/test_calendar.py",),
+    ),
+    Mutant(
+        "schedule: a new declaration forgets what was missed",
+        (Edit(f"{_SQL}/schedule_put.sql", "rhythm = excluded.rhythm then next_at", "false then next_at"),),
+        (f"{CONFORMANCE}/test_calendar.py",),
+    ),
+    Mutant(
+        "schedule: who is resumed is due for all that passed",
+        (Edit(f"{_SQL}/schedule_put.sql", "excluded.paused = 0 and paused = 0 and", ""),),
+        (f"{CONFORMANCE}/test_calendar.py",),
+    ),
+    Mutant(
+        "schedule: missed turns are fired one by one",
+        (Edit("schedule.py", "turns = [_latest(schedule.rhythm, due, now)]", "turns = [due]"),),
+        (f"{UNIT}/test_schedule.py",),
+    ),
+    Mutant(
+        "schedule: jobs of a turn have no key",
+        (Edit("schedule.py", 'idempotency_key=f"{schedule.name}@{turn.isoformat()}"', "idempotency_key=None"),),
+        (f"{UNIT}/test_schedule.py",),
+    ),
+    Mutant(
+        "cron: what the clocks run through twice comes twice",
+        (Edit("cron.py", "if turn > last:", "if True:"),),
+        (f"{UNIT}/test_cron.py",),
+    ),
+    Mutant(
+        "cron: what the clocks leap over comes when it would have",
+        (Edit("cron.py", "if _wall(turn, zone) != wall:", "if False:"),),
+        (f"{UNIT}/test_cron.py",),
+    ),
+    Mutant(
+        "cron: real time stands still while the clocks change",
+        (Edit("cron.py", "_wall(moment, zone) - _SECOND\n", "wall\n"),),
+        (f"{UNIT}/test_cron.py",),
+    ),
+    Mutant(
+        "scheduler: what was paused by hand goes on",
+        (Edit("worker/scheduler.py", "schedule.stopped() if is_paused else ", ""),),
+        ("tests/app/test_schedules.py",),
+    ),
+    Mutant(
+        "results: who comes while a watch ends is forgotten",
+        (Edit("results.py", "                self._task = None  # it", "                # it"),),
+        ("tests/app/test_results.py",),
+    ),
+)
+
+MUTANTS: Final = (*WORDS, *FENCES, *COUNTING, *LEASES, *ORDER, *LIMITS, *KEYS, *BUTTONS, *LANES, *SCHEDULES)

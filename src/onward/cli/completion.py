@@ -1,4 +1,4 @@
-"""What the shell offers at a press of the tab key: states, and the names of queues and tasks that the store knows.
+"""What the shell offers at a press of the tab key: states, and the names of what the store knows.
 
 It must be quick and must never be in the way: whatever goes wrong, nothing is offered and nothing is said.
 """
@@ -33,6 +33,15 @@ def queues(ctx: typer.Context) -> list[str]:
 def tasks(ctx: typer.Context) -> list[str]:
     """Offer the tasks of the app, and those that the workers have registered."""
     return _asked(ctx, _tasks)
+
+
+def schedules(ctx: typer.Context) -> list[str]:
+    """Offer the schedules that there are."""
+    return _asked(ctx, _schedules)
+
+
+async def _schedules(app: App) -> list[str]:
+    return [schedule.name for schedule in await app.schedules.list()]
 
 
 async def _queues(app: App) -> list[str]:

@@ -80,7 +80,6 @@ async def enqueue(
     """Enqueue a job and write its id."""
     if timeout is not None and not wait:
         raise usage("--timeout goes with --wait")
-    given, texts = _read(arguments or [])
     options: dict[str, Any] = {
         "queue": queue,
         "org_id": org,
@@ -92,11 +91,7 @@ async def enqueue(
         "dedupe": dedupe or None,
         "max_attempts": max_attempts,
     }
-    known = {name: value for name, value in options.items() if value is not None}
-    try:
-        job = _job(app.find_task(task).using(**known), given, texts) if app.tasks else _bare_job(task, given, known)
-    except InvalidJob as error:
-        raise usage(str(error), remedy=_how(app, task, error)) from None
+    job = read_job(app, task, arguments or [], {name: value for name, value in options.items() if value is not None})
     (handle,) = await app.enqueue_many([job])
     await _warn(app, task, handle.ref.queue)
     if not wait:
@@ -108,6 +103,17 @@ async def enqueue(
                 screen.note(f"nothing new was added: this job was there already ({handle.arrival})")
         return
     await _show_result(handle, timeout, json=json)
+
+
+def read_job(app: App, task: str, arguments: list[str], options: dict[str, Any]) -> NewJob:
+    """Make a job of what was typed: of the app's task, or where there is only a store, for whoever knows the task."""
+    given, texts = _read(arguments)
+    try:
+        return (
+            _job(app.find_task(task).using(**options), given, texts) if app.tasks else _bare_job(task, given, options)
+        )
+    except InvalidJob as error:
+        raise usage(str(error), remedy=_how(app, task, error)) from None
 
 
 def _how(app: App, name: str, error: InvalidJob) -> str:

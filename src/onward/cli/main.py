@@ -16,6 +16,7 @@ from onward.cli.enqueue import enqueue
 from onward.cli.health import health
 from onward.cli.jobs import jobs
 from onward.cli.queues import queues
+from onward.cli.schedules import schedules
 from onward.cli.schema import migrate
 from onward.cli.top import top
 from onward.cli.work import tick, work
@@ -41,6 +42,7 @@ onward.command(rich_help_panel=RUN)(tick)
 onward.command(rich_help_panel=RUN)(enqueue)
 onward.add_typer(jobs, name="jobs", rich_help_panel=OPERATE)
 onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
+onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=LOOK)(top)
 onward.command(rich_help_panel=LOOK)(workers)

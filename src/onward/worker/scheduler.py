@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-import msgspec
-
-from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Batch, Term
@@ -30,12 +27,9 @@ _LOOK: Final = timedelta(seconds=5)
 class Scheduler:
     """Sees to it that what is declared is there, and that what is due is fired."""
 
-    def __init__(
-        self, engine: ObservedEngine, declared: Callable[[], Sequence[Schedule]], *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, engine: ObservedEngine, declared: Callable[[], Sequence[Schedule]]) -> None:
         self._engine = engine
         self._declared = declared
-        self._clock = clock or SystemClock()
         self._has_declared = False
 
     @property
@@ -47,13 +41,13 @@ class Scheduler:
         """Make the schedules that the code declares, or change them; once. Whoever was paused by hand stays so."""
         declared = () if self._has_declared else self._declared()
         if declared:
+            now = (await self._engine.due_schedules(limit=1)).now
             kept = {schedule.name: schedule for schedule in await self._engine.schedules()}
             for schedule in declared:
                 before = kept.get(schedule.name)
                 if before is None or not before.is_like(schedule):
-                    await self._engine.put_schedule(
-                        self._ready(schedule, is_paused=before is not None and before.paused)
-                    )
+                    is_paused = before is not None and before.paused
+                    await self._engine.put_schedule(schedule.stopped() if is_paused else schedule.going_on(now))
         self._has_declared = True
 
     async def fire(self, term: Term) -> Batch:
@@ -70,9 +64,3 @@ class Scheduler:
                 log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
         # One that has turns left to make up for is due again at once.
         return Batch(changed=fired, queues=frozenset(queues), more=bool(due.schedules), next_in=due.next_in)
-
-    def _ready(self, schedule: Schedule, *, is_paused: bool) -> Schedule:
-        if is_paused:
-            return msgspec.structs.replace(schedule, paused=True)
-        (next_at,) = schedule.turns(1, after=moment_of(self._clock.micros()))
-        return msgspec.structs.replace(schedule, next_at=next_at)

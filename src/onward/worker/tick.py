@@ -107,7 +107,7 @@ class Ticker:
         self._worker_timeout = worker_timeout
         self._max_crashes = max_crashes
         self._decide = decide
-        self._scheduler = Scheduler(engine, declared, clock=clock)
+        self._scheduler = Scheduler(engine, declared)
         self._holdings = Holdings()
         self._runner = Runner(
             tasks=tasks,

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from onward.engine.values import (
     Claim,
     ClaimRequest,
     Claims,
+    Due,
     EngineInfo,
     Exchange,
     Exchanged,
@@ -47,6 +49,7 @@ from onward.engines.postgres import (
     migrating,
     operating,
     reading,
+    scheduling,
     settling,
     stewarding,
 )
@@ -60,8 +63,9 @@ from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
-from onward.postgresql.listening import EVERYTHING, Listener
+from onward.postgresql.listening import DUE, EVERYTHING, Listener
 from onward.postgresql.plans import Plan, arun, run
+from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
 
@@ -71,7 +75,6 @@ CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
     features={
         **dict.fromkeys(Feature, NATIVE),
-        Feature.SCHEDULES: absent("this version keeps none here"),
         Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
@@ -119,13 +122,15 @@ class PostgresEngine:
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct, patience=answer_within)
-        self._listener = Listener(self._direct, self.schema.channel)
+        self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._notifies = notify
         self._bell = Bell(self._tell)
         self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
         self._tending = stewarding.Tending()
+        self._next_due = stewarding.NextDue()
         self._identity = ("", "")
+        self._copies = False
         self._guests = within.Guests(self._connections, self.database, self._same_store)
 
     @property
@@ -144,6 +149,7 @@ class PostgresEngine:
         with self.database.connect() as connection, self.database.translated():
             migrating.migrate(connection, self.schema, self.database)
             (self._identity,) = connection.execute(self.schema.identity).fetchall()
+            ((self._copies,),) = connection.execute(self.schema.may_copy).fetchall()
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
@@ -210,19 +216,22 @@ class PostgresEngine:
             )
         with self._telling(jobs) as notice:
             return self._ask_sync(
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice), atomic=enqueueing.has_keys(jobs)
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
+                atomic=enqueueing.takes_several(jobs, copies=self._copies),
             )
 
-    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
         with self._telling(jobs) as notice:
             return await self._ask(
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice), atomic=enqueueing.has_keys(jobs)
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
+                atomic=enqueueing.takes_several(jobs, copies=self._copies),
+                alone=alone,
             )
 
     def _gathering(self) -> Gathering:
         loop = asyncio.get_running_loop()
         if (gathering := self._gatherings.get(loop)) is None:
-            gathering = self._gatherings[loop] = Gathering(self._put)
+            gathering = self._gatherings[loop] = Gathering(self._put, write_alone=partial(self._put, alone=True))
         return gathering
 
     @contextmanager
@@ -231,16 +240,16 @@ class PostgresEngine:
         if not self._notifies:
             yield None
             return
-        queues = {job.queue for job in jobs}
-        notice = self._bell.notice_for(queues)
+        told = enqueueing.tidings_of(jobs)
+        notice = self._bell.notice_for(told) if told else None
         yield notice
-        if notice is None:
-            self._bell.leave_word(queues)
+        if told and notice is None:
+            self._bell.leave_word(told)
 
     @property
     def _notice_within(self) -> str | None:
         # Always the same words: a transaction tells the same thing only once, however many jobs it adds (X4).
-        return EVERYTHING if self._notifies else None
+        return f"{EVERYTHING},{DUE}" if self._notifies else None
 
     # Work
 
@@ -322,7 +331,18 @@ class PostgresEngine:
         return self._listener.signals(queues)
 
     def _round(self, request: ClaimRequest | None) -> claiming.Round:
-        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
+        queues = request.queues if request else ()
+        if (round_ := self._rounds.get(queues)) is None:
+            round_ = self._rounds[queues] = claiming.Round()
+        return round_
+
+    def _hear(self, notice: str) -> None:
+        """Take in what is told to all, on the listener's thread."""
+        names = notice.split(",")
+        if DUE in names:
+            self._next_due.forget()
+        for queues, round_ in list(self._rounds.items()):
+            round_.hear(queues, names)
 
     # Read
 
@@ -392,7 +412,9 @@ class PostgresEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.promote(self.schema, term, limit))
+        if self.schema.now is None and self._listener.is_listening and (next_in := self._next_due.wait()) is not None:
+            return Batch(next_in=next_in)
+        return await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
@@ -404,21 +426,47 @@ class PostgresEngine:
         """See the contract."""
         return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending), at_leisure=True)
 
+    # Calendar
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        return await self._ask(lambda: scheduling.schedules(self.schema))
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule:
+        """See the contract."""
+        return await self._ask(lambda: scheduling.put(self.schema, schedule))
+
+    async def drop_schedule(self, name: str) -> bool:
+        """See the contract."""
+        return await self._ask(lambda: scheduling.drop(self.schema, name))
+
+    async def due_schedules(self, *, limit: int = 100) -> Due:
+        """See the contract."""
+        return await self._ask(lambda: scheduling.due(self.schema, limit))
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract."""
+        with self._telling(firing.jobs) as notice:
+            return await self._ask(lambda: scheduling.fire(self.schema, schedule, firing, notice=notice), atomic=True)
+
     def _tell(self, notice: str) -> None:
         self._ask_sync(lambda: holding.tell(self.schema, notice))
 
     # Driving plans
 
-    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False) -> T:
+    async def _ask(
+        self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False, alone: bool = False
+    ) -> T:
         """Drive a plan on a connection of ours.
 
         ``atomic``: all of its statements, or none. ``at_leisure``: it looks at as much as there is, and may take long.
+        ``alone``: nobody else uses the loop meanwhile.
         """
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._connections.borrowed(at_leisure=at_leisure) as connection:
+                    async with self._connections.borrowed(at_leisure=at_leisure, alone=alone) as connection:
                         execute = within.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from onward.clock import micros_of, moment_of
-from onward.cron import Rhythm
 from onward.engine.values import Due
 from onward.engines.sqlite.enqueueing import enqueue
 from onward.engines.sqlite.lane import Transaction
-from onward.engines.sqlite.rows import json_text, moment
 from onward.engines.sqlite.statements import SQL
-from onward.job import Enqueued, NewJob
-from onward.schedule import Firing, Missed, Schedule
+from onward.job import Enqueued
+from onward.schedule import Firing, Schedule, schedule_of, texts_of
 
 _ALL: Final = -1
-_job_decoder: Final = msgspec.json.Decoder(NewJob)
-_rhythm_decoder: Final = msgspec.json.Decoder(Rhythm)
 
 
 def schedules(transaction: Transaction) -> list[Schedule]:
     """Read all."""
-    return [_schedule(row) for row in transaction.execute(SQL.schedules, {"until": None, "limit": _ALL}).fetchall()]
+    return [schedule_of(row) for row in transaction.execute(SQL.schedules, {"until": None, "limit": _ALL}).fetchall()]
 
 
 def put(transaction: Transaction, schedule: Schedule) -> Schedule:
     """Make or change one."""
+    job, rhythm = texts_of(schedule)
     named = {
         "name": schedule.name,
-        "job": json_text(schedule.job),
-        "rhythm": json_text(schedule.rhythm),
+        "job": job,
+        "rhythm": rhythm,
         "missed": schedule.missed,
         "paused": schedule.paused,
         "next_at": None if schedule.next_at is None else micros_of(schedule.next_at),
         "now": transaction.now,
     }
-    return _schedule(transaction.execute(SQL.schedule_put, named).fetchone())
+    return schedule_of(transaction.execute(SQL.schedule_put, named).fetchone())
 
 
 def drop(transaction: Transaction, name: str) -> bool:
@@ -52,7 +47,7 @@ def due(transaction: Transaction, limit: int) -> Due:
     (next_at,) = transaction.execute(SQL.schedule_next, {"now": now}).fetchone()
     return Due(
         now=moment_of(now),
-        schedules=[_schedule(row) for row in rows],
+        schedules=[schedule_of(row) for row in rows],
         next_in=None if next_at is None else (next_at - now) / 1e6,
     )
 
@@ -61,7 +56,7 @@ def fire(transaction: Transaction, schedule: Schedule, firing: Firing) -> list[E
     """Add a turn's jobs, unless somebody else has."""
     named = {
         "name": schedule.name,
-        "rhythm": json_text(schedule.rhythm),
+        "rhythm": texts_of(schedule)[1],
         "due": None if schedule.next_at is None else micros_of(schedule.next_at),
         "next_at": micros_of(firing.next_at),
         "last_at": micros_of(firing.last_at),
@@ -70,15 +65,3 @@ def fire(transaction: Transaction, schedule: Schedule, firing: Firing) -> list[E
     if not transaction.execute(SQL.schedule_fire, named).rowcount:
         return None
     return enqueue(transaction, firing.jobs) if firing.jobs else []
-
-
-def _schedule(row: tuple[Any, ...]) -> Schedule:
-    return Schedule(
-        name=row[0],
-        job=_job_decoder.decode(row[1]),
-        rhythm=_rhythm_decoder.decode(row[2]),
-        missed=Missed(row[3]),
-        paused=bool(row[4]),
-        next_at=moment(row[5]),
-        last_at=moment(row[6]),
-    )

@@ -8,4 +8,4 @@ select lost::text, (claimed).jobs, (claimed).suspects_wait, (claimed).again_in, 
   $11::text::bigint[], $12::text::bigint[], $13::text::text[], $14::text::bigint[], $15::text::text[], $16::text::text[],
   $17::text::bigint[], $18::text::bigint[],
   $19::text, $20::text::text[], $21::text::text[], $22::integer, $23::integer, $24::integer, $25::bigint, $26::text,
-  $27::bigint)
+  $27::bigint, $28::text)

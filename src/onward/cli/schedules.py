@@ -1,0 +1,164 @@
+"""``onward schedules``: look at what is enqueued again and again, make and change it, pause, resume, delete."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from onward.app import App
+from onward.cli import bulk, completion, screen
+from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.enqueue import read_job
+from onward.cli.quantities import duration, read_duration
+from onward.cli.trouble import usage
+from onward.errors import InvalidJob
+from onward.schedule import Missed, Schedule
+
+schedules = typer.Typer(no_args_is_help=True, help="Look at what is enqueued again and again, and change it.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=completion.schedules)]
+
+
+@schedules.command("list")
+@on_app()
+async def list_schedules(app: App, json: JsonOption = False) -> None:
+    """List schedules with their next turns."""
+    found = await app.schedules.list()
+    if not found and not json:
+        screen.note("no schedules yet: @app.every makes one, and so does onward schedules set")
+        return
+    _show(found, json=json)
+
+
+@schedules.command()
+@on_app()
+async def show(
+    app: App,
+    name: NameArgument,
+    turns: Annotated[int, typer.Option(min=1, max=1000, help="How many turns to tell.")] = 5,
+    json: JsonOption = False,
+) -> None:
+    """Show a schedule, its job, and when its next turns are."""
+    schedule = await _named(app, name)
+    coming = [] if schedule.next_at is None else schedule.turns(turns - 1, after=schedule.next_at)
+    told = coming if schedule.next_at is None else [schedule.next_at, *coming]
+    if json:
+        screen.show_json({"schedule": schedule, "turns": told})
+        return
+    _show([schedule], json=False)
+    screen.say(f"job    {schedule.job.type} in {schedule.job.queue}, {schedule.job.payload}")
+    screen.say(f"missed {schedule.missed}")
+    for turn in told:
+        screen.say(f"turn   {turn.isoformat()}")
+
+
+@schedules.command("set")
+@on_app(makes_store=True)
+async def set_schedule(
+    app: App,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    task: Annotated[str, typer.Argument(metavar="TASK", help="The task's name.", autocompletion=completion.tasks)],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JSON | NAME=VALUE...]", help="Its arguments, as onward enqueue takes them.", show_default=False
+        ),
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option(metavar="CRON", help='When: "30 6 * * mon-fri".', show_default=False)
+    ] = None,
+    every: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=read_duration, help="Or how often: 5m.", show_default=False),
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Whose clocks the expression is about.")] = "UTC",
+    missed: Annotated[Missed, typer.Option(help="What becomes of turns while no worker runs.")] = Missed.ONCE,
+    queue: Annotated[
+        str | None, typer.Option("--queue", "-q", help="Another than the task's.", show_default=False)
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Make a schedule, or change the one of that name."""
+    rhythm = cron if cron is not None else every
+    if rhythm is None or (cron is not None and every is not None):
+        raise usage("when? give --cron or --every", remedy=f'onward schedules set {name} {task} --cron "0 6 * * *"')
+    job = read_job(app, task, arguments or [], {} if queue is None else {"queue": queue})
+    try:
+        made = await app.schedules.set(name, job, rhythm, timezone=timezone, missed=missed)
+    except InvalidJob as error:
+        raise usage(str(error)) from None
+    _show([made], json=json)
+
+
+@schedules.command()
+@on_app()
+async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
+    """Let no turn come until it is resumed."""
+    await _named(app, name)
+    _show([await app.schedules.pause(name)], json=json)
+
+
+@schedules.command()
+@on_app()
+async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None:
+    """Go on with the next turn from now."""
+    await _named(app, name)
+    _show([await app.schedules.resume(name)], json=json)
+
+
+@schedules.command()
+@on_app()
+async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
+    """Enqueue its job now, besides its turns, and write the job's id."""
+    await _named(app, name)
+    handle = await app.schedules.run(name)
+    if json:
+        screen.show_json({"id": handle.id, "queue": handle.ref.queue})
+    else:
+        screen.say(handle.id)
+
+
+@schedules.command()
+@on_app()
+async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
+    """Remove a schedule. The jobs that it made stay."""
+    await _named(app, name)
+    bulk.agree(f"the schedule {name} will be deleted", yes=yes)
+    await app.schedules.delete(name)
+    screen.note(f"{name} is deleted; if the code declares it, the next worker to start makes it again")
+
+
+async def _named(app: App, name: str) -> Schedule:
+    try:
+        return await app.schedules.get(name)
+    except InvalidJob as error:
+        raise usage(f"there is no schedule {name!r}{error.rule.removeprefix('there is no such schedule')}") from None
+
+
+def _show(found: list[Schedule], *, json: bool) -> None:
+    if json:
+        screen.show_json({"schedules": found})
+        return
+    now = datetime.now(UTC)
+    screen.show_table(
+        ("schedule", "status", "rhythm", "task", "queue", "next", "last"), [_row(one, now) for one in found]
+    )
+
+
+def _row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
+    return (
+        schedule.name,
+        Text("paused", style="bold yellow") if schedule.paused else Text("on", style="dim"),
+        str(schedule.rhythm),
+        schedule.job.type,
+        schedule.job.queue,
+        "" if schedule.next_at is None else _in(schedule.next_at - now),
+        "never" if schedule.last_at is None else f"{duration(max(now - schedule.last_at, timedelta(0)))} ago",
+    )
+
+
+def _in(left: timedelta) -> str:
+    return f"in {duration(left)}" if left > timedelta(0) else "due"
