@@ -122,7 +122,7 @@ class Failure(msgspec.Struct, frozen=True):
 # What a run gave ------------------------------------------------------------------------------------------------------
 
 
-class Returned(msgspec.Struct, frozen=True):
+class Returned(msgspec.Struct, frozen=True, gc=False):
     """The handler came back with a value."""
 
     result: str | None = None
@@ -159,7 +159,7 @@ Result = Returned | Raised | Snoozed | Stopped | Interrupted
 # What becomes of the job ----------------------------------------------------------------------------------------------
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """It is done."""
 
     result: str | None = None

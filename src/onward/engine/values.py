@@ -136,6 +136,8 @@ class SignalKind(StrEnum):
     WORK = "work"
     CHANGED = "changed"
     CANCELLED = "cancelled"
+    DUE = "due"
+    """A job's time comes sooner than whoever leads may know."""
 
 
 class Signal(msgspec.Struct, frozen=True):

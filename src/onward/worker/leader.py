@@ -49,11 +49,11 @@ class Leader:
 
     @property
     def interval(self) -> timedelta:
-        """How often to take a step."""
-        return min(self._lease / _RENEWALS_PER_LEASE, timedelta(seconds=_LONGEST_VACANCY))
+        """How often to take a step at least."""
+        return self._lease / _RENEWALS_PER_LEASE
 
-    async def step(self) -> None:
-        """Renew the term, or try to get one."""
+    async def step(self) -> float | None:
+        """Renew the term, or try to get one; say in how many seconds to try again, None: at the next step."""
         asked_at = asyncio.get_running_loop().time()
         before = self._term
         self._term = await self._engine.elect(self._worker_id, lease=self._lease, holding=before)
@@ -64,6 +64,7 @@ class Leader:
             self.on_elected()
         elif before is not None and self._term is None:
             log.warning("leads no more", extra={"worker_id": self._worker_id, "term": before.number})
+        return _LONGEST_VACANCY if self._term is None else None
 
     async def resign(self) -> None:
         """Give the term up, so that another can lead at once."""

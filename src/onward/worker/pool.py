@@ -25,8 +25,8 @@ log = logging.getLogger("onward.worker")
 _TURN: Final = 0.002
 """Seconds for which hands may keep the loop from coming round: outcomes leave and answers arrive between turns."""
 _TOGETHER: Final = 16
-"""Hands woken at once where handlers wait for something: each round of the loop costs as much as a few that are woken for
-nothing. Where they do not, one hand does the work of all, and one more is enough to go on if it is held up."""
+"""Hands woken at once where handlers wait for something: each round of the loop costs as much as a few that are woken
+for nothing. Where they do not, one hand does the work of all, and one more is enough to go on if it is held up."""
 
 
 class Runs(Protocol):

@@ -101,13 +101,6 @@ class Shift:
         self._pulse = Pulse(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
         self._leases = Leases(engine, self.holdings, lease=options.lease, set_interval=self._pulse.set_interval)
         self._recall = Recall(engine, self.holdings, on_found=self._pulse.nudge)
-        self._waker = Waker(
-            engine,
-            options.patterns,
-            on_work=self._look_for_work,
-            on_change=self._look_around,
-            on_cancelled=self._pulse.nudge,
-        )
         self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
         self._duties = (
             *duties_of(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
@@ -116,6 +109,14 @@ class Shift:
         )
         self._upkeep = Upkeep(self.leader, self._duties, on_ready=lambda _: self._look_for_work())
         self.leader.on_elected = self._upkeep.nudge
+        self._waker = Waker(
+            engine,
+            options.patterns,
+            on_work=self._look_for_work,
+            on_change=self._look_around,
+            on_cancelled=self._pulse.nudge,
+            on_due=self._upkeep.look_for_due,
+        )
 
     def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
         settler = Settler(self.holdings)

@@ -45,7 +45,7 @@ def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -
         return await engine.prune(term, limit=_MOST_AT_ONCE)
 
     return (
-        # A job that another process delays by less than this may wait for the next look: half a second is soon enough.
+        # Where a store does not tell that a job comes due sooner than anybody knew, it waits for the next look.
         Duty("promote", promote, timedelta(seconds=0.5)),
         # A dead worker's jobs are free again within its lease + 5 s (O7).
         Duty("rescue", rescue, timedelta(seconds=2)),
@@ -68,6 +68,12 @@ class Upkeep:
         """Look at everything now: the leader has just been elected."""
         for loop in self.loops:
             loop.nudge()
+
+    def look_for_due(self) -> None:
+        """Promote now: a job may come due before the next look."""
+        for loop in self.loops:
+            if loop.name == "promote":
+                loop.nudge()
 
     async def _step(self, duty: Duty) -> float | None:
         term = self._leader.term

@@ -13,7 +13,7 @@ from onward.engine.values import SignalKind
 
 
 class Waker:
-    """Turns signals into a look at the store: for work, for changes, for claims taken back."""
+    """Turns signals into a look at the store: for work, for changes, for claims taken back, for what comes due."""
 
     def __init__(
         self,
@@ -23,10 +23,16 @@ class Waker:
         on_work: Callable[[], None],
         on_change: Callable[[], None],
         on_cancelled: Callable[[], None],
+        on_due: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._queues = queues
-        self._on = {SignalKind.WORK: on_work, SignalKind.CHANGED: on_change, SignalKind.CANCELLED: on_cancelled}
+        self._on = {
+            SignalKind.WORK: on_work,
+            SignalKind.CHANGED: on_change,
+            SignalKind.CANCELLED: on_cancelled,
+            SignalKind.DUE: on_due,
+        }
 
     async def step(self) -> None:
         """Listen until the store ends it."""

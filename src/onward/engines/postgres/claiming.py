@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -15,7 +17,13 @@ from onward.engines.postgres.rows import ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
 from onward.postgresql import arrays
+from onward.postgresql.listening import ANYTHING, CANCELLED, DUE, EVERYTHING
 from onward.postgresql.plans import Plan, Row, Statement
+from onward.rules import matches
+
+_NO_NAMES: Final = frozenset({EVERYTHING, DUE, CANCELLED, ANYTHING})
+_MOST_NEWS: Final = 100
+"""Queues with news that are kept in mind."""
 
 
 @dataclass(slots=True)
@@ -25,6 +33,18 @@ class Round:
     next_name: str = ""
     turn_left: int = 0
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
+    news: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_NEWS))
+    """Queues that were told to have new jobs: each gives one before the tour goes on, however far away it is."""
+
+    def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
+        """Take in which queues have new jobs. From any thread."""
+        for name in names:
+            if name not in _NO_NAMES and name not in self.news and any(matches(each, name) for each in patterns):
+                self.news.append(name)
+
+    def next_news(self) -> str | None:
+        """Take out a queue that has new jobs."""
+        return self.news.popleft() if self.news else None
 
 
 class _Unusual(msgspec.Struct, array_like=True):
@@ -80,6 +100,7 @@ def asked(request: ClaimRequest, round_: Round) -> list[Any]:
         request.lease // MICROSECOND,
         round_.next_name,
         round_.turn_left,
+        round_.next_news(),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -9,13 +10,22 @@ from typing import Any, Final
 from onward.clock import micros_of
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.stewarding import NextDue
 from onward.ids import new_ids
 from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
 from onward.postgresql import arrays
+from onward.postgresql.listening import DUE
 from onward.postgresql.plans import Plan, Statement
 
 _NOTHING: Final = timedelta(0)
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+_UNUSUAL: Final = re.compile(r"[\\\t\n\r]")
+"""What COPY reads otherwise than it stands there."""
+_SOON: Final = NextDue.TRUST
+"""Of a job that comes due later, whoever leads learns in time."""
+_COPIED: Final = 300
+"""Jobs from which on COPY is quicker than a statement, in spite of what it takes to begin and to end it."""
 
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
@@ -25,30 +35,87 @@ def has_keys(jobs: Sequence[NewJob]) -> bool:
     return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
 
 
-def enqueue(schema: Schema, jobs: Sequence[NewJob], *, notice: str | None) -> Plan[list[Enqueued]]:
+def takes_several(jobs: Sequence[NewJob], *, copies: bool) -> bool:
+    """Say whether it may take more than one statement to add these."""
+    return (copies and len(jobs) >= _COPIED) or has_keys(jobs)
+
+
+def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
+    """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
+    told: set[str] = set()
+    for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
+        if job.delay is None and job.run_at is None:
+            told.add(job.queue)
+        elif job.delay is None or job.delay < _SOON:
+            told.add(DUE)
+        if job.start_by is not None:
+            told.add(DUE)
+    return told
+
+
+def enqueue(
+    schema: Schema, jobs: Sequence[NewJob], *, notice: str | None, copies: bool = False
+) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
-    ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement.
+    ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement, or few
+    where they are many and the connection ``copies``.
     """
     ids = new_ids(len(jobs))
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, ids, notice))
-    listed = arrays.words(ids)
+    payloads: Sequence[str]
     if isinstance(jobs, Alike):
-        payloads = f"[{','.join(jobs.payloads)}]"
-        shape = _shape(jobs.template)
-        yield Statement(schema.enqueue_alike, [schema.now, listed, payloads, *shape, schema.channel, notice])
+        payloads, shape = jobs.payloads, _shape(jobs.template)
+        yield from _enqueue_alike(schema, ids, payloads, shape, notice, copies=copies)
         queue = jobs.template.queue
         return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
-    payloads = f"[{','.join([job.payload for job in jobs])}]"
-    shapes = list(map(_shape, jobs))
+    payloads, shapes = [job.payload for job in jobs], list(map(_shape, jobs))
     if shapes.count(shapes[0]) == len(shapes):
-        values = [schema.now, listed, payloads, *shapes[0], schema.channel, notice]
-        yield Statement(schema.enqueue_alike, values)
+        yield from _enqueue_alike(schema, ids, payloads, shapes[0], notice, copies=copies)
     else:
         columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
-        yield Statement(schema.enqueue_each, [schema.now, listed, payloads, *columns, schema.channel, notice])
+        values = [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
+        yield Statement(schema.enqueue_each, values)
     return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
+
+
+def _enqueue_alike(
+    schema: Schema,
+    ids: Sequence[str],
+    payloads: Sequence[str],
+    shape: tuple[Any, ...],
+    notice: str | None,
+    *,
+    copies: bool,
+) -> Plan[None]:
+    """Add jobs that differ in nothing but their payloads: a lone one by a plain insert, many by COPY."""
+    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff = shape
+    is_ready = delay is None and run_at is None and schema.now is None
+    if is_ready and len(ids) == 1:
+        values = [ids[0], payloads[0], queue, type_, priority, org_id, start_by, max_attempts, backoff]
+        if (yield Statement(schema.enqueue_one, [*values, schema.channel, notice])):
+            return
+    if is_ready and start_by is None and copies and len(ids) >= _COPIED:
+        told = [queue, priority, max_attempts, backoff, schema.channel, notice]
+        ((max_attempts, backoff),) = yield Statement(schema.open_lane, told)
+        alike = (queue, type_, priority, org_id, max_attempts, backoff)
+        yield Statement(schema.enqueue_copy, rows=_rows(ids, payloads, alike))
+        return
+    values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
+    yield Statement(schema.enqueue_alike, values)
+
+
+def _array(payloads: Sequence[str]) -> str:
+    return f"[{','.join(payloads)}]"
+
+
+def _rows(ids: Sequence[str], payloads: Sequence[str], alike: tuple[Any, ...]) -> str:
+    """Write rows as COPY reads them."""
+    rest = "\t".join(["\\N" if value is None else str(value).translate(_ESCAPED) for value in alike])
+    if _UNUSUAL.search("".join(payloads)):
+        payloads = [payload.translate(_ESCAPED) for payload in payloads]
+    return "".join([f"{job_id}\t{payload}\t{rest}\n" for job_id, payload in zip(ids, payloads, strict=True)])
 
 
 def _shape(job: NewJob) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from onward.errors import OnwardError
 from onward.postgresql import forking
-from onward.postgresql.listening import EVERYTHING
+from onward.postgresql.listening import DUE, EVERYTHING
 
 log = logging.getLogger("onward.engines.postgres")
 
@@ -93,5 +93,8 @@ class Bell:
 
 
 def _written(queues: Iterable[str]) -> str:
-    names = sorted(set(queues))
-    return ",".join(names) if len(names) <= _MOST_NAMES else EVERYTHING
+    """Write what is to be told; DUE may be among the names of queues."""
+    names = set(queues)
+    if len(names) > _MOST_NAMES:
+        names = {EVERYTHING} | names & {DUE}
+    return ",".join(sorted(names))

@@ -17,6 +17,7 @@ from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
+from onward.postgresql.listening import DUE, EVERYTHING
 from onward.postgresql.plans import Plan, Row, Statement
 
 
@@ -85,7 +86,7 @@ def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
     ]
     if not (yield Statement(schema.edit, [schema.now, ref.id, ref.queue, *values])):
         return None
-    yield Statement(schema.notify, [schema.channel, "*"])
+    yield Statement(schema.notify, [schema.channel, f"{EVERYTHING},{DUE}"])
     return (yield from reading.get(schema, ref))
 
 

@@ -42,7 +42,7 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
             lost |= yield from start(schema, wanted.starts)
         return Exchanged(lost=lost, claimed=(yield from claim(schema, request, round_)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
-    values += [None] * 9 if request is None else asked(request, round_)
+    values += [None] * 10 if request is None else asked(request, round_)
     ((missed, *claimed),) = yield Statement(schema.exchange, values)
     return Exchanged(
         lost=frozenset() if missed is None else frozenset(_lost.decode(missed)),

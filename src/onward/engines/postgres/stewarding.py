@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -39,16 +40,54 @@ def resign(schema: Schema, term: Term) -> Plan[None]:
     yield Statement(schema.resign, [schema.now, term.number, term.leader_id])
 
 
-def promote(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
+class NextDue:
+    """When the next job comes due. Whoever listens is told of one that comes sooner, and need not ask until then."""
+
+    TRUST: Final = timedelta(seconds=10)
+    """How long it is believed: somebody may have put a job in by hand."""
+    _APART: Final = 0.02
+    """Seconds between two looks at least, however often it is told that a job comes due."""
+
+    def __init__(self) -> None:
+        self._asked_at = self._until = -math.inf
+
+    def wait(self) -> float | None:
+        """Say for how many seconds there is nothing to do; None: it is time to look."""
+        left = max(self._until, self._asked_at + self._APART) - monotonic()
+        return left if left > 0 else None
+
+    def ask(self) -> None:
+        """Note that it is being asked: what is told from now on may not be in the answer."""
+        self._asked_at = monotonic()
+        self._until = math.inf
+
+    def learn(self, next_in: float | None) -> None:
+        """Note the answer, unless something was told meanwhile."""
+        trust = self.TRUST.total_seconds()
+        self._until = min(self._until, self._asked_at + (trust if next_in is None else min(next_in, trust)))
+
+    def forget(self) -> None:
+        """Note that a job comes due, sooner perhaps than was known. From any thread."""
+        self._until = -math.inf
+
+
+def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[Batch]:
     """Make due jobs ready; cancel expired ones."""
+    next_due.ask()
     values = [schema.now, schema.channel, term.number, term.leader_id, limit]
-    ((promoted, expired, queues, next_in),) = yield Statement(schema.promote, values)
-    return Batch(
+    try:
+        ((promoted, expired, queues, next_in),) = yield Statement(schema.promote, values)
+    except BaseException:
+        next_due.forget()
+        raise
+    batch = Batch(
         changed=promoted + expired,
         queues=frozenset(queues),
         more=limit in {promoted, expired},
         next_in=None if next_in is None else max(0.0, next_in),
     )
+    next_due.learn(0.0 if batch.more else batch.next_in)
+    return batch
 
 
 class Tending:
@@ -95,12 +134,11 @@ def rescue(
         max_crashes,
         limit,
     ]
-    ((rescued, buried, queues),) = yield Statement(schema.rescue, values)
-    changed = rescued + buried
-    if tending.is_due():
-        began, closes = monotonic(), tending.closes()
-        yield Statement(schema.tend, [schema.now, schema.channel, term.number, term.leader_id, closes])
+    began, tends, closes = monotonic(), tending.is_due(), tending.closes()
+    ((rescued, buried, queues, _),) = yield Statement(schema.rescue, [*values, tends, closes])
+    if tends:
         tending.done(began, closed=closes)
+    changed = rescued + buried
     return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 
 

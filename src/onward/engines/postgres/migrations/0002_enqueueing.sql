@@ -59,6 +59,23 @@ begin
   if notice is not null then perform pg_notify(channel, notice); end if;
 end $$;
 
+-- Open a lane for jobs that come by COPY, and tell of them; answer what they get where they do not say it themselves.
+create function onward.open_lane(text, integer, max_attempts bigint, backoff text, channel text, notice text)
+  returns table (attempts bigint, policy text)
+  language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+  insert into onward.lane (queue, priority) select $1, $2
+   where (select true from onward.lane l
+           where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1) is null;
+  if notice is not null then perform pg_notify(channel, notice); end if;
+  return query
+  select coalesce($3, (select q.max_attempts from onward.queue q where q.name = $1 collate "C"), 5),
+         coalesce($4, (select q.backoff::text from onward.queue q where q.name = $1 collate "C"));
+end $$;
+
 -- Add jobs without keys, of which each may be different.
 create function onward.enqueue_each(
   now bigint, ids uuid[], payloads json,

@@ -34,6 +34,7 @@ declare
   moment timestamptz := coalesce(onward.moment(settle.now), clock_timestamp());
   done   record;
   freed  boolean;
+  soon   boolean;
   given  record;
 begin
   if cardinality(done_seqs) > 0 then
@@ -107,12 +108,13 @@ begin
              s (seq, claim_no, move, delay, reason, failure)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no
          and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
-      returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at)
-    select array_agg(seq) as seqs, array_agg(claim_no) as claims, array_agg(queue) as all_queues,
+      returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at, j.next_run_at)
+    select bool_or(next_run_at < moment + interval '10 seconds') as soon, array_agg(seq) as seqs, array_agg(claim_no) as claims, array_agg(queue) as all_queues,
            array_agg(queue) filter (where ready_at is not null) as queues,
            array_agg(priority) filter (where ready_at is not null) as priorities,
            array_agg(ready_at) filter (where ready_at is not null) as since
       into given from given;
+    soon := given.soon;
     if given.queues is not null then
       perform onward.open_lanes(given.queues, given.priorities, given.since);
       freed := true;
@@ -124,7 +126,8 @@ begin
       select * from unnest(back_seqs, back_claims) except select * from unnest(given.seqs, given.claims);
     end if;
   end if;
-  if freed then perform pg_notify(channel, '*'); end if;  -- a job is ready, or a place for one that waits
+  -- A job is ready, or there is a place for one that waits; one comes due before whoever leads would look by itself.
+  if freed or soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when soon then '@' end)); end if;
 end $$;
 
 -- Record that the handlers of claimed jobs start now; answer the claims that were lost. A job that has expired is not

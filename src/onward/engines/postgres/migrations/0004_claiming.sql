@@ -5,9 +5,9 @@
 -- Plans are pinned by the functions themselves: the statistics of a table that fills and empties all day are always wrong,
 -- and nothing may depend on the state of a session.
 
--- A lane that has something to give, and what its queue says.
+-- A lane that has something to give, since when it has (nothing to claim lies before), and what its queue says.
 create type onward.open_lane as (
-  queue text, priority integer, floor timestamptz, weight bigint, is_limited boolean, lease interval
+  queue text, priority integer, since timestamptz, weight bigint, is_limited boolean, lease interval
 );
 
 -- What a claim answers. `jobs` is JSON, an array of visits. A visit to a lane is: its queue, priority, whether these jobs have
@@ -33,23 +33,23 @@ declare
 begin
   for i in 1 .. cardinality(firsts) loop
     return query
-    select l.queue, l.priority, l.floor, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null, q.lease
-      -- First of all, and one probe for each: whether there is a job. Not `exists`: of that the planner may make a join, which
+    select l.queue, l.priority, l.since, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null, q.lease
+      -- First of all, and one probe for each: which is the first job. Not `exists`: of that the planner may make a join, which
       -- reads all the jobs there are.
-      from (select l.queue, l.priority, l.floor
+      from (select l.queue, l.priority,
+                   (select j.ready_at from onward.job j
+                     where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                       and j.ready_at is not null and not j.suspect
+                       and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+                     order by j.ready_at, j.seq limit 1) as since
               from (select distinct on (l.queue, l.priority) l.queue, l.priority, l.floor from onward.lane l
                      where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
                        and l.queue < least(ends[i] collate "C", to_queue collate "C")
                        and (l.priority >= past_priority) is not true
                      order by l.queue, l.priority desc, l.floor desc) l
-             where (select true from onward.job j
-                     where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
-                       and j.ready_at is not null and not j.suspect
-                       and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
-                     order by j.ready_at, j.seq limit 1)
              order by l.queue, l.priority desc offset 0) l
       left join lateral (select q.* from onward.queue q where q.name = l.queue offset 0) q on true
-     where q.paused is not true
+     where l.since is not null and q.paused is not true
        and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
@@ -119,23 +119,14 @@ create function onward.raise_floor(moment timestamptz, lane onward.open_lane) re
   language plpgsql
 as $$
 declare
-  highest timestamptz := moment - interval '2 seconds';
-  lowest  timestamptz;
+  lowest timestamptz := least(lane.since, moment - interval '2 seconds');
 begin
-  if lane.floor >= highest then return; end if;
-  select j.ready_at into lowest from onward.job j
-   where j.queue = lane.queue collate "C" and j.priority = lane.priority and j.ready_at >= lane.floor
-     and j.ready_at is not null and not j.suspect and j.state = 'pending'
-   order by j.ready_at, j.seq limit 1;
-  lowest := least(lowest, highest);
-  if lowest > lane.floor then
-    update onward.lane l set floor = lowest, raised_at = moment
-     where l.ctid = any (array(
-             select k.ctid from onward.lane k
-              where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lowest
-                and k.raised_at < moment - interval '100 milliseconds'
-                for update skip locked));
-  end if;
+  update onward.lane l set floor = lowest, raised_at = moment
+   where l.ctid = any (array(
+           select k.ctid from onward.lane k
+            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lowest
+              and k.raised_at < moment - interval '100 milliseconds'
+              for update skip locked));
 end $$;
 
 -- Give many queues their turns at once: each as many jobs as its weight says, `turns` times, the more urgent lanes first, until
@@ -163,14 +154,14 @@ begin
      where j.ctid = any (array(
              select x.place
                from (select min(l.n)::integer as first, max(l.n)::integer as last, min(l.weight) * turns as turn
-                       from unnest(lanes) with ordinality l (queue, priority, floor, weight, is_limited, lease, n)
+                       from unnest(lanes) with ordinality l (queue, priority, since, weight, is_limited, lease, n)
                       group by l.queue order by 1) q
                cross join lateral (
                  select c.place from generate_series(q.first, q.last) n
                    cross join lateral (
                      select c.ctid as place from onward.job c
                       where c.queue = (lanes[n]).queue collate "C" and c.priority = (lanes[n]).priority
-                        and c.ready_at >= (lanes[n]).floor and c.ready_at is not null and not c.suspect
+                        and c.ready_at >= (lanes[n]).since and c.ready_at is not null and not c.suspect
                         and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
                       order by c.ready_at, c.seq limit q.turn for update skip locked) c
                   limit q.turn) x
@@ -199,7 +190,7 @@ begin
   for gave in
     select min(l.n)::integer as first, max(l.n)::integer as last, min(l.weight) * turns as turn, l.queue,
            coalesce(g.got, 0) as got
-      from unnest(lanes) with ordinality l (queue, priority, floor, weight, is_limited, lease, n)
+      from unnest(lanes) with ordinality l (queue, priority, since, weight, is_limited, lease, n)
       left join (select g.queue, sum(g.got) as got from unnest(gave.queues, gave.counts) g (queue, got) group by g.queue) g
         on g.queue = l.queue
      group by l.queue, g.got order by 1
@@ -218,10 +209,10 @@ end $$;
 
 -- Take what there is room for: `slots` jobs that start at once, `soon` more that do too but from no limited queue, and `ahead`
 -- more that do not.
--- next_name, turn_left  where the tour goes on, as the last answer said.
+-- next_name, turn_left  where the tour goes on, as the last answer said; news  a queue that is to give one job before that.
 create function onward.claim(
   now bigint, worker_id text, firsts text[], ends text[], slots integer, soon integer, ahead integer, lease bigint,
-  next_name text, turn_left bigint
+  next_name text, turn_left bigint, news text default null
 ) returns onward.answer
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
@@ -259,9 +250,20 @@ declare
   gripped     bigint[] := '{}';
   first_end   timestamptz;
   together    record;
+  first       onward.answer;
 begin
   -- Settings change only while nobody claims: see configure().
   perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+
+  -- A queue that was empty would else wait for as long as the tour of all the others takes.
+  if news is not null and slots + soon > 0 then
+    first := onward.claim(now, worker_id, array[news], array[news || '!'], least(slots, 1), case when slots = 0 then 1 else 0 end,
+                          0, claim.lease, '', 0, null);
+    if first.jobs is not null then
+      visits := array[substr(first.jobs, 2, length(first.jobs) - 2)];
+      if slots > 0 then slots := slots - 1; else soon := soon - 1; end if;
+    end if;
+  end if;
 
   while slots + soon + ahead > 0 loop
     -- Which queue is next?
@@ -312,7 +314,7 @@ begin
         visit := 1;
         select * into together from onward.claim_together(moment, claim.worker_id, lanes, turns, slots + soon, own_lease,
                                                           begins_at);
-        visits := together.jobs; gripped := together.seqs; first_end := moment + own_lease;
+        visits := visits || together.jobs; gripped := together.seqs; first_end := moment + own_lease;
         got := cardinality(gripped);
         soon := soon - greatest(got - slots, 0)::integer; slots := slots - least(got, slots)::integer;
         last_lane := cardinality(lanes);
@@ -377,7 +379,7 @@ begin
                  updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
            where j.ctid = any (array(
                    select c.ctid from onward.job c
-                    where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.floor
+                    where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.since
                       and c.ready_at is not null and not c.suspect
                       and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
                     order by c.ready_at, c.seq limit taken for update skip locked))
@@ -516,7 +518,7 @@ create function onward.exchange(
   back_failures text[],
   start_seqs bigint[], start_claims bigint[],
   worker_id text, firsts text[], ends text[], slots integer, soon integer, ahead integer, lease bigint,
-  next_name text, turn_left bigint,
+  next_name text, turn_left bigint, news text,
   out lost json, out claimed onward.answer
 )
   language plpgsql
@@ -532,6 +534,6 @@ begin
       select * from onward.start(now, start_seqs, start_claims)) l;
   end if;
   if worker_id is not null then
-    claimed := onward.claim(now, worker_id, firsts, ends, slots, soon, ahead, lease, next_name, turn_left);
+    claimed := onward.claim(now, worker_id, firsts, ends, slots, soon, ahead, lease, next_name, turn_left, news);
   end if;
 end $$;
