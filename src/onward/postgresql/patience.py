@@ -21,8 +21,8 @@ from psycopg.waiting import Ready, Wait
 
 T = TypeVar("T")
 
-_GLANCE: Final = 0.001
-"""Seconds for which the loop may be held up for an answer: a commit on a quick disk takes less."""
+_GLANCE: Final = 0.002
+"""Seconds for which the loop may be held up for an answer: a commit on a quick disk takes a fraction of it."""
 
 
 class PatientConnection(psycopg.Connection[Any]):

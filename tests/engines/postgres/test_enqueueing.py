@@ -1,0 +1,180 @@
+"""How jobs come in by the database's own clock: a lone one by a plain insert, many by COPY; what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from onward.backoff import Backoff
+from onward.clock import SystemClock, moment_of
+from onward.engine.values import ClaimRequest, Exchange, QueueChange, Settlement, SignalKind
+from onward.engines.postgres import settling
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.enqueueing import tidings_of
+from onward.engines.postgres.stewarding import NextDue
+from onward.errors import StoreBusy
+from onward.job import Alike, NewJob
+from onward.lifecycle import Complete, State
+from onward.postgresql.listening import DUE
+from tests.conformance.desk import new_job
+from tests.conformance.postgres_case import PostgresStore
+
+MANY = 500
+"""Jobs that are copied in."""
+ODD = '{"path": "C:\\\\new\\ttab", "quote": "\\"", "nothing": "\\\\N"}'
+
+
+@pytest.fixture
+async def clocked(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
+    """An engine that goes by the database's clock, as all do outside of tests."""
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+def request(slots: int, **more: Any) -> ClaimRequest:
+    return ClaimRequest(worker_id="w", slots=slots, **more)
+
+
+@pytest.mark.parametrize("count", [1, 2, MANY])
+async def test_jobs_come_in_as_they_are_however_many(clocked: PostgresEngine, count: int):  # O2
+    template = NewJob(type="odd\tname\\", queue="q", org_id="a\nb\\", priority=3, max_attempts=2, backoff=Backoff())
+    added = await clocked.enqueue(Alike(template, [ODD] * count))
+    claimed = (await clocked.claim(request(count))).claims
+    assert [claim.ref for claim in claimed] == [each.ref for each in added]  # O3
+    assert {(claim.type, claim.org_id, claim.priority, claim.max_attempts, claim.backoff) for claim in claimed} == {
+        ("odd\tname\\", "a\nb\\", 3, 2, Backoff())
+    }
+    assert {claim.payload for claim in claimed} == {ODD}
+
+
+@pytest.mark.parametrize("count", [1, MANY])
+async def test_jobs_get_what_their_queue_says(clocked: PostgresEngine, count: int):
+    await clocked.enqueue([new_job(queue="told")])
+    await clocked.configure("told", QueueChange(max_attempts=7, backoff=Backoff.exponential(9, cap=90)))
+    await clocked.enqueue(Alike(new_job(queue="told"), ["{}"] * count))
+    newest = (await clocked.claim(request(count + 1))).claims[1:]
+    assert len(newest) == count
+    assert {(claim.max_attempts, claim.backoff) for claim in newest} == {(7, Backoff.exponential(9, cap=90))}
+
+
+async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngine, store: PostgresStore):  # G8
+    role = f"role_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {role} login")
+        connection.execute(f"select {store.schema}.allow_worker('{role}')")
+        engine = PostgresEngine(
+            psycopg.conninfo.make_conninfo(store.url, options=f"-c role={role}"), schema=store.schema
+        )
+        try:
+            await engine.open()
+            assert len(await engine.enqueue(Alike(new_job(), ["{}"] * MANY))) == MANY
+        finally:
+            await engine.close()
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")
+
+
+async def test_who_comes_again_and_again_leaves_room_for_others(clocked: PostgresEngine):
+    """An answer that is waited for on the spot holds the loop up: others must get their turn."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    for _ in range(20):
+        await clocked.enqueue([new_job()])
+    beside.cancel()
+    assert turns >= 4
+
+
+def test_what_is_told_of_jobs():
+    later = moment_of(SystemClock().micros()) + timedelta(days=1)
+    assert tidings_of([new_job(queue="a"), new_job(queue="b")]) == {"a", "b"}
+    assert tidings_of([new_job(queue="a", delay=timedelta(seconds=1))]) == {DUE}
+    assert tidings_of([new_job(queue="a", delay=timedelta(hours=1))]) == set()
+    assert tidings_of([new_job(queue="a", run_at=later)]) == {DUE}
+    assert tidings_of([new_job(queue="a", start_by=later)]) == {"a", DUE}
+
+
+async def test_whoever_leads_is_told_of_a_job_that_comes_due_soon(clocked: PostgresEngine, store: PostgresStore):
+    """Without it, a delay shorter than the leader's nap would last as long as that."""
+    if clocked.database.is_pooled:
+        pytest.skip("through a pooler nobody is told")
+    other = PostgresEngine(store.url, schema=store.schema)
+    await other.open()
+    try:
+        signals: Any = clocked.signals(["none"])
+        async with aclosing(signals):
+            assert (await anext(signals)).kind is SignalKind.CHANGED
+            await other.enqueue([new_job(queue="some", delay=timedelta(milliseconds=200))])
+            assert (await anext(signals)).kind is SignalKind.DUE
+    finally:
+        await other.close()
+
+
+def test_what_was_told_while_the_store_was_asked_is_not_forgotten():
+    due = NextDue()
+    assert due.wait() is None
+    due.ask()
+    due.learn(None)
+    assert (due.wait() or 0) > NextDue.TRUST.total_seconds() / 2
+    due.ask()
+    due.forget()
+    due.learn(None)
+    assert (due.wait() or 0) < NextDue.TRUST.total_seconds() / 2
+
+
+async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: PostgresEngine):  # H9
+    for number in range(30):
+        await clocked.enqueue(Alike(new_job(queue=f"q{number:02}"), ["{}"] * 5))
+    assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q00", "q01"]
+    await clocked.enqueue(Alike(new_job(queue="zz"), ["{}"] * 5))
+    for round_ in clocked._rounds.values():
+        round_.news.clear()  # what was told by way of the database, sooner or later
+    clocked._hear("zz")
+    assert [claim.ref.queue for claim in (await clocked.claim(request(3))).claims] == ["zz", "q02", "q03"]
+    assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q04", "q05"]
+
+
+async def test_outcomes_and_claims_side_by_side_are_all_there(clocked: PostgresEngine):  # X3
+    await clocked.enqueue(Alike(new_job(), ["{}"] * 2 * MANY))
+    first = (await clocked.claim(request(MANY))).claims
+    lost = msgspec.structs.replace(first[0], token=(first[0].token[0], 99))
+    outcomes = tuple(Settlement(claim, Complete("1")) for claim in (lost, *first[1:]))
+    answer = await clocked.exchange(Exchange(settlements=outcomes, request=request(MANY)))
+    assert answer.lost == {lost.token}
+    assert len(answer.claimed.claims) == MANY
+    assert not {claim.ref for claim in first} & {claim.ref for claim in answer.claimed.claims}
+    job = await clocked.get(first[1].ref)
+    assert job is not None
+    assert job.status is State.COMPLETED
+
+
+async def test_what_was_claimed_beside_outcomes_that_failed_is_given_back(
+    clocked: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+):  # X3
+    added = await clocked.enqueue(Alike(new_job(), ["{}"] * 2 * MANY))
+    first = (await clocked.claim(request(MANY))).claims
+
+    def refused(*_: Any) -> Any:
+        raise StoreBusy("not now")
+
+    monkeypatch.setattr(settling, "exchange", refused)
+    outcomes = tuple(Settlement(claim, Complete()) for claim in first)
+    with pytest.raises(StoreBusy):
+        await clocked.exchange(Exchange(settlements=outcomes, request=request(MANY)))
+    again = (await clocked.claim(request(MANY))).claims
+    assert {claim.ref for claim in again} == {each.ref for each in added[MANY:]}
