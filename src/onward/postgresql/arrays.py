@@ -22,6 +22,11 @@ def words(values: Iterable[str]) -> str:
     return "{" + ",".join(values) + "}"
 
 
+def quoted(values: Iterable[object]) -> str:
+    """Write texts that need quotes and have none in them."""
+    return '{"' + '","'.join(map(str, values)) + '"}'
+
+
 def texts(values: Iterable[str | None]) -> str:
     """Write texts."""
     return "{" + ",".join(map(_quoted, values)) + "}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import select
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -81,8 +81,7 @@ class Connections:
             of_loop.idle.clear()
             of_loop.is_closed = True
 
-    @asynccontextmanager
-    async def borrowed(self, *, at_leisure: bool = False, alone: bool = False) -> AsyncIterator[PatientAsyncConnection]:
+    def borrowed(self, *, at_leisure: bool = False, alone: bool = False) -> Borrowed:
         """Have a connection for a moment, on this event loop.
 
         ``at_leisure``: for what may take the server long. ``alone``: nobody else uses the loop meanwhile.
@@ -92,22 +91,7 @@ class Connections:
             of_loop = self._by_loop.get(loop)
             if of_loop is None:
                 of_loop = self._by_loop[loop] = _OfLoop(self._most)
-        async with of_loop.room:
-            connection = of_loop.idle.pop() if of_loop.idle else None
-            while connection is not None and not _is_sound(connection):
-                await connection.close()
-                connection = of_loop.idle.pop() if of_loop.idle else None
-            if connection is None:
-                connection = await self._database.aconnect()
-            connection.patience = None if at_leisure else self._database.patience
-            connection.glances = alone
-            try:
-                yield connection
-            finally:
-                if _is_idle(connection) and not of_loop.is_closed:
-                    of_loop.idle.append(connection)
-                else:
-                    await connection.close()
+        return Borrowed(of_loop, self._database, None if at_leisure else self._database.patience, alone=alone)
 
     @contextmanager
     def borrowed_sync(self) -> Iterator[PatientConnection]:
@@ -150,6 +134,47 @@ class Connections:
                     self._pulse = connection
                 else:
                     connection.close()
+
+
+class Borrowed:
+    """A connection for the length of a block."""
+
+    __slots__ = ("_alone", "_connection", "_database", "_of_loop", "_patience")
+
+    def __init__(self, of_loop: _OfLoop, database: Database, patience: float | None, *, alone: bool) -> None:
+        self._of_loop = of_loop
+        self._database = database
+        self._patience = patience
+        self._alone = alone
+
+    async def __aenter__(self) -> PatientAsyncConnection:
+        """Take one that is idle, or open one."""
+        await self._of_loop.room.acquire()
+        try:
+            idle = self._of_loop.idle
+            connection = idle.pop() if idle else None
+            while connection is not None and not _is_sound(connection):
+                await connection.close()
+                connection = idle.pop() if idle else None
+            if connection is None:
+                connection = await self._database.aconnect()
+        except BaseException:
+            self._of_loop.room.release()
+            raise
+        connection.patience = self._patience
+        connection.glances = self._alone
+        self._connection = connection
+        return connection
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give it back, if it can be used again."""
+        try:
+            if _is_idle(self._connection) and not self._of_loop.is_closed:
+                self._of_loop.idle.append(self._connection)
+            else:
+                await self._connection.close()
+        finally:
+            self._of_loop.room.release()
 
 
 class _OfLoop:

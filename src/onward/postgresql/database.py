@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, Final
 
 import psycopg
@@ -50,6 +49,7 @@ class Database:
         self._given = given
         self.patience = patience
         """Seconds to wait for an answer."""
+        self._translated = Translated(self)
         self.conninfo = make_conninfo(**(_OURS | given))
         self.is_pooled = True
         """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
@@ -94,15 +94,27 @@ class Database:
         ((pid,),) = connection.execute("select pg_backend_pid()").fetchall()
         self.is_pooled = pid != connection.info.backend_pid
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self) -> Translated:
         """Let the store's errors out as ours."""
-        try:
-            yield
-        except psycopg.Error as error:
-            ours = translate(error, str(self))
-            if ours is None:
-                raise
+        return self._translated
+
+
+class Translated:
+    """A block out of which the store's errors come as ours. It keeps nothing, so one serves all verbs."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say in our words what went wrong."""
+        if isinstance(error, psycopg.Error) and (ours := translate(error, str(self._store))) is not None:
             raise ours from error
 
 

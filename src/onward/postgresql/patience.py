@@ -43,6 +43,8 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Seconds to wait for an answer; None: for ever."""
     glances: bool = False
     """Whether whoever asks has the loop to itself."""
+    cursor_kept: psycopg.AsyncRawCursor[tuple[Any, ...]] | None = None
+    """For whoever has the connection: to make one takes longer than to read an answer."""
     _is_quick: bool = True
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:

@@ -24,6 +24,7 @@ from psycopg.rows import tuple_row
 from onward.errors import InvalidJob
 from onward.postgresql.connections import Connections
 from onward.postgresql.database import Database
+from onward.postgresql.patience import PatientAsyncConnection
 from onward.postgresql.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 
 T = TypeVar("T")
@@ -150,8 +151,13 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
 def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
-    # Not closed: a cursor on the client's side holds nothing but its last rows.
-    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    # Not closed: a cursor on the client's side holds nothing but its last rows. One of ours serves for good.
+    if not isinstance(connection, PatientAsyncConnection):
+        cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    elif (kept := connection.cursor_kept) is None:
+        cursor = connection.cursor_kept = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    else:
+        cursor = kept
 
     async def execute(statement: Statement) -> Sequence[Row]:
         if statement.rows is not None:

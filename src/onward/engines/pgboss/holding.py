@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.engine.values import Claim, Pulse, WorkerInfo
-from onward.engines.pgboss.rows import columns_of, token_of
+from onward.engines.pgboss.rows import fences_of
 from onward.engines.pgboss.schema import Schema
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan
 
 
@@ -15,7 +16,10 @@ def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
     yield from schema.beside.beat(worker)
     if not claims:
         return Pulse()
-    gone = yield schema.statement("heartbeat", [*columns_of([claim.token for claim in claims])])
+    tokens = [claim.token for claim in claims]
+    batches = arrays.numbers([token[4] for token in tokens])
+    gone = yield schema.statement("heartbeat", [*fences_of(tokens), batches])
     return Pulse(
-        lost=frozenset(token_of(row) for row in gone), cancelled=frozenset(token_of(row) for row in gone if row[6])
+        lost=frozenset(tokens[number] for number, _ in gone),
+        cancelled=frozenset(tokens[number] for number, cancelled in gone if cancelled),
     )

@@ -233,23 +233,15 @@ def claim_of(row: Row) -> Claim:
     )
 
 
-def columns_of(tokens: Sequence[Token]) -> list[str]:
-    """Lay claims out as statements take them: queues, ids, attempts, when they began, batches, places."""
-    names, ids, counts, began, batches, places = zip(*tokens, strict=True)
+def fences_of(tokens: Sequence[Token]) -> list[str]:
+    """Lay out what claims are matched by, as statements take it: queues, ids, attempts, when they began."""
+    names, ids, counts, began, *_ = zip(*tokens, strict=True)
     return [
         arrays.texts(map(str, names)),
         arrays.words(map(str, ids)),
         arrays.numbers(counts),
         arrays.numbers(began),
-        arrays.numbers(batches),
-        arrays.texts(map(str, places)),
     ]
-
-
-def token_of(row: Row) -> Token:
-    """Read a claim that was lost."""
-    name, id, retry_count, began, batch, place = row[:6]
-    return (name, id, retry_count, began, batch, place)
 
 
 def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:

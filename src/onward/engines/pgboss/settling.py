@@ -12,7 +12,7 @@ from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Settlement, Token
 from onward.engines.pgboss.claiming import POLICIES_WITH_ROOM
 from onward.engines.pgboss.enqueueing import tell
-from onward.engines.pgboss.rows import Queue, columns_of, failure_of, output_of, token_of
+from onward.engines.pgboss.rows import Queue, failure_of, fences_of, output_of
 from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.shelf import Shelf
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
@@ -29,37 +29,52 @@ def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, n
     done: dict[str, list[Settlement]] = {}
     others: dict[str, list[Settlement]] = {}
     for settlement in settlements:
-        kind = done if isinstance(settlement.outcome, Complete) else others
-        kind.setdefault(_table_of(settlement.claim, queues), []).append(settlement)
+        name = settlement.claim.ref.queue
+        if isinstance(settlement.outcome, Complete):
+            done.setdefault(name, []).append(settlement)
+        else:
+            others.setdefault(_table_of(name, queues), []).append(settlement)
     lost: set[Token] = set()
-    for table, some in done.items():
-        lost |= yield from _complete(schema, some, table)
+    for name, some in done.items():
+        lost |= yield from _complete(schema, name, _table_of(name, queues), some)
     for table, some in others.items():
         ended = zip(*(_ended(each.claim, each.outcome) for each in some), strict=True)
         stately = [shelf.policy_of(each.claim.ref.queue) == "stately" for each in some]
         states, delays, outputs, given_back = ended
         values = [
-            *columns_of([each.claim.token for each in some]),
+            *fences_of([each.claim.token for each in some]),
             arrays.words(states),
             arrays.numbers([None if delay is None else delay // MICROSECOND for delay in delays]),
             arrays.texts(outputs),
             arrays.numbers(given_back),
             arrays.numbers(stately),
         ]
-        lost.update(map(token_of, (yield schema.statement("settle", values, table=table))))
+        rows = yield schema.statement("settle", values, table=table)
+        lost.update(some[number].claim.token for (number,) in rows)
     if notify:
         yield from tell(schema, {each.claim.ref.queue for each in settlements if isinstance(each.outcome, Release)})
     return frozenset(lost)
 
 
-def _complete(schema: Schema, settlements: Sequence[Settlement], table: str) -> Plan[frozenset[Token]]:
-    """Record that runs ended well; answer the claims that were lost."""
-    rows = yield schema.statement("complete", _done(settlements), table=table, way="by_place")
-    if not rows:
-        return frozenset()
-    missed = frozenset(map(token_of, rows))
-    again = [each for each in settlements if each.claim.token in missed]
-    return frozenset(map(token_of, (yield schema.statement("complete", _done(again), table=table))))
+def _complete(
+    schema: Schema, queue: str, table: str, settlements: Sequence[Settlement], way: str = "by_place"
+) -> Plan[frozenset[Token]]:
+    """Record that runs of one queue ended well; answer the claims that were lost."""
+    _, ids, counts, began, _, places = zip(*[each.claim.token for each in settlements], strict=True)
+    outputs = [output_of(each.outcome.result) for each in settlements if isinstance(each.outcome, Complete)]
+    values = [
+        queue,
+        arrays.words(ids),
+        arrays.numbers(counts),
+        arrays.numbers(began),
+        arrays.quoted(places),
+        arrays.texts(outputs) if any(outputs) else arrays.NOTHING,
+    ]
+    rows = yield schema.statement("complete", values, table=table, way=way)
+    missed = [settlements[number] for (number,) in rows]
+    if missed and way:
+        return (yield from _complete(schema, queue, table, missed, way=""))
+    return frozenset(each.claim.token for each in missed)
 
 
 def change_nothing_to_claim(shelf: Shelf, settlements: Sequence[Settlement]) -> bool:
@@ -68,11 +83,6 @@ def change_nothing_to_claim(shelf: Shelf, settlements: Sequence[Settlement]) -> 
         isinstance(each.outcome, Complete) and shelf.policy_of(each.claim.ref.queue) not in POLICIES_WITH_ROOM
         for each in settlements
     )
-
-
-def _done(settlements: Sequence[Settlement]) -> list[str]:
-    outputs = [output_of(each.outcome.result) for each in settlements if isinstance(each.outcome, Complete)]
-    return [*columns_of([each.claim.token for each in settlements]), arrays.texts(outputs)]
 
 
 def start(claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
@@ -102,6 +112,6 @@ def _ended(claim: Claim, outcome: Outcome) -> Ended:
             assert_never(outcome)
 
 
-def _table_of(claim: Claim, queues: Mapping[str, Queue]) -> str:
-    queue = queues.get(claim.ref.queue)
+def _table_of(name: str, queues: Mapping[str, Queue]) -> str:
+    queue = queues.get(name)
     return "job" if queue is None else queue.table

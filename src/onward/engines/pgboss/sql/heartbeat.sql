@@ -1,11 +1,11 @@
--- Keep what a worker holds; answers the claims that are lost, and whether because the job was cancelled. What was taken with them,
--- is active and is not named is kept no longer than until now. Of the jobs themselves only those are touched that pg-boss wants to
--- be: a sign of life for all others would write each of them anew.
--- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 batches, $6 places
+-- Keep what a worker holds; answers which claims are lost, by their number in the list, and whether because the job was cancelled.
+-- What was taken with them, is active and is not named is kept no longer than until now. Of the jobs themselves only those are
+-- touched that pg-boss wants to be: a sign of life for all others would write each of them anew.
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 batches
 with claims as materialized (
   select c.*, timestamptz 'epoch' + c.began * interval '1 microsecond' as started_on
-    from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::bigint[],
-                $6::text::tid[]) c (name, id, retry_count, began, batch, place)),
+    from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::bigint[])
+      with ordinality c (name, id, retry_count, began, batch, no)),
 named as materialized (
   select c.batch, array_agg(c.id) as ids from claims c group by c.batch),
 left_out as (
@@ -28,5 +28,5 @@ seen as (
   select c.*, (select j.state::text from pgboss.job j
                 where j.name = c.name and j.id = c.id and j.retry_count = c.retry_count and j.started_on = c.started_on) as state
     from claims c)
-select s.name, s.id::text, s.retry_count, s.began, s.batch, s.place::text, coalesce(s.state = 'cancelled', false)
+select s.no - 1, coalesce(s.state = 'cancelled', false)
   from seen s where s.state is distinct from 'active'

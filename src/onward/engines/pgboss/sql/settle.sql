@@ -1,18 +1,18 @@
--- Record how runs have ended that did not end well, or that are to be run again; answers the claims that were lost, matching each as
+-- Record how runs have ended that did not end well, or that are to be run again; answers which claims were lost, matching each as
 -- complete.sql does. A job that fails for good leaves a copy among its queue's dead letters, as pg-boss makes it. One that cannot
 -- wait because the policy stately has given its place to another fails, as it would there. A run that is given back leaves
 -- started_on empty: pg-boss then counts the next one as the same attempt.
--- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970, $5 batches, $6 places; $7 states, $8 delays in
--- microseconds, $9 outputs, $10 whether the run is given back, $11 whether the policy of the queue is stately
+-- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970; $5 states, $6 delays in microseconds,
+-- $7 outputs, $8 whether the run is given back, $9 whether the policy of the queue is stately
 with ended as materialized (
   select e.*, case when e.wanted = 'retry' and e.stately and exists (
            select from pgboss.job_common k join pgboss.job_common o
              on o.name = k.name and o.state = 'retry' and o.policy = 'stately'
             and coalesce(o.singleton_key, '') = coalesce(k.singleton_key, '')
             where k.name = e.name and k.id = e.id and k.policy = 'stately') then 'failed' else e.wanted end as state
-    from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::bigint[],
-                $6::text::tid[], $7::text::text[], $8::text::bigint[], $9::text::text[], $10::text::boolean[], $11::text::boolean[])
-      e (name, id, retry_count, began, batch, place, wanted, delay, output, given_back, stately)),
+    from unnest($1::text::text[], $2::text::uuid[], $3::text::integer[], $4::text::bigint[], $5::text::text[],
+                $6::text::bigint[], $7::text::text[], $8::text::boolean[], $9::text::boolean[]) with ordinality
+      e (name, id, retry_count, began, wanted, delay, output, given_back, stately, no)),
 changed as (
   update pgboss.job_common j
      set state = e.state::pgboss.job_state,
@@ -30,7 +30,7 @@ changed as (
    where j.name = e.name and j.id = e.id
      and j.state::text = 'active' and j.retry_count = e.retry_count
      and j.started_on = timestamptz 'epoch' + e.began * interval '1 microsecond'
-  returning j.*),
+  returning j.*, e.no),
 dead as (
   insert into pgboss.job (
     name, data, keep_until, retry_limit,
@@ -55,5 +55,4 @@ dead as (
     'created'
     from changed r join pgboss.queue q on q.name = r.dead_letter
    where r.state = 'failed' and r.dead_letter <> r.name)
-select e.name, e.id::text, e.retry_count, e.began, e.batch, e.place::text
-  from ended e where e.id not in (select id from changed)
+select e.no - 1 from ended e where e.no not in (select no from changed)
