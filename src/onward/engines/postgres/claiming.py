@@ -35,6 +35,10 @@ class Round:
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
     news: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_NEWS))
     """Queues that were told to have new jobs: each gives one before the tour goes on, however far away it is."""
+    room: int = 0
+    """How many jobs were asked for last."""
+    has_more: bool = False
+    """Whether so many came: then there may be queues that the tour has not come to."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs. From any thread."""
@@ -43,7 +47,9 @@ class Round:
                 self.news.append(name)
 
     def next_news(self) -> str | None:
-        """Take out a queue that has new jobs."""
+        """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
+        if not self.has_more:
+            self.news.clear()
         return self.news.popleft() if self.news else None
 
 
@@ -91,6 +97,7 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
 
 def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     """Lay a request out as the store wants it."""
+    round_.room = request.slots + request.soon + request.ahead
     return [
         request.worker_id,
         *_ranges(request.queues),
@@ -119,6 +126,7 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     if jobs is not None:
         for visit in _visits.decode(jobs):
             claims += _claims_of(visit)
+    round_.has_more = 0 < round_.room <= len(claims)
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
 
 

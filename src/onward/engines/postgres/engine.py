@@ -287,10 +287,9 @@ class PostgresEngine:
 
         Room that the outcomes make in a limited queue is then found by the next claim.
         """
-        round_ = self._round(request)
         claiming_ = asyncio.create_task(self.claim(request), name="onward-postgres-claim")
         try:
-            settled = await self._ask(lambda: settling.exchange(self.schema, outcomes, round_))
+            settled = await self._ask(lambda: settling.exchange(self.schema, outcomes, self._round(None)))
         except asyncio.CancelledError:
             claiming_.cancel()
             raise
