@@ -56,6 +56,8 @@ bench-peers: $(READY) ## Measure against huey, pgqueuer, Graphile Worker, BullMQ
 	$(BIN)/python -m bench.redis_peers drain
 	$(BIN)/python -m bench.redis_peers bulk
 	$(BIN)/python -m bench.redis_peers delay
+	$(BIN)/python -m bench.redis_peers pickup
+	$(BIN)/python -m bench.redis_budgets
 
 bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open transaction; half an hour
 	$(BIN)/python -m bench.long

@@ -1,4 +1,4 @@
-"""What only the comparison on Redis asks of Onward: how late delayed jobs start."""
+"""What only the comparison on Redis asks of Onward: how late delayed jobs start, how soon an idle worker has a job."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import time
 from datetime import timedelta
 
 from onward import App
+from onward.bench.account import all_finished
+from onward.bench.apart import apart
+from onward.bench.crew import Crew
+from onward.bench.handlers import Handler, make_producer, task_of
+
+GAP = 0.020
+"""Seconds between two jobs: long enough for the worker to be idle again."""
 
 
 def delay(url: str, jobs: int) -> dict[str, float]:
@@ -33,3 +40,25 @@ async def _delay(url: str, jobs: int) -> dict[str, float]:
             await task.enqueue(n=n, due=time.time() + wait / 1000)
         await asyncio.wait_for(done.wait(), 60)
     return {"median": statistics.median(late), "worst": max(late)}
+
+
+def pickup(url: str, jobs: int) -> list[float]:
+    """Say in seconds how long jobs waited for an idle worker of another process, from before they were enqueued."""
+    with Crew(url, concurrency=50) as crew:
+        sent = apart(_send, url, jobs)
+    return [crew.started[number][0] - moment for number, moment in enumerate(sent)]
+
+
+def _send(url: str, jobs: int) -> list[float]:
+    async def live() -> list[float]:
+        sent = []
+        async with make_producer(url) as app:
+            task = task_of(app, Handler.ASYNC)
+            for number in range(jobs):
+                await asyncio.sleep(GAP)
+                sent.append(time.monotonic())
+                await task.enqueue(n=number)
+            await all_finished(app, jobs, within=30)
+        return sent
+
+    return asyncio.run(live())

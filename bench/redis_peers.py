@@ -1,10 +1,11 @@
 """Onward on Redis beside the other queues there: the same no-op jobs, one Redis, one stop-watch, taking turns.
 
-    python -m bench.redis_peers [drain|bulk|delay] [--jobs 20000] [--rounds 5] [--valkey] [--only NAME …]
+    python -m bench.redis_peers [drain|bulk|delay|pickup] [--jobs 20000] [--rounds 5] [--valkey] [--only NAME …]
 
 ``drain``: one worker process, fifty jobs at once where a queue can. ``bulk``: 1 000 jobs a call. ``delay``: 200 jobs,
-due at moments spread over two seconds; how late they start. Redis is a server of our own, on a port, without
-persistence, emptied before each round. Each peer of Python's gets a virtualenv in the folder (BENCH_DIR, else one under
+due at moments spread over two seconds; how late they start. ``pickup``: 200 jobs, one every 20 ms, for an idle worker
+of Onward's in another process; how long each waits. Redis is a server of our own, on a port, without persistence,
+emptied before each round. Each peer of Python's gets a virtualenv in the folder (BENCH_DIR, else one under
 the system's temporary folder), made when it is first needed; BullMQ for Node comes from npm as the tests have it.
 
 The last line printed is one JSON object: for each peer its figure and Onward's in terms of it.
@@ -173,6 +174,18 @@ def delay(stage: Stage, rounds: int, wanted: Callable[[str], bool]) -> dict[str,
     return {"median_ms": _rounded(middle), "worst_ms": _rounded(worst)}
 
 
+def pickup(stage: Stage, rounds: int) -> dict[str, Any]:
+    """Say how long a job waits for an idle worker of Onward's, in milliseconds: medians of the rounds' p50 and p99."""
+    halves, most = [], []
+    for _ in range(rounds):
+        stage.clear()
+        waits = sorted(redis_onward.pickup(stage.server.tcp_url, 200)[10:])
+        halves.append(waits[len(waits) // 2] * 1000)
+        most.append(waits[len(waits) * 99 // 100] * 1000)
+        print(f"onward: p50 {halves[-1]:.2f} ms, p99 {most[-1]:.2f}", file=sys.stderr)
+    return {"p50_ms": round(sorted(halves)[rounds // 2], 2), "p99_ms": round(sorted(most)[rounds // 2], 2)}
+
+
 def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: round(figure, 2) for name, figure in figures.items()}
 
@@ -189,7 +202,7 @@ def _rates(paces: Paces, names: Mapping[str, object]) -> dict[str, Any]:
 def main() -> None:
     """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", nargs="?", default="drain", choices=["drain", "bulk", "delay"])
+    parser.add_argument("scenario", nargs="?", default="drain", choices=["drain", "bulk", "delay", "pickup"])
     parser.add_argument("--jobs", type=int, default=20_000, help="for the fast ones; others get fewer")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--valkey", action="store_true", help="on Valkey 9 instead of Redis 6.2")
@@ -206,6 +219,8 @@ def main() -> None:
 
         if given.scenario == "delay":
             figures = delay(stage, given.rounds, wanted)
+        elif given.scenario == "pickup":
+            figures = pickup(stage, given.rounds)
         else:
             sides = (drain if given.scenario == "drain" else bulk)(stage, given.jobs, wanted)
             figures = _rates(take_turns(given.rounds, sides, lambda line: print(line, file=sys.stderr)), sides)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
-from onward.engine.values import ClaimRequest
+from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.engines.bullmq.engine import BullMQEngine
+from onward.job import NewJob
 from onward.lifecycle import Bury, Complete, Failure, Retry
 from onward.rules import MAX_LOG_LINES
 from tests.engines.bullmq.queue import Queue
@@ -107,3 +108,21 @@ async def test_metrics_are_kept_where_they_are_asked_for(queue: Queue, prefix: s
     found = queue.client.hgetall(queue.key("metrics:completed"))
     assert isinstance(found, dict)
     assert (found["count"], found["prevCount"]) == ("1", "0")
+
+
+async def test_a_large_exchange_is_moved_in_several_goes_and_answered_as_one(queue: Queue):  # B10
+    await queue.engine.enqueue([NewJob(type="send", queue="mail", payload=str(n)) for n in range(400)])
+    held = await queue.take(180)
+    assert [claim.payload for claim in held] == [str(n) for n in range(180)]
+    queue.client.delete(queue.key(f"{held[70].ref.id}:lock"))
+    answer = await queue.engine.exchange(
+        Exchange(
+            settlements=tuple(Settlement(claim, Complete()) for claim in held),
+            request=ClaimRequest(worker_id="worker-1", queues=("mail",), slots=20, soon=140),
+        )
+    )
+    assert answer.lost == {held[70].token}
+    assert [claim.payload for claim in answer.claimed.claims] == [str(n) for n in range(180, 340)]
+    assert len({claim.token for claim in answer.claimed.claims}) == 160
+    assert queue.client.zcard(queue.key("completed")) == 179
+    assert queue.client.llen(queue.key("active")) == 161

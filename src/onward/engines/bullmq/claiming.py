@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from secrets import token_hex
 from typing import Any, Final
 
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.commands import Command, Plan, script
+from onward.engines.bullmq.commands import Command, InTurns, Plan, script
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names, is_pattern
 
 _MOST_QUEUES: Final = 200
 """Queues that one script call looks at: Redis does nothing else meanwhile."""
 MOST_JOBS: Final = 200
-"""Jobs that one script call moves: about five milliseconds of Redis."""
+"""Jobs that one question takes."""
+AT_ONCE: Final = 50
+"""Jobs that are moved in one go: Redis does nothing else meanwhile, about a millisecond. A larger batch is moved in
+several, and whoever waits has a turn between them (B10)."""
 
 
 class Round:
@@ -63,30 +66,24 @@ def claim(
         for first in range(0, len(order), _MOST_QUEUES):
             some = order[first : first + _MOST_QUEUES]
             got = len(taken.claims) + len(taken.unfit)
-            slots = max(request.slots - got, 0)
-            soon = max(request.slots + request.soon - max(got, request.slots), 0)
+            slots = min(max(request.slots - got, 0), MOST_JOBS)
+            soon = min(max(request.slots + request.soon - max(got, request.slots), 0), MOST_JOBS - slots)
             if slots + soon == 0:
                 break
-            token = token_hex(8)
             turn_left = round_.turn_left if some[0] == round_.next_name else 0
-            replies = yield [
-                *ahead,
-                script(
-                    "claim",
-                    layout,
-                    [layout.meta(name) for name in some],
-                    request.worker_id,
-                    token,
-                    rows.milliseconds(request.lease),
-                    min(slots, MOST_JOBS),
-                    min(soon, max(MOST_JOBS - slots, 0)),
-                    turn_left,
-                    "1" if before else "",
-                ),
-            ]
+            keys, lease = [layout.meta(name) for name in some], rows.milliseconds(request.lease)
+            tokens: list[str] = []
+            claims: list[Command] = []
+            for now, later in _parts(slots, soon):
+                tokens.append(token_hex(8))
+                left, is_last_word = (0, "") if claims else (turn_left, "1" if before else "")
+                asked = (request.worker_id, tokens[-1], lease, now, later, left, is_last_word)
+                claims.append(script("claim", layout, keys, *asked))
+            replies = yield InTurns(layout, [*ahead, *claims])
             if ahead:
-                answers, ahead = replies[:-1], []
-            generation = _read(replies[-1], some, token, taken, round_)
+                answers, ahead = replies[: len(ahead)], []
+            for token, reply in zip(tokens, replies[-len(tokens) :], strict=True):
+                generation = _read(reply, some, token, taken, round_)
         if has_patterns and not order:
             *replies, known = yield [*ahead, ("GET", layout.generation)]
             answers, ahead, generation = answers or replies, [], int(known or 0)
@@ -99,6 +96,15 @@ def claim(
             yield from names.serve(queues)
             continue
         return answers, taken
+
+
+def _parts(slots: int, soon: int) -> Iterator[tuple[int, int]]:
+    """Part what is asked for into what is moved in one go."""
+    while slots + soon:
+        now = min(slots, AT_ONCE)
+        later = min(soon, AT_ONCE - now)
+        yield now, later
+        slots, soon = slots - now, soon - later
 
 
 def _from(queues: list[str], first: str) -> list[str]:

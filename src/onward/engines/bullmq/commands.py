@@ -6,7 +6,7 @@ asynchronous one. A script goes by its hash; where the server does not know it, 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from redis import RedisCluster
@@ -28,6 +28,26 @@ Command = tuple[Any, ...]
 class Atomic(list[Command]):
     """Commands of which all are done or none, and nobody sees some of them done."""
 
+
+class InTurns(list[Command]):
+    """Commands between which others have their turn, where there are more than two.
+
+    Redis reads what a client sends sixteen kilobytes at a time, does all that it finds there, and only then turns to
+    others. So between two commands stands a question that is as long as that, and asks for nothing.
+    """
+
+    def __init__(self, layout: Layout, commands: Iterable[Command]) -> None:
+        super().__init__(commands)
+        self.filler = ("EXISTS", layout.home + _FILLER)
+
+    def spaced(self) -> list[Command]:
+        """Give them with what stands between them."""
+        spaced: list[Command] = [self.filler] * (2 * len(self) - 1)
+        spaced[::2] = self
+        return spaced
+
+
+_FILLER: Final = "." * 16384
 
 Plan = Generator[Sequence[Command], list[Any], T]
 
@@ -75,6 +95,8 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
             return [client.execute_command(*commands[0])]
     if not commands:
         return []
+    if isinstance(commands, InTurns) and len(commands) > 2:
+        return _execute(client, commands.spaced())[::2]
     if commands is LOADING and _is_cluster(client):
         return [client.execute_command(*command) for command in commands]  # each goes to every node
     is_atomic = isinstance(commands, Atomic)
@@ -103,6 +125,8 @@ async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[An
             return [await client.execute_command(*commands[0])]
     if not commands:
         return []
+    if isinstance(commands, InTurns) and len(commands) > 2:
+        return (await _aexecute(client, commands.spaced()))[::2]
     if commands is LOADING and _is_cluster(client):
         return [await client.execute_command(*command) for command in commands]
     is_atomic = isinstance(commands, Atomic)

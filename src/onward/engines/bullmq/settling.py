@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 from onward.engine.values import Exchange, Exchanged, Settlement, Token
 from onward.engines.bullmq import claiming, holding, rows
-from onward.engines.bullmq.commands import Command, Plan, script
+from onward.engines.bullmq.commands import Command, InTurns, Plan, script
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze
@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 def settle(layout: Layout, settlements: Sequence[Settlement], *, metrics: int = 0) -> Plan[frozenset[Token]]:
     """Record outcomes; answer the claims that were lost."""
     commands, tokens = _commands(layout, settlements, metrics=metrics)
-    return _lost(tokens, (yield commands))
+    return _lost(tokens, (yield InTurns(layout, commands)))
 
 
 def exchange(
@@ -35,7 +35,7 @@ def exchange(
         commands.append(holding.held(layout, starts))
         tokens.append(starts)
     if request is None:
-        return Exchanged(lost=_lost(tokens, (yield commands))), claiming.Taken()
+        return Exchanged(lost=_lost(tokens, (yield InTurns(layout, commands)))), claiming.Taken()
     answers, taken = yield from claiming.claim(layout, names, request, round_, before=commands)
     return Exchanged(lost=_lost(tokens, answers), claimed=claiming.answer_of(taken)), taken
 
@@ -61,8 +61,8 @@ def _commands(
         group[1].append(token)
     commands, tokens = [], []
     for queue, (items, named) in by_queue.items():
-        for first in range(0, len(items), claiming.MOST_JOBS):
-            last = first + claiming.MOST_JOBS
+        for first in range(0, len(items), claiming.AT_ONCE):
+            last = first + claiming.AT_ONCE
             commands.append(_command(layout, queue, items[first:last], claims=claims, metrics=metrics))
             tokens.append(named[first:last])
     return commands, tokens

@@ -30,6 +30,24 @@ local has_children = call('EXISTS', unpack(children)) > 0
 local stamp = whole(now)
 local has_ended = false
 
+-- What ends together was mostly taken together, and stands together at the end of the list: then it is cut off at once.
+local function are_cut_off()
+  local last = {}
+  for _, id in ipairs(call('LRANGE', active, -#locks, -1)) do
+    last[id] = true
+  end
+  for n = 1, #locks do
+    local id = ARGV[2 + n * 5]
+    if tokens[n] ~= ARGV[3 + n * 5] or not last[id] then
+      return false
+    end
+    last[id] = nil
+  end
+  call('LTRIM', active, 0, -#locks - 1)
+  return true
+end
+local cut_off = #locks > 1 and are_cut_off()
+
 local function counted(kind, most)
   local key = base .. 'metrics:' .. kind
   local before = call('HINCRBY', key, 'count', 1) - 1
@@ -139,7 +157,8 @@ for n = 1, #locks do
   local id, token, verb, value, stack = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local key = base .. id
   local fields = tokens[n] == token and call('HMGET', key, 'opts', 'parentKey', 'deid', 'atm')
-  if not fields or not (fields[1] or call('EXISTS', key) == 1) or call('LREM', active, -1, id) == 0 then
+  if not fields or not (fields[1] or call('EXISTS', key) == 1)
+    or not (cut_off or call('LREM', active, -1, id) == 1) then
     lost[#lost + 1] = n
   else
     tokens[n] = false
