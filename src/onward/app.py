@@ -115,7 +115,7 @@ class App:
         self._is_open = False
         self._opening = threading.Lock()
         self.results = Results(self.engine, self.open)
-        self.jobs = Jobs(self._opened)
+        self.jobs = Jobs(self._opened, timeout=self.config.worker_timeout)
         self.dead = DeadLetters(self._opened)
         self.queues = Queues(self._opened)
         self.workers = Workers(self._opened)

@@ -6,9 +6,10 @@ Each is thin: a verb of the engine, a name for it, and an error that helps. ``wh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -31,15 +32,18 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.errors import InvalidJob, JobNotFound
+from onward.explain import Reason, explain
 from onward.handle import JobHandle
 from onward.job import Job, JobRef, NewJob
-from onward.lifecycle import State
+from onward.lifecycle import HELD, State
 from onward.schedule import Missed, Schedule, missed_of
 
 One = str | JobRef | Job | JobHandle[Any]
 """One job, by any of its names."""
 Which = One | JobFilter
 """Some jobs."""
+_NAMED: Final = 5
+"""Jobs that are told by name where there may be many."""
 Opened = Callable[[], Awaitable[ObservedEngine]]
 """Gives the engine, open."""
 
@@ -47,8 +51,10 @@ Opened = Callable[[], Awaitable[ObservedEngine]]
 class Jobs:
     """All jobs: ``app.jobs``."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, *, timeout: timedelta) -> None:
         self._opened = opened
+        self._timeout = timeout
+        """How long a worker may be silent before it counts as dead."""
 
     async def get(self, job: One) -> Job:
         """Read a job.
@@ -60,6 +66,27 @@ class Jobs:
         if found is None:
             raise JobNotFound(f"there is no job {_name_of(job)}: it never was, was deleted, or is kept no longer")
         return found
+
+    async def explain(self, job: One) -> list[Reason]:
+        """Tell why a job is not running: everything that stands in its way.
+
+        Raises:
+            JobNotFound: there is none of that name.
+        """
+        engine = await self._opened()
+        found = await self.get(job)
+        held = JobFilter(queues=(found.queue,), states=frozenset(engine.capabilities.shown(state) for state in HELD))
+        known, workers, holding, info = await asyncio.gather(
+            engine.queues(found.queue), engine.workers(), engine.find(held, limit=_NAMED), engine.check()
+        )
+        return explain(
+            found,
+            queue=next((queue for queue in known if queue.name == found.queue), QueueInfo(name=found.queue)),
+            workers=workers,
+            holding=holding.items,
+            now=info.now or datetime.now(UTC),
+            timeout=self._timeout,
+        )
 
     async def find(
         self,

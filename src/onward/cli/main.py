@@ -13,6 +13,7 @@ from onward.cli.dead import dead
 from onward.cli.demo.command import demo
 from onward.cli.doctor import doctor
 from onward.cli.enqueue import enqueue
+from onward.cli.explain import explain
 from onward.cli.health import health
 from onward.cli.jobs import jobs
 from onward.cli.queues import queues
@@ -45,6 +46,7 @@ onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
 onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=LOOK)(top)
+onward.command(rich_help_panel=LOOK)(explain)
 onward.command(rich_help_panel=LOOK)(workers)
 onward.command(rich_help_panel=LOOK)(doctor)
 onward.command(rich_help_panel=LOOK)(health)

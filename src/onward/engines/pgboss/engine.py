@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from psycopg import errors as pg
 
-from onward.clock import Clock, moment_of
+from onward.clock import Clock
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
     Batch,
@@ -217,7 +217,7 @@ class PgBossEngine:
             engine="pg-boss",
             server=f"PostgreSQL {server}, pg-boss schema {self.schema.installed.version}",
             schema=self.schema.installed.version,
-            now=now if self.schema.now is None else moment_of(self.schema.now),
+            now=self.schema.beside.now or now,
             durability=_durability(commit, fsync),
             warnings=() if warning is None else (warning,),
         )

@@ -1,0 +1,167 @@
+"""Why a job is not running: everything that stands in its way, from what the store says of it.
+
+A job that waits may have several reasons; all are told, so that nobody removes one only to meet the next. They are in
+the order in which they would have to go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from onward.arguments import nearest
+from onward.engine.values import QueueInfo, WorkerInfo
+from onward.job import Job
+from onward.lifecycle import FINISHED, HELD, State
+from onward.rules import matches
+
+
+class Why(StrEnum):
+    """The kinds of reasons."""
+
+    ENDED = "ended"
+    RUNNING = "running"
+    WORKER_DEAD = "worker dead"
+    BLOCKED = "blocked"
+    DELAYED = "delayed"
+    NO_LEADER = "no leader"
+    PAUSED = "paused"
+    CONCURRENCY = "concurrency"
+    RATE = "rate"
+    NO_WORKER = "no worker"
+    NO_TASK = "no task"
+    SUSPECT = "suspect"
+    NEXT = "next"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that stands in a job's way, or that nothing does."""
+
+    why: Why
+    says: str
+    """In plain words."""
+    until: datetime | None = None
+    """When it will be gone by itself."""
+    remedy: str = ""
+    """What to do about it, if anything."""
+
+
+def explain(
+    job: Job,
+    *,
+    queue: QueueInfo,
+    workers: Sequence[WorkerInfo],
+    holding: Sequence[Job],
+    now: datetime,
+    timeout: timedelta,
+) -> list[Reason]:
+    """Tell why a job is not running.
+
+    Args:
+        job: as the store has it.
+        queue: the one it is in.
+        workers: all that have registered.
+        holding: jobs of the queue that are held, some of them if they are many.
+        now: by the store's clock.
+        timeout: how long a worker may be silent before it counts as dead.
+    """
+    alive = [worker for worker in workers if worker.last_heartbeat is None or now - worker.last_heartbeat <= timeout]
+    if job.status in FINISHED:
+        return [_ended(job)]
+    if job.status in HELD:
+        return [_held(job, workers, alive, now, timeout)]
+    reasons = [*_not_yet(job, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
+    if job.is_suspect:
+        says = (
+            f"it was running when a worker died ({job.crashes} times), so it runs alone, when a worker has nothing else"
+        )
+        reasons.append(Reason(why=Why.SUSPECT, says=says))
+    if reasons:
+        return reasons
+    ready = queue.counts.get(State.PENDING, 0)
+    ahead = (
+        "it is the only one ready there" if ready <= 1 else f"{ready} jobs are ready there, the most urgent come first"
+    )
+    return [Reason(why=Why.NEXT, says=f"nothing stands in its way: it waits for its turn in {job.queue}; {ahead}")]
+
+
+def _ended(job: Job) -> Reason:
+    at = f" at {job.completed_at:%Y-%m-%d %H:%M:%S}" if job.completed_at else ""
+    match job.status:
+        case State.COMPLETED:
+            return Reason(why=Why.ENDED, says=f"it has run: completed{at}")
+        case State.CANCELLED:
+            says = f"it was cancelled{at}: {job.last_error or 'no reason given'}"
+        case State.DEAD_LETTER:
+            says = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
+        case _:
+            says = f"it failed for good{at}: {job.last_error}"
+    return Reason(why=Why.ENDED, says=says, remedy=f"onward jobs retry {job.id}")
+
+
+def _held(
+    job: Job, workers: Sequence[WorkerInfo], alive: Sequence[WorkerInfo], now: datetime, timeout: timedelta
+) -> Reason:
+    since = job.started_at or job.claimed_at
+    where = f"{job.worker_id} since {since:%Y-%m-%d %H:%M:%S}" if since else str(job.worker_id)
+    if any(worker.id == job.worker_id for worker in alive):
+        word = "it runs on" if job.status is State.RUNNING else "it is about to start on"
+        return Reason(why=Why.RUNNING, says=f"{word} {where}")
+    last = next((worker.last_heartbeat for worker in workers if worker.id == job.worker_id), None)
+    until = (last or since or now) + timeout
+    says = f"it is in the hands of {where}, which is not heard from any more; it is taken back when its lease ends"
+    if not alive:
+        return Reason(why=Why.WORKER_DEAD, says=f"{says}, by the next worker that starts", remedy="onward work")
+    return Reason(why=Why.WORKER_DEAD, says=says, until=max(until, now))
+
+
+def _not_yet(job: Job, alive: Sequence[WorkerInfo], now: datetime) -> list[Reason]:
+    if job.status is State.BLOCKED:
+        return [Reason(why=Why.BLOCKED, says="it waits for other jobs to complete first")]
+    if job.status is not State.SCHEDULED or job.next_run_at is None:
+        return []
+    because = f"after a failed run ({job.last_error})" if job.last_error else "as it was asked to be"
+    if job.next_run_at > now:
+        return [Reason(why=Why.DELAYED, says=f"it is delayed, {because}", until=job.next_run_at)]
+    if any(worker.is_leader for worker in alive):
+        return [Reason(why=Why.DELAYED, says="it has come due a moment ago", until=now)]
+    says = "it has come due, and no worker leads that would make it ready"
+    return [Reason(why=Why.NO_LEADER, says=says, remedy="onward work, or onward tick")]
+
+
+def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -> list[Reason]:
+    reasons: list[Reason] = []
+    settings = queue.settings
+    if settings.paused:
+        remedy = f"onward queues resume {queue.name}"
+        reasons.append(Reason(why=Why.PAUSED, says=f"the queue {queue.name} is paused", remedy=remedy))
+    held = sum(queue.counts.get(state, 0) for state in HELD)
+    if settings.concurrency is not None and held >= settings.concurrency:
+        names = ", ".join(other.id for other in holding if other.id != job.id)
+        says = f"{queue.name} may have {settings.concurrency} running at once, and has {held}: {names}"
+        remedy = f"onward queues limit {queue.name} --concurrency N"
+        reasons.append(Reason(why=Why.CONCURRENCY, says=says, remedy=remedy))
+    if settings.rate is not None and queue.next_slot_at is not None and queue.next_slot_at > now:
+        says = f"{queue.name} may start {settings.rate.count} in {settings.rate.period}, and the next slot is to come"
+        reasons.append(Reason(why=Why.RATE, says=says, until=queue.next_slot_at))
+    return reasons
+
+
+def _nobody(job: Job, alive: Sequence[WorkerInfo]) -> list[Reason]:
+    serving = [worker for worker in alive if any(matches(pattern, job.queue) for pattern in worker.queues)]
+    if not serving:
+        known = sorted({pattern for worker in alive for pattern in worker.queues})
+        others = f": those that run serve {', '.join(known)}" if known else ", or anything else"
+        return [
+            Reason(
+                why=Why.NO_WORKER, says=f"no worker serves {job.queue}{others}", remedy="onward work --app module:app"
+            )
+        ]
+    types = {type for worker in serving for type in worker.types}
+    if job.type not in types:
+        says = f"no worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; there it would fail"
+        return [Reason(why=Why.NO_TASK, says=says, remedy="start a worker of the version that has it")]
+    return []
