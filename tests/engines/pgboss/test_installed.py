@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,26 @@ async def test_a_whole_life_on_the_schema_of_every_kind_of_release(release: str,
     make_schema(store.url, store.schema, release)
     try:
         await live(Desk(store, await store.connect()))
+    finally:
+        await store.close()
+
+
+async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Path):  # P1, P9
+    store = PgBossStore(tmp_path)
+    drop_schema(store.url, store.schema)
+    make_schema(store.url, store.schema, "10.0.0")
+    try:
+        desk = Desk(store, await store.connect())
+        ref = await desk.add(queue="q")
+        assert await desk.end(await desk.take_one("q"), Complete('"kept"'))
+        await desk.advance(timedelta(days=8))
+        await desk.prune()
+        assert by_hand(store, "select count(*) from boss.job") == [(0,)]
+        for named in (ref, ref.id):
+            job = await desk.engine.get(named)
+            assert job is not None
+            assert (job.ref, job.status, job.result) == (ref, State.COMPLETED, "kept")
+        assert await desk.engine.get("00000000-0000-0000-0000-000000000000") is None
     finally:
         await store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ async def test_every_option_arrives(boss: Boss, node: PgBoss, queue: MakeQueue, 
     if live.version != "10":
         options |= {"retry_delay_max": 50, "delete_after_seconds": 123}
     if live.version == "12":
-        options |= {"heartbeat_seconds": 30}
+        options |= {"heartbeat_seconds": 30, "group": {"id": "ada", "tier": "gold"}}
     id = await boss.send(name, {"n": 1}, **options)
     assert id is not None
     seen = node.job(name, id)
@@ -78,16 +78,30 @@ async def test_every_option_arrives(boss: Boss, node: PgBoss, queue: MakeQueue, 
     if live.version != "10":
         assert (seen["retryDelayMax"], seen["deleteAfterSeconds"]) == (50, 123)
     if live.version == "12":
-        assert seen["heartbeatSeconds"] == 30
+        assert (seen["heartbeatSeconds"], seen["groupId"], seen["groupTier"]) == (30, "ada", "gold")
+    kept = datetime.fromisoformat(seen["keepUntil"]) - datetime.fromisoformat(seen["startAfter"])
+    assert kept == timedelta(hours=1)
 
 
 async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anything_is_written(
     boss: Boss, engine: ObservedEngine, queue: MakeQueue, live: Live
 ):  # X1, B3
     name = queue()
-    for options in ({"retry_limit": -1}, {"expire_in_seconds": 0}, {"expire_in_seconds": 90_000}, {"prioritaet": 1}):
-        with pytest.raises(InvalidJob):
-            await boss.send(name, {}, **options)
+    wrong: dict[str, Any] = {
+        "retry_limit": -1,
+        "expire_in_seconds": 90_000,
+        "prioritaet": 1,
+        "priority": "high",
+        "retry_backoff": 3,
+        "singleton_key": 7,
+        "group": "ada",
+        "start_after": object(),
+    }
+    for option, value in wrong.items():
+        with pytest.raises(InvalidJob, match=option):
+            await boss.send(name, {}, **{option: value})
+    with pytest.raises(InvalidJob, match="expire_in_seconds"):
+        await boss.send(name, {}, expire_in_seconds=0)
     if live.version == "10":
         with pytest.raises(Unsupported, match="upgrade pg-boss"):
             await boss.send(name, {}, heartbeat_seconds=30)
@@ -269,6 +283,11 @@ async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: Boss,
         await boss.update_queue("own-words", policy="short")
     with pytest.raises(InvalidJob, match="must be one of"):
         await boss.create_queue("other", policy="strict")
+    for policy, since in (("exclusive", 11), ("key_strict_fifo", 12)):
+        if int(live.version) < since:
+            with pytest.raises(Unsupported, match=f"policy {policy}.*upgrade pg-boss"):
+                await boss.create_queue("other", policy=policy)
+            assert node.getQueue("other") is None
     await boss.delete_queue("own-words")
     assert node.getQueue("own-words") is None
 

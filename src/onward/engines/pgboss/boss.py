@@ -29,7 +29,7 @@ from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.enqueueing import Sending
 from onward.engines.pgboss.filters import is_id
 from onward.engines.pgboss.options import QueueOptions, SendOptions, check_installed, options_of, sending_of
-from onward.errors import InvalidJob
+from onward.errors import InvalidJob, Unsupported
 from onward.job import Enqueued
 from onward.postgresql.plans import Plan
 from onward.rules import check_queue_name, encode_json
@@ -75,6 +75,9 @@ class Boss:
         check_installed(self._schema, told)
         if "policy" in options and told.policy not in POLICIES:
             raise InvalidJob("policy", told.policy, f"must be one of {', '.join(POLICIES)}")
+        if told.policy in POLICIES[4:] and not self._schema.has(f"policy.{told.policy}"):
+            note = f"schema {self._schema.installed.version} has nothing to hold it; upgrade pg-boss there"
+            raise Unsupported("pg-boss", f"policy {told.policy}", note)
         values = {"policy": "standard", **msgspec.to_builtins(told)}
         await self._engine.ask(lambda: operating.create(self._schema, name, values), atomic=True)
         self._shelf.forget()

@@ -26,6 +26,8 @@ _NEEDED: Final = frozenset(
      "job.policy", "queue.name", "queue.policy", "queue.retry_limit", "queue.retry_delay", "queue.retry_backoff",
      "queue.expire_seconds", "queue.dead_letter", "queue.updated_on"}
 )  # fmt: skip
+_POLICIES: Final = ("exclusive", "key_strict_fifo")
+"""Those that came after pg-boss 10, each with an index that holds it."""
 _FETCH_ORDER: Final = "(name, priority DESC, created_on"
 _BY_STATE: Final = "(name, state, blocked, start_after)"
 
@@ -42,13 +44,14 @@ class Installed:
             self._have.add("index.fetch_order")
         if any(index.startswith(_BY_STATE) for index in indexes):
             self._have.add("index.by_state")
+        self._have.update(f"policy.{policy}" for policy in _POLICIES if any(f"'{policy}'" in each for each in indexes))
         if any(name.startswith("create_queue(") and "jsonb" in name for name in functions):
             self._have.add("function.jsonb")
         if "job_now()" in functions:
             self._have.add("function.job_now")
 
     def has(self, name: str) -> bool:
-        """Say whether something is there: ``job.heartbeat_on``, ``index.by_state``, ``function.job_now``."""
+        """Say whether something is there: ``job.heartbeat_on``, ``index.by_state``, ``policy.exclusive``."""
         return name in self._have
 
     def check(self, store: str) -> None:

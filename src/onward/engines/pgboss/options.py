@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -91,7 +92,14 @@ def options_of(kind: type[T], given: dict[str, Any]) -> T:
     for name, value in given.items():
         if name not in known:
             raise InvalidJob(name, value, f"is no option of pg-boss; there are {', '.join(known)}")
-    made = kind(**given)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    try:
+        made = msgspec.convert({names[name]: value for name, value in given.items()}, kind)
+    except msgspec.ValidationError as error:
+        rule, _, where = str(error).partition(" - at `$.")
+        member = re.split(r"\W", where)[0]
+        name = next((name for name, written in names.items() if written == member), "options")
+        raise InvalidJob(name, given.get(name), f"must be what pg-boss takes: {rule}") from None
     for name, least in _LEAST.items():
         value = getattr(made, name, None)
         if value is not None and value is not UNSET and (type(value) is not int or value < least):

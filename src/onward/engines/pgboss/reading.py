@@ -20,15 +20,18 @@ _COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.shown", GroupBy.QUEU
 
 
 def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
-    """Find one job."""
-    if isinstance(ref, JobRef):
-        if not is_id(ref.id):
+    """Find one job; before pg-boss 11, it may have gone to the archive."""
+    for way in ("", "archived") if schema.has("archive.archived_on") else ("",):
+        text = schema.text("find", way=way)
+        if isinstance(ref, str):
+            rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(text, "limit 1")
+        elif is_id(ref.id):
+            rows = yield Statement(f"{text} where j.name = $1::text and j.id = $2::uuid", [ref.queue, ref.id])
+        else:
             return None
-        text = f"{schema.text('find')} where j.name = $1::text and j.id = $2::uuid"
-        rows = yield Statement(text, [ref.queue, ref.id])
-    else:
-        rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(schema.text("find"), "limit 1")
-    return job_of(rows[0]) if rows else None
+        if rows:
+            return job_of(rows[0])
+    return None
 
 
 def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:

@@ -182,17 +182,17 @@ def job_of(row: Row) -> Job:
         said = lost.get("before")
     return Job(
         id=id,
-        type=str(extras.get("type", name)),
+        type=_text_among(extras, "type", name) or name,
         queue=name,
         status=State(shown),
-        org_id=extras.get("org_id", group_id),
+        org_id=_text_among(extras, "org_id", group_id),
         payload=payload,
         priority=priority,
-        dedupe_key=extras.get("dedupe_key", singleton_key),
+        dedupe_key=_text_among(extras, "dedupe_key", singleton_key),
         worker_id=worker,
         attempts=retry_count + (started_on is not None),
         max_attempts=retry_limit + 1,
-        crashes=lost.get("crashes", 0),
+        crashes=crashes if isinstance(crashes := lost.get("crashes"), int) else 0,
         backoff=_backoff_among(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
         last_error=None if state == "completed" else error_of(said),
         result=result_of(output) if state == "completed" else None,
@@ -215,7 +215,8 @@ def claim_of(row: Row) -> Claim:
     elif OURS in data or _MANY_DIGITS.search(data):
         payload, extras = read_data(data)
         data = _encode(payload).decode()
-        type_, backoff, org_id = extras.get("type", name), _backoff_among(extras), extras.get("org_id", group_id)
+        type_, backoff = _text_among(extras, "type", name) or name, _backoff_among(extras)
+        org_id = _text_among(extras, "org_id", group_id)
     return Claim(
         ref=JobRef(name, id),
         # The first four are the fence; the rest is by what we find it again.
@@ -246,7 +247,16 @@ def fences_of(tokens: Sequence[Token]) -> list[str]:
 
 def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:
     told = extras.get("backoff")
-    return None if told is None else msgspec.convert(told, Backoff)
+    try:
+        return None if told is None else msgspec.convert(told, Backoff)
+    except (msgspec.ValidationError, ValueError):
+        return None
+
+
+def _text_among(extras: Mapping[str, Any], name: str, otherwise: str | None) -> str | None:
+    """Read a text that was said beside a payload. Anybody may write there: what is none counts as not said."""
+    told = extras.get(name)
+    return told if isinstance(told, str) and told else otherwise
 
 
 # Queues ---------------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        null::integer,                                                                 -- unless job.retry_delay_max
        t.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
-       (t.output #>> '{onward,crashes}')::integer
+       case when jsonb_typeof(t.output #> '{onward,crashes}') = 'number'
+            then least((t.output #>> '{onward,crashes}')::numeric, 1000000)::integer end
   from taken t join holding h on h.queue = t.name
  order by t.priority desc, t.created_on, t.id

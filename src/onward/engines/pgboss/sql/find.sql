@@ -8,7 +8,9 @@ select j.id::text, j.name, j.data::text, s.shown, j.priority, j.retry_limit, j.r
        j.output::text, j.state::text,
        case when j.state = 'active' then (
          select h.worker_id from onward.held h where h.queue = j.name and h.began = j.started_on and j.id = any (h.ids) limit 1) end
-  from pgboss.job j cross join lateral (
+  from pgboss.job j                                                                   -- unless way.archived
+  from pgboss.archive j                                                               -- if way.archived
+ cross join lateral (
     select case
       when j.state = 'active' then 'running'
       when j.state = 'completed' then 'completed'

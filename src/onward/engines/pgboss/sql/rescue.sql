@@ -13,7 +13,8 @@ late as materialized (
   select j.*
     from gone g cross join unnest(g.ids) x (id) cross join lateral (
       select j.name, j.id, j.policy, j.singleton_key, j.retry_count, j.retry_limit, j.started_on,
-             coalesce((j.output #>> '{onward,crashes}')::integer, 0) + 1 as crashes
+             coalesce(case when jsonb_typeof(j.output #> '{onward,crashes}') = 'number'
+                           then least((j.output #>> '{onward,crashes}')::numeric, 1000000)::integer end, 0) + 1 as crashes
         from pgboss.job j
        where j.name = g.queue and j.id = x.id and j.state::text = 'active' and j.started_on = g.began
          for update of j skip locked) j
