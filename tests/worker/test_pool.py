@@ -269,3 +269,25 @@ def test_quick_jobs_do_not_keep_the_loop_from_others():
         return done
 
     assert in_virtual_time(main) < 10
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_hand_that_is_stopped_as_it_is_woken_leaves_the_line_to_another(is_new: bool):
+    """A run that was stopped as it ended stops its hand a little later: when that has been woken for the next job."""
+
+    async def main() -> Floor:
+        floor = Floor(3)
+        if not is_new:
+            floor.put(claim(1))
+            await floor.until_idle()
+        floor.put(claim(2))
+        for hand in floor.pool._hands:
+            hand.cancel()
+        await asyncio.sleep(1)
+        floor.put(claim(3))
+        await asyncio.sleep(1)
+        assert floor.pool.is_idle
+        await floor.pool.close(1)
+        return floor
+
+    assert {"2", "3"} <= {id.removeprefix("job-") for id, _ in in_virtual_time(main).settled}

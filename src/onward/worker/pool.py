@@ -63,6 +63,8 @@ class Pool:
         self._idle: list[asyncio.Future[None]] = []
         self._waking = 0
         """Hands that have been woken and have not looked at the line yet."""
+        self._unborn: set[asyncio.Task[None]] = set()
+        """Of these: those that have not begun."""
         self._turn = 0.0
         """When the loop last came round, by its own clock."""
         self._turning = False
@@ -99,6 +101,7 @@ class Pool:
                 loop = asyncio.get_running_loop()
                 hand = loop.create_task(self._work(), name="onward-hand", context=self._context.copy())
                 self._hands.add(hand)
+                self._unborn.add(hand)
                 hand.add_done_callback(self._retire)
             else:
                 return
@@ -124,6 +127,9 @@ class Pool:
 
     def _retire(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
+        if hand in self._unborn:  # cancelled before it began
+            self._unborn.discard(hand)
+            self._waking -= 1
         if not hand.cancelled() and (error := hand.exception()) is not None:
             log.critical("a hand died", exc_info=error)
         if not self._closed:
@@ -138,6 +144,8 @@ class Pool:
         loop, hand = asyncio.get_running_loop(), asyncio.current_task()
         line, decided, settle, run = self.line, decide, self._settle, self._runner.run
         pristine = contextvars.copy_context()
+        if hand is not None:
+            self._unborn.discard(hand)
         while True:
             self._waking -= 1
             now = loop.time()
@@ -187,7 +195,14 @@ class Pool:
             self.on_rest()
             sleeper = loop.create_future()
             self._idle.append(sleeper)
-            await sleeper
+            try:
+                await sleeper
+            except asyncio.CancelledError:
+                # A run that was stopped as it ended may stop its hand only now. If the hand had been woken, nobody else
+                # would be: the line would wait for one that never comes.
+                if not sleeper.cancelled():
+                    self._waking -= 1
+                raise
 
     def _note_rest(self, now: float) -> None:
         """Stop the watch when the last hand comes to rest."""

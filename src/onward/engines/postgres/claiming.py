@@ -43,7 +43,7 @@ class Round:
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs. From any thread."""
         for name in names:
-            if name not in _NO_NAMES and name not in self.news and any(matches(each, name) for each in patterns):
+            if name not in _NO_NAMES and any(matches(each, name) for each in patterns):
                 self.news.append(name)
 
     def next_news(self) -> str | None:
