@@ -38,7 +38,8 @@ class Installed:
     def __init__(self, version: int, found: Sequence[Row]) -> None:
         self.version = version
         functions = {name for kind, name in found if kind == "function"}
-        indexes = {name for kind, name in found if kind == "index"}
+        # One that Node drops while we look has a row, and no definition any more.
+        indexes = {name for kind, name in found if kind == "index" and name is not None}
         self._have = {name for kind, name in found if kind == "column"}
         if any(index.startswith(_FETCH_ORDER) for index in indexes):
             self._have.add("index.fetch_order")
