@@ -215,11 +215,10 @@ class Desk:
 
     async def rescue_as(self, term: Term, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> Batch:
         """Give back what has been lost, as a leader: at once, or where the store says so, at a second look."""
-        for _ in range(2):
-            batch = await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
-            if batch.changed or batch.next_in is None:
-                break
-        return batch
+        batch = await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
+        if batch.changed or batch.next_in is None:
+            return batch
+        return await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
 
     async def prune(self, *, limit: int = 1000) -> Batch:
         """Remove what need not be kept, as the leader of the moment."""

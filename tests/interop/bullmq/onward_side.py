@@ -74,7 +74,7 @@ class OnwardSide:
         when = {_snake(name): value for name, value in repeat.items()}
         if "end_date" in when:
             when["end_date"] = moment_of(when["end_date"] * 1000)
-        told = {"name": "tick", "data": {"of": id}, "options": _options(options)}
+        told: dict[str, Any] = {"name": "tick", "data": {"of": id}, "options": _options(options)}
         try:
             return str(self._run(self._bull.upsert_job_scheduler(QUEUE, id, **told, **when)).ref.id)
         except InvalidJob:
