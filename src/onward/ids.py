@@ -8,21 +8,31 @@ from typing import Final
 
 _noise: list[str] = []
 """Of some single ids to come: to ask the kernel for each takes longer than all the rest."""
-os.register_at_fork(after_in_child=_noise.clear)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_noise.clear)
 _PLACES: Final = [f"7{place:03x}-8" for place in range(0x1000)]
 """The version and the place within a call; behind them begins the variant."""
+
+
+def new_id() -> str:
+    """Make one id, all of whose bits behind the time are drawn."""
+    try:
+        tail = _noise.pop()
+    except IndexError:
+        tail = _draw()
+    text = f"{time.time_ns() // 1_000_000:012x}"
+    return f"{text[:8]}-{text[8:]}-{tail}"
 
 
 def new_ids(count: int) -> list[str]:
     """Make ids that rise within the call.
 
     The 12 bits after the version hold the place within the call, so that a batch stays in order; a batch of more than
-    4 096 borrows milliseconds from the future, as RFC 9562 allows. A call for one id draws them at random. Sixty bits
-    are random in any case.
+    4 096 borrows milliseconds from the future, as RFC 9562 allows. Sixty bits are random.
     """
-    milliseconds = time.time_ns() // 1_000_000
     if count == 1:
-        return [f"{_head(milliseconds)}{_drawn()}"]
+        return [new_id()]
+    milliseconds = time.time_ns() // 1_000_000
     noise = os.urandom(8 * count).hex()
     made: list[str] = []
     for first in range(0, count, len(_PLACES)):
@@ -40,13 +50,10 @@ def _head(milliseconds: int) -> str:
     return f"{text[:8]}-{text[8:]}-"
 
 
-def _drawn() -> str:
-    try:
-        return _noise.pop()
-    except IndexError:
-        noise = os.urandom(9 * 64).hex()
-        _noise.extend(
-            f"7{noise[at : at + 3]}-8{noise[at + 3 : at + 6]}-{noise[at + 6 : at + 18]}"
-            for at in range(18, len(noise), 18)
-        )
-        return f"7{noise[:3]}-8{noise[3:6]}-{noise[6:18]}"
+def _draw() -> str:
+    noise = os.urandom(9 * 64).hex()
+    tail, *more = (
+        f"7{noise[at : at + 3]}-8{noise[at + 3 : at + 6]}-{noise[at + 6 : at + 18]}" for at in range(0, len(noise), 18)
+    )
+    _noise.extend(more)
+    return tail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from uuid import RFC_4122, UUID
 
 import pytest
@@ -35,3 +36,21 @@ def test_ids_made_in_a_later_millisecond_sort_later(monkeypatch):  # O2
     earlier = new_ids(1) + new_ids(100)
     now += 1_000_000
     assert max(earlier) < min(new_ids(1) + new_ids(100))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_and_its_child_do_not_make_the_same_ids(monkeypatch):  # O2
+    monkeypatch.setattr("time.time_ns", lambda: 1_900_000_000_000_000_000)
+    new_ids(1)  # some are drawn ahead
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writes, "".join(new_ids(1)[0] for _ in range(50)).encode())
+        os._exit(0)
+    os.close(writes)
+    os.waitpid(child, 0)
+    with os.fdopen(reads) as pipe:
+        theirs = pipe.read()
+    assert len(theirs) == 50 * 36
+    assert not {theirs[at : at + 36] for at in range(0, len(theirs), 36)} & {new_ids(1)[0] for _ in range(50)}

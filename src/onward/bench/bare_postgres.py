@@ -169,6 +169,8 @@ class _Worker:
         self._ready: deque[Sequence[Any]] = deque()
         self._running: set[int] = set()
         self._done: list[int] = []
+        self._leaving: list[int] = []
+        """On its way to the store."""
         self._failed: list[tuple[int, str]] = []
         self._arrived, self._slot, self._hint, self._wake = (asyncio.Event() for _ in range(4))
 
@@ -185,7 +187,7 @@ class _Worker:
         await self._other.close()
 
     async def comes_to_rest(self) -> None:
-        while self._done or self._running or self._ready:
+        while self._done or self._leaving or self._running or self._ready:
             self._wake.set()
             await asyncio.sleep(0.001)
 
@@ -229,9 +231,10 @@ class _Worker:
                 self._hint.clear()
                 await self._hint.wait()
                 continue
-            done, self._done = self._done, []
+            self._leaving, self._done = self._done, []
             self._wake.clear()
-            rows = await self._next.fetch(self._batch, _ME, done)
+            rows = await self._next.fetch(self._batch, _ME, self._leaving)
+            self._leaving = []
             while self._failed:
                 await self._connection.execute(_FAIL, *self._failed.pop())
             if rows:

@@ -13,7 +13,7 @@ from onward.engine.values import Retention
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
-from onward.ids import new_ids
+from onward.ids import new_id, new_ids
 from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import MAX_ATTEMPTS
@@ -39,15 +39,16 @@ def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -
 
 def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
     """Add one plain job by one statement, which needs no transaction around it; None: it takes more than that."""
-    if len(jobs) != 1 or not _is_plain(job := jobs[0]):
+    job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, Alike) else (jobs[0], jobs[0].payload)
+    if len(jobs) != 1 or not _is_plain(job):
         return None
-    (job_id,) = new_ids(1)
+    job_id = new_id()
     values = (
         job_id,
         job.type,
         job.priority,
         job.org_id,
-        job.payload,
+        payload,
         job.max_attempts,
         MAX_ATTEMPTS,
         transaction.now,

@@ -21,6 +21,8 @@ try:
 except ImportError:  # Windows has no flock; SQLite's own waiting must do there
     fcntl = None  # type: ignore[assignment]
 
+_AT_ONCE = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
+
 
 class Turnstile:
     """The two gates of one database file, as seen by one connection."""
@@ -70,12 +72,15 @@ class Turnstile:
         if self._gates is None:
             return fcntl is None
         turn, write = self._gates
-        if not _pass_at_once(turn):
-            return False
         try:
-            return _pass_at_once(write)
-        finally:
-            fcntl.flock(turn, fcntl.LOCK_UN)
+            fcntl.flock(turn, _AT_ONCE)
+            try:
+                fcntl.flock(write, _AT_ONCE)
+            finally:
+                fcntl.flock(turn, fcntl.LOCK_UN)
+        except BlockingIOError:
+            return False
+        return True
 
     def leave(self) -> None:
         """Let others have their turn."""
@@ -85,7 +90,7 @@ class Turnstile:
 
 def _pass_at_once(gate: int) -> bool:
     try:
-        fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(gate, _AT_ONCE)
     except BlockingIOError:
         return False
     return True
