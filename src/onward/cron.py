@@ -24,23 +24,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
-    """Turns by the clock on the wall: ``Cron("30 6 * * mon-fri", "Europe/Berlin")``."""
+    """Turns by the clock on the wall: ``Cron("30 6 * * mon-fri", "Europe/Berlin")``.
+
+    It is checked when a person writes it (:func:`rhythm_of`), not when it is read from a store: a machine that does not
+    know the time zone can still list the schedule, and delete it.
+    """
 
     expression: str
     timezone: str = "UTC"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what is not such an expression, or never comes."""
         zone = _zone(self.timezone)
         if len(self.expression.split()) != _FIELDS:
             rule = "must have five fields (minute hour day month weekday); for seconds, give a timedelta"
             raise InvalidJob("cron", self.expression, rule)
-        try:
-            next(CronSim(self.expression, datetime.now(zone)))
-        except CronSimError as error:
-            raise InvalidJob("cron", self.expression, f"cannot be read: {error}") from None
-        except StopIteration:
-            raise InvalidJob("cron", self.expression, "never comes: there is no such day") from None
+        if next(_walls(self.expression, _wall(datetime.now(UTC), zone)), None) is None:
+            raise InvalidJob("cron", self.expression, "never comes: there is no such day")
 
     def __str__(self) -> str:
         """Write it for people."""
@@ -59,7 +59,7 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
 
 
 def _by_the_wall(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    for wall in CronSim(expression, _wall(moment, zone)):
+    for wall in _walls(expression, _wall(moment, zone)):
         turn = wall.replace(tzinfo=zone).astimezone(UTC)  # the first of two
         if _wall(turn, zone) != wall:  # leapt over
             turn = _change(zone, turn - _DAY, turn)
@@ -70,7 +70,7 @@ def _by_real_time(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator
     """Tell when the clock shows a matching time, again and again if it does: period by period between its changes."""
     offset, begin = _offset(moment, zone), _wall(moment, zone)
     while True:
-        for wall in CronSim(expression, begin):
+        for wall in _walls(expression, begin):
             turn = wall.replace(tzinfo=UTC) - offset
             if _offset(turn, zone) != offset:
                 moment = _change(zone, moment, turn)
@@ -80,6 +80,13 @@ def _by_real_time(expression: str, moment: datetime, zone: ZoneInfo) -> Iterator
             yield turn
         else:
             return
+
+
+def _walls(expression: str, begin: datetime) -> Iterator[datetime]:
+    try:
+        return CronSim(expression, begin)
+    except CronSimError as error:
+        raise InvalidJob("cron", expression, f"cannot be read: {error}") from None
 
 
 def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
@@ -136,7 +143,9 @@ def rhythm_of(every: str | timedelta, *, timezone: str = "UTC") -> Rhythm:
         return Interval(every)
     if not isinstance(every, str):
         raise InvalidJob("every", every, "must be a cron expression or a timedelta")
-    return Cron(every, timezone)
+    cron = Cron(every, timezone)
+    cron.check()
+    return cron
 
 
 def _zone(name: str) -> ZoneInfo:

@@ -20,8 +20,7 @@ def new_id() -> str:
         tail = _noise.pop()
     except IndexError:
         tail = _draw()
-    text = f"{time.time_ns() // 1_000_000:012x}"
-    return f"{text[:8]}-{text[8:]}-{tail}"
+    return f"{_head(time.time_ns() // 1_000_000)}{tail}"
 
 
 def new_ids(count: int) -> list[str]:

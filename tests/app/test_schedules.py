@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 
 from onward import App, InvalidJob
@@ -154,3 +155,18 @@ async def test_a_task_whose_arguments_are_missing_is_refused_before_anything_run
     with pytest.raises(InvalidJob, match="needs this argument"):
         await app.tick()
     assert await app.schedules.list() == []
+
+
+async def test_a_schedule_that_cannot_be_fired_here_keeps_no_other_from_its_turn(app: App, clock: ManualClock):
+    @app.task
+    async def digest(user: int) -> None: ...
+
+    for name in ("a", "b"):
+        await app.schedules.set(name, digest.job(user=1), "* * * * *")
+    foreign = await app.schedules.get("a")
+    elsewhere = msgspec.structs.replace(foreign, rhythm=Cron("* * * * *", "Mars/Olympus"))
+    await app.engine.put_schedule(elsewhere)
+    clock.advance(MINUTE)
+    assert (await app.tick()).fired == 1
+    assert [schedule.name for schedule in await app.schedules.list()] == ["a", "b"]
+    await app.schedules.delete("a")

@@ -14,6 +14,8 @@ from typing import Final
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Batch, Term
+from onward.errors import InvalidJob
+from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
 from onward.worker.upkeep import Duty
 
@@ -54,13 +56,17 @@ class Scheduler:
         """Add the jobs of all turns that have come."""
         del term  # see above
         due = await self._engine.due_schedules(limit=_MOST_AT_ONCE)
-        queues: set[str] = set()
-        fired = 0
+        jobs: list[NewJob] = []
+        is_through = True
         for schedule in due.schedules:
-            firing = firing_of(schedule, due.now)
+            try:
+                firing = firing_of(schedule, due.now)
+            except InvalidJob as error:  # such as a time zone that is not known here; the others have their turns
+                log.warning("a schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
+                continue
+            is_through = False  # it may have turns left to make up for, and there may be more than were asked for
             if await self._engine.fire(schedule, firing) is not None:
-                fired += len(firing.jobs)
-                queues.update(job.queue for job in firing.jobs)
+                jobs += firing.jobs
                 log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
-        # One that has turns left to make up for is due again at once.
-        return Batch(changed=fired, queues=frozenset(queues), more=bool(due.schedules), next_in=due.next_in)
+        queues = frozenset(job.queue for job in jobs)
+        return Batch(changed=len(jobs), queues=queues, more=not is_through, next_in=due.next_in)
