@@ -70,14 +70,7 @@ local function let_next_in(base, dedup)
   add('deid', de and de.id)
   call('HSET', base .. id, unpack(fields))
   tell(base, 'added', 'jobId', id, 'name', stored[1])
-  if delay > 0 then
-    delay_until(base, id, now + delay)
-    mark_next_due(base)
-  else
-    make_ready(base, id, priority, opts.lifo and 'RPUSH' or 'LPUSH')
-    mark_unless_shut(base)
-    tell(base, 'waiting', 'jobId', id)
-  end
+  put_in_line(base, id, priority, opts.lifo, delay, now)
   if stored[6] then
     call('SADD', stored[6], base .. id)
   end

@@ -152,3 +152,15 @@ local function leads(number, leader)
   local said = call('HMGET', home .. 'leader', 'number', 'leader', 'until')
   return said[1] == number and said[2] == leader and tonumber(said[3]) > micros
 end
+
+-- Let a job that is new wait: for its time, or for a worker.
+local function put_in_line(base, id, priority, lifo, delay, now)
+  if delay > 0 then
+    delay_until(base, id, now + delay)
+    mark_next_due(base)
+  else
+    make_ready(base, id, priority, lifo and 'RPUSH' or 'LPUSH')
+    mark_unless_shut(base)
+    tell(base, 'waiting', 'jobId', id)
+  end
+end

@@ -42,14 +42,7 @@ local function add_scheduled(base, scheduler, id, due, name, data, opts, stamp)
     call('HSET', key, 'deid', opts.de.id)
   end
   tell(base, 'added', 'jobId', id, 'name', name)
-  if delay > 0 then
-    delay_until(base, id, now + delay)
-    mark_next_due(base)
-  else
-    make_ready(base, id, priority, opts.lifo and 'RPUSH' or 'LPUSH')
-    mark_unless_shut(base)
-    tell(base, 'waiting', 'jobId', id)
-  end
+  put_in_line(base, id, priority, opts.lifo, delay, now)
   trim(base)
   return delay
 end
