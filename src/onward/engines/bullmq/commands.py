@@ -1,16 +1,16 @@
 """Plans: one logic for every kind of connection. A plan yields commands, a list at a time, and is sent their answers.
 
-A list goes out in one write and comes back in one read. :func:`run` drives a plan on a plain client, :func:`arun` on an
-asynchronous one. A script goes by its hash; where the server does not know it, it has not run, and the server is told.
+A list goes out in one write and comes back in one read. :func:`run` drives a plan on a plain client, :func:`arun` on
+the lines of an event loop. A script goes by its hash; where the server does not know it, it has not run, and the server
+is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from redis import RedisCluster
-from redis.asyncio import RedisCluster as AsyncRedisCluster
 from redis.exceptions import NoScriptError
 
 from onward.engines.bullmq.layout import Layout
@@ -19,10 +19,21 @@ from onward.engines.bullmq.scripts import SCRIPTS
 T = TypeVar("T")
 
 Client = Any
-AsyncClient = Any
-"""Clients of redis-py, whose types stop short of any command: ``redis.Redis`` and its asynchronous twin."""
+"""A client of redis-py, ``redis.Redis``, whose types stop short of any command."""
 
 Command = tuple[Any, ...]
+
+
+class Asked(Protocol):
+    """Whom commands are asked of, on one event loop."""
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Give the answers; those that are errors are given as such."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of the server."""
+        ...
 
 
 class Atomic(list[Command]):
@@ -72,18 +83,14 @@ def run(plan: Plan[T], client: Client) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def arun(plan: Plan[T], client: AsyncClient) -> T:
-    """Drive a plan on an asynchronous client."""
+async def arun(plan: Plan[T], asked: Asked) -> T:
+    """Drive a plan on the lines of an event loop."""
     try:
         commands = next(plan)
         while True:
-            commands = plan.send(await _aexecute(client, commands))
+            commands = plan.send(await aexecute(asked, commands))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-
-
-def _is_cluster(client: Any) -> bool:
-    return isinstance(client, RedisCluster | AsyncRedisCluster)
 
 
 def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
@@ -97,8 +104,9 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
         return []
     if isinstance(commands, InTurns) and len(commands) > 2:
         return _execute(client, commands.spaced())[::2]
-    if commands is LOADING and _is_cluster(client):
-        return [client.execute_command(*command) for command in commands]  # each goes to every node
+    if commands is LOADING and isinstance(client, RedisCluster):
+        many: Client = client
+        return [many.execute_command(*command) for command in commands]  # each goes to every node
     is_atomic = isinstance(commands, Atomic)
     with client.pipeline(transaction=is_atomic) as pipeline:
         for command in commands:
@@ -116,29 +124,19 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
-async def _aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[Any]:
-    if len(commands) == 1:
-        try:
-            return [await client.execute_command(*commands[0])]
-        except NoScriptError:
-            await _aexecute(client, LOADING)
-            return [await client.execute_command(*commands[0])]
+async def aexecute(asked: Asked, commands: Sequence[Command]) -> list[Any]:
+    """Ask, and give the answers; the first error among them is raised."""
     if not commands:
         return []
     if isinstance(commands, InTurns) and len(commands) > 2:
-        return (await _aexecute(client, commands.spaced()))[::2]
-    if commands is LOADING and _is_cluster(client):
-        return [await client.execute_command(*command) for command in commands]
-    is_atomic = isinstance(commands, Atomic)
-    async with client.pipeline(transaction=is_atomic) as pipeline:
-        for command in commands:
-            pipeline.execute_command(*command)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return (await aexecute(asked, commands.spaced()))[::2]
+    answers = await asked.ask(commands)
     lacking = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
     if lacking:
-        await _aexecute(client, LOADING)
+        await aexecute(asked, LOADING)
         again = [commands[index] for index in lacking]
-        for index, answer in zip(lacking, await _aexecute(client, Atomic(again) if is_atomic else again), strict=True):
+        again = Atomic(again) if isinstance(commands, Atomic) else again
+        for index, answer in zip(lacking, await asked.ask(again), strict=True):
             answers[index] = answer
     for answer in answers:
         if isinstance(answer, Exception):

@@ -1,7 +1,7 @@
-"""Clients, kept and handed out: one for each event loop, one for threads, one for the pulse.
+"""Ways to the server, kept and handed out: lines for each event loop, a client for threads, one for the pulse.
 
-An engine belongs to no event loop: an App may be opened on one and used on another. So asynchronous clients are kept by
-loop, and made when they are first needed.
+An engine belongs to no event loop: an App may be opened on one and used on another. So lines are kept by loop, and made
+when they are first needed.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 import redis
-import redis.asyncio
 from redis.exceptions import RedisError
 
+from onward.engines.bullmq.commands import Asked
 from onward.engines.bullmq.gathering import Gathering, Write
-from onward.engines.bullmq.server import MOST, Server
+from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 
 
 class OfLoop:
-    """A client, and room for as many who use it at once as it may have connections: others wait in line."""
+    """What one event loop has."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self.client = client
-        self.room = asyncio.Semaphore(MOST)
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
         self._gathering: Gathering | None = None
 
     def gathering(self, write: Write) -> Gathering:
@@ -62,7 +61,7 @@ class Connections:
         found = self._by_loop.get(loop)
         if found is None:
             with self._guard:
-                found = self._by_loop[loop] = OfLoop(self._server.async_client())
+                found = self._by_loop[loop] = OfLoop(self._server.asked())
         return found
 
     def plain(self) -> redis.Redis:
@@ -87,14 +86,16 @@ class Connections:
         with self._guard:
             plain, self._plain = [self._plain, self._pulse], None
             self._pulse = None
-            clients, self._by_loop = dict(self._by_loop), WeakKeyDictionary()
+            loops, self._by_loop = dict(self._by_loop), WeakKeyDictionary()
         for client in plain:
             if client is not None:
                 self._server.close(client)
-        for loop, of_loop in clients.items():
-            waiting = of_loop.client
+        for loop, of_loop in loops.items():
+            closing = of_loop.asked.close()
             if loop is asyncio.get_running_loop():
                 with suppress(RedisError, OSError):
-                    await self._server.aclose(waiting)
+                    await closing
             elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(self._server.aclose(waiting), loop)
+                asyncio.run_coroutine_threadsafe(closing, loop)
+            else:
+                closing.close()

@@ -353,16 +353,15 @@ class BullMQEngine:
     # Driving plans
 
     async def ask(self, plan: Plan[T]) -> T:
-        """Drive a plan on the event loop's own connections."""
-        ours = self._connections.of_loop()
+        """Drive a plan on the event loop's own lines."""
+        asked = self._connections.of_loop().asked
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
-        async with ours.room:
-            with self.server.translated():
-                answer = await arun(plan, ours.client)
+        with self.server.translated():
+            answer = await arun(plan, asked)
         if task is not None and task.cancelling() > cancelled:
-            # The driver writes by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in the
-            # same turn as its end; whoever cancelled would wait for ever.
+            # The driver connects by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in
+            # the same turn as its end; whoever cancelled would wait for ever.
             raise asyncio.CancelledError
         return answer
 

@@ -22,12 +22,11 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
-import redis.asyncio
 from redis.exceptions import RedisError
 
 from onward.clock import moment_of
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.commands import Plan, script
+from onward.engines.bullmq.commands import Asked, Plan, aexecute, script
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names, is_pattern
 from onward.engines.bullmq.server import Server
@@ -181,10 +180,10 @@ class Follower:
         """Read what comes, in order, through all troubles of the server."""
         pause = _FIRST_PAUSE
         while True:
-            client = self._server.async_client(waits=True)
+            asked = self._server.asked(most=1, waits=_WAIT)
             try:
                 while True:
-                    entries = await self._read(client, patterns, place)
+                    entries = await self._read(asked, patterns, place)
                     pause = _FIRST_PAUSE
                     if entries:
                         yield entries
@@ -192,18 +191,19 @@ class Follower:
                 log.warning("cannot follow events of %s, tries again: %s", self._server, error)
             finally:
                 with suppress(RedisError, OSError):
-                    await self._server.aclose(client)
+                    await asked.close()
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _read(self, client: redis.asyncio.Redis, patterns: tuple[str, ...], place: Place) -> list[Entry]:
+    async def _read(self, asked: Asked, patterns: tuple[str, ...], place: Place) -> list[Entry]:
         queues = await self._ask(self._queues(patterns))
         wait = _WAIT_FOR_NAMES if any(map(is_pattern, patterns)) else _WAIT
         if not queues:
             await asyncio.sleep(wait)
             return []
-        streams: dict[Any, Any] = {self._stream(queue): place[queue] for queue in queues}
-        answers: Any = await client.xread(streams, count=_AT_ONCE, block=int(wait * 1000))
+        where = (*map(self._stream, queues), *map(place.__getitem__, queues))
+        asking = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", int(wait * 1000), "STREAMS", *where)
+        (answers,) = await aexecute(asked, [asking])
         found: list[Entry] = []
         for stream, entries in answers or ():
             queue = stream[len(self._layout.root) : -len(":events")]

@@ -1,8 +1,8 @@
 """Calls of one turn of the event loop share a script call.
 
-A round trip costs about the same for one job as for fifty. So what is enqueued in the same turn goes out together, and
-each caller is answered for its own jobs. If the store refuses what is shared, each call is tried again by itself, so
-that nobody suffers for another's fault.
+A round trip costs about the same for one job as for fifty. So whoever comes while nobody is on the way goes ahead, and
+what others enqueue meanwhile, in the same turn, goes out together; each caller is answered for its own jobs. If the
+store refuses what is shared, each call is tried again by itself, so that nobody suffers for another's fault.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ class Gathering:
     def __init__(self, write: Write) -> None:
         self._write = write
         self._calls: list[Call] = []
+        self._one_is_ahead = False
         self._writing: set[asyncio.Task[None]] = set()
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Write jobs with all others of this turn."""
+        """Write jobs: alone, where nobody else's are on their way, else with all others of this turn."""
+        if not self._one_is_ahead:
+            self._one_is_ahead = True
+            try:
+                return await self._write(jobs)
+            finally:
+                self._one_is_ahead = False
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Enqueued]] = loop.create_future()
         self._calls.append((jobs, answer))

@@ -20,11 +20,10 @@ from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-import redis.asyncio
 from redis.exceptions import RedisError
 
 from onward.engine.values import Signal, SignalKind
-from onward.engines.bullmq.commands import Plan
+from onward.engines.bullmq.commands import Asked, Plan, aexecute
 from onward.engines.bullmq.layout import Layout
 from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
@@ -99,8 +98,13 @@ class Listener:
         names = tuple(queues)
         with self._lock:
             ears = list(self._ears.items())
+        here = _running_loop()
         for ear, loop in ears:
-            if ear.wants(names):
+            if not ear.wants(names):
+                continue
+            if loop is here:
+                ear.hear(kind)
+            else:
                 with suppress(RuntimeError):  # that loop has closed
                     loop.call_soon_threadsafe(ear.hear, kind)
 
@@ -116,19 +120,19 @@ class Listener:
     async def _run(self, wait: _Wait) -> None:
         pause = _FIRST_PAUSE
         while True:
-            client = self._server.async_client(waits=True)
+            asked = self._server.asked(most=1, waits=_WAIT)
             try:
-                await self._wait_on(client, wait)
+                await self._wait_on(asked, wait)
             except (RedisError, OSError, OnwardError) as error:
                 log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
             finally:
                 with suppress(RedisError, OSError):
-                    await self._server.aclose(client)
+                    await asked.close()
             self.tell(("*",), SignalKind.CHANGED)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _wait_on(self, client: redis.asyncio.Redis, wait: _Wait) -> None:
+    async def _wait_on(self, asked: Asked, wait: _Wait) -> None:
         while True:
             wait.changed.clear()
             patterns = tuple(wait.hungry)
@@ -139,30 +143,38 @@ class Listener:
                     async with asyncio.timeout(_WAIT if patterns else None):
                         await wait.changed.wait()
                 continue
-            popped = await self._pop(client, [f"{self._layout.base(name)}marker" for name in queues], wait)
+            popped = await self._pop(asked, [f"{self._layout.base(name)}marker" for name in queues], wait)
             if popped is not None:
                 name = popped[0][len(self._layout.root) : -len(":marker")]
-                for asked in [asked for asked in wait.hungry if any(matches(pattern, name) for pattern in asked)]:
-                    del wait.hungry[asked]
+                for some in [some for some in wait.hungry if any(matches(pattern, name) for pattern in some)]:
+                    del wait.hungry[some]
                 self.tell((name,))
 
     async def _queues(self, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
         asked = tuple(dict.fromkeys(pattern for some in patterns for pattern in some))
         return [] if not asked else await self._ask(self._names.matching(asked))
 
-    async def _pop(self, client: redis.asyncio.Redis, markers: list[str], wait: _Wait) -> Any:
+    async def _pop(self, asked: Asked, markers: list[str], wait: _Wait) -> Any:
         """Wait for a marker; None: there was none, or there is something else to wait for."""
-        asking = asyncio.ensure_future(client.bzpopmin(markers, timeout=_WAIT))
+        asking = asyncio.ensure_future(aexecute(asked, [("BZPOPMIN", *markers, _WAIT)]))
         changing = asyncio.ensure_future(wait.changed.wait())
         try:
             await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else None
+            return asking.result()[0] if asking.done() else None
         finally:
             changing.cancel()
             if not asking.done():
-                asking.cancel()  # the connection goes with it, and so does what the server would have popped for us
+                asking.cancel()
+                await asked.close()  # and so goes what the server would have popped for us
                 with suppress(asyncio.CancelledError, RedisError, OSError):
                     await asking
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class _Wait:

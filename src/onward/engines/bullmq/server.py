@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-import hiredis
 import redis
 import redis.asyncio
 import redis.asyncio.retry
@@ -18,6 +18,8 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from onward.engines.bullmq.commands import Asked
+from onward.engines.bullmq.lines import ByDriver, Line, Lines
 from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 MOST: Final = 4
@@ -94,24 +96,26 @@ class Server:
         pool = redis.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
         return redis.Redis.from_pool(pool)
 
-    def async_client(self, *, waits: bool = False) -> redis.asyncio.Redis:
-        """Make a client for the running event loop; one that ``waits`` is for commands that the server may sit on."""
+    def asked(self, *, most: int = MOST, waits: float = 0) -> Asked:
+        """Give whom the running event loop asks, for commands that the server may sit on for ``waits`` seconds."""
         options: dict[str, Any] = {**_OPTIONS, "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
-        if waits:
-            options["socket_timeout"] = None
         if self.is_cluster:
-            return redis.asyncio.RedisCluster.from_url(self._url, **_of_cluster(options))  # type: ignore[return-value]
-        if self.master is not None:
+            options["socket_timeout"] += waits
+            return ByDriver(redis.asyncio.RedisCluster.from_url(self._url, **_of_cluster(options)))
+        return Lines(Dialler(self._async_pool(options), within=_ANSWER_WITHIN + waits), most=most)
+
+    def _async_pool(self, options: dict[str, Any]) -> redis.asyncio.ConnectionPool:
+        if self.master is None:
+            pool = redis.asyncio.ConnectionPool.from_url(self._url, **options)
+        else:
             sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]
                 self._sentinels, **self._secrets, socket_timeout=_CONNECT_WITHIN
             )
-            made: Any = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
+            pool = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
                 self.master, **options, **self._secrets, db=self._database
-            )
-            return made  # type: ignore[no-any-return]
-        pool = redis.asyncio.ConnectionPool.from_url(self._url, **options)
-        pool.connection_class = _packing(pool.connection_class)  # type: ignore[arg-type]
-        return redis.asyncio.Redis.from_pool(pool)
+            ).connection_pool
+        pool.connection_class = _handing_over(pool.connection_class)  # type: ignore[arg-type]
+        return pool
 
     @contextmanager
     def connected(self) -> Iterator[redis.Redis]:
@@ -125,14 +129,9 @@ class Server:
     @staticmethod
     def close(client: redis.Redis) -> None:
         """Let go of a client, and of those by which it asks sentinels."""
-        for known in _with_sentinels(client):
-            known.close()
-
-    @staticmethod
-    async def aclose(client: redis.asyncio.Redis) -> None:
-        """Let go of a client of an event loop, alike."""
-        for known in _with_sentinels(client):
-            await known.aclose()
+        client.close()
+        for sentinel in _sentinels_of(getattr(client, "connection_pool", None)):
+            sentinel.close()
 
     @property
     def _secrets(self) -> dict[str, Any]:
@@ -171,19 +170,47 @@ class Server:
             raise StoreUnavailable(f"{self}: {error}") from error
 
 
-def _with_sentinels(client: Any) -> list[Any]:
-    manager = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
-    return [client, *([] if manager is None else manager.sentinels)]
+def _sentinels_of(pool: Any) -> list[Any]:
+    manager = getattr(pool, "sentinel_manager", None)
+    return list(getattr(manager, "sentinels", ()))
+
+
+class Dialler:
+    """Has the driver open connections, by all its means."""
+
+    def __init__(self, pool: redis.asyncio.ConnectionPool, *, within: float) -> None:
+        self._pool = pool
+        self._within = within
+
+    async def dial(self) -> Line:
+        """Open one, to a server that should answer ``within`` seconds."""
+        connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        try:
+            await connection.connect()
+        except BaseException:
+            connection.let_go()
+            raise
+        return Line(connection, within=self._within)
+
+    async def close(self) -> None:
+        """Let go of the sentinels."""
+        for sentinel in _sentinels_of(self._pool):
+            await sentinel.aclose()
 
 
 @cache
-def _packing(kind: type[Any]) -> type[Any]:
-    """Write commands by hiredis: the driver's asynchronous connections do it in Python, which a large batch feels."""
+def _handing_over(kind: type[Any]) -> type[Any]:
+    """Make connections that can be handed over: see :mod:`.lines`."""
 
-    def pack_command(self: object, *parts: Any) -> list[bytes]:  # noqa: ARG001
-        return [hiredis.pack_command(parts)]
+    def hand_over(self: Any, to: asyncio.Protocol) -> asyncio.Transport:
+        transport: asyncio.Transport = self._writer.transport
+        transport.set_protocol(to)
+        return transport
 
-    return type(f"Packing{kind.__name__}", (kind,), {"pack_command": pack_command})
+    def let_go(self: Any) -> None:
+        self._close()
+
+    return type(f"HandedOver{kind.__name__}", (kind,), {"hand_over": hand_over, "let_go": let_go})
 
 
 _OPTIONS: Final[dict[str, Any]] = {
