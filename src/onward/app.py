@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from onward.arguments import nearest
 from onward.backoff import Backoff
+from onward.batches import Batch, Batches, Flow
 from onward.clock import Clock
 from onward.config import WORKER_TIMEOUT, Config, url_from
 from onward.context import JobContext, Middleware
@@ -120,6 +121,7 @@ class App:
         self.queues = Queues(self._opened)
         self.workers = Workers(self._opened)
         self.schedules = Schedules(self._opened, self.enqueue_many)
+        self.batches = Batches(self._opened, self._handles)
 
     def __repr__(self) -> str:
         """Name the store."""
@@ -348,6 +350,47 @@ class App:
         decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
 
+    # Batches and flows
+
+    def batch(
+        self,
+        name: str | None = None,
+        *,
+        queue: str | None = None,
+        on_success: NewJob | None = None,
+        on_failure: NewJob | None = None,
+        on_finished: NewJob | None = None,
+    ) -> Batch:
+        """Name a set of jobs that are counted together: ``async with app.batch("import-42") as batch:``.
+
+        It is made by the first :meth:`Batch.add`, or by ``async with``, which also seals it at the end. Give the name
+        of one that is there to add to it.
+
+        Args:
+            name: its name in the store; a new one unless given.
+            queue: one of its own, which all its jobs are put in: so it can be paused and limited by itself.
+            on_success: a job to enqueue when all of its jobs have completed.
+            on_failure: a job to enqueue when the first of them has failed for good.
+            on_finished: a job to enqueue when all of them have ended.
+        """
+        return self.batches.make(
+            name, queue=queue, on_success=on_success, on_failure=on_failure, on_finished=on_finished
+        )
+
+    def flow(
+        self,
+        name: str | None = None,
+        *,
+        queue: str | None = None,
+        on_success: NewJob | None = None,
+        on_failure: NewJob | None = None,
+        on_finished: NewJob | None = None,
+    ) -> Flow:
+        """Plan jobs that wait for each other: a batch whose jobs have an order. See :meth:`batch` for the arguments."""
+        return self.batch(
+            name, queue=queue, on_success=on_success, on_failure=on_failure, on_finished=on_finished
+        ).flow()
+
     # Watching
 
     def events(self, *queues: str, types: Iterable[type[Event]] = (), after: str | None = None) -> EventStream:
@@ -418,7 +461,7 @@ class App:
             declared=self.declared,
         )
 
-    def _handles(self, jobs: list[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
+    def _handles(self, jobs: Sequence[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
         made = []
         for job, one in zip(jobs, enqueued, strict=True):
             task = self._tasks.get(job.type)

@@ -3,25 +3,27 @@
 :class:`JobContext` is the handler's side; :class:`RunState` is the runner's, and holds what has been said until it is
 sent. Handlers run on the loop or on threads, and may start threads of their own, so everything here may be called
 from any; one lock for all, held for a moment, keeps a note from falling between two hands. Nothing waits but
-``complete_within``.
+``complete_within`` and ``parents``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from onward import rules
-from onward.engine.contract import Work
+from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, Settlement
 from onward.errors import ClaimLost
-from onward.job import JobRef
+from onward.job import Job, JobRef
 from onward.lifecycle import Complete
 
 Encode = Callable[[Any], str | None]
 """Writes a result as JSON."""
+
+T = TypeVar("T")
 
 _notes = threading.Lock()
 
@@ -35,7 +37,7 @@ class RunState:
         self,
         claim: Claim,
         *,
-        engine: Work | None = None,
+        engine: ObservedEngine | None = None,
         encode: Encode | None = None,
         on_note: Callable[[RunState], None] | None = None,
     ) -> None:
@@ -67,6 +69,11 @@ class RunState:
                 self.lines.append(line)
         if self.on_note is not None:
             self.on_note(self)
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        """Have something done on the worker's loop, from a thread of the handler's."""
+        asked.close()
+        raise ClaimLost("this handler does not run in a worker's own process: there is no store to ask")
 
     def take_notes(self) -> tuple[int | None, str | None, list[str]]:
         """Hand over progress with its message, and the log lines, and begin anew."""
@@ -158,6 +165,22 @@ class JobContext:
         """Write a line about the job, kept with it: the newest 1 000."""
         self._run.note(line=rules.check_text("log line", line))
 
+    async def parents(self) -> list[Job]:
+        """Read the jobs that this one has waited for, each with its ``result``, in the order in which it named them.
+
+        Those that are no longer kept are left out.
+        """
+        return await self._store().parents(self.ref)
+
+    def parents_sync(self) -> list[Job]:
+        """Do the same from a plain function."""
+        return self._run.wait_for(self._store().parents(self.ref))
+
+    def _store(self) -> ObservedEngine:
+        if self._run.engine is None:
+            raise ClaimLost("this handler was called by hand, or in a process of its own: there is no store to ask")
+        return self._run.engine
+
     async def complete_within(self, connection: object, result: Any = None) -> None:
         """Complete the job in a transaction of the handler's own, so that it is done if and only if that commits (X3).
 
@@ -177,7 +200,7 @@ class JobContext:
         engine, settlement = self._completion(result)
         self._completed(engine.settle_sync([settlement], within=connection))
 
-    def _completion(self, result: Any) -> tuple[Work, Settlement]:
+    def _completion(self, result: Any) -> tuple[ObservedEngine, Settlement]:
         run = self._run
         if run.engine is None or run.encode is None:
             raise ClaimLost("this handler was called by hand: there is no job to complete")

@@ -27,6 +27,17 @@ class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
         return f"{self.queue}:{self.id}"
 
 
+class OnFailure(StrEnum):
+    """What becomes of a job when one that it waits for does not complete."""
+
+    STOP = "stop"
+    """Every job of its batch that has not started is cancelled."""
+    SKIP = "skip"
+    """It is cancelled, and so is what waits for it; the rest of the batch goes on."""
+    CONTINUE = "continue"
+    """It runs all the same."""
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be, complete and checked: see :func:`onward.rules.check_job`."""
 
@@ -48,6 +59,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """None: the queue's default, else 5."""
     backoff: Backoff | None = None
     """None: the queue's default, else 1 s doubling up to 60 s."""
+    batch: str | None = None
+    """The batch that it belongs to, which must be there."""
+    after: tuple[int | str, ...] = ()
+    """The jobs of its batch that it waits for: ids, or places among those that are enqueued with it, before its own."""
+    on_failure: OnFailure = OnFailure.STOP
+    """What becomes of it when one of those does not complete."""
 
 
 class Alike(Sequence[NewJob]):
@@ -143,6 +160,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     result: Any = None
     next_run_at: datetime | None = None
     start_by: datetime | None = None
+    batch: str | None = None
     created_at: datetime
     claimed_at: datetime | None = None
     started_at: datetime | None = None

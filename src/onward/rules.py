@@ -61,6 +61,10 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
         check_moment("run_at", job.run_at)
     if job.start_by is not None:
         check_moment("start_by", job.start_by)
+    if job.batch is not None:
+        check_name("batch", job.batch)
+    if job.after:
+        _check_after(job)
     if not isinstance(job.payload, str):
         raise InvalidJob("payload", job.payload, "must be JSON text, as encode_json writes it")
     for field in ("org_id", "idempotency_key", "dedupe_key"):
@@ -75,6 +79,23 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
             raise PayloadTooLarge(size, max_payload)
     check_json_text("payload", job.payload)
     return job
+
+
+def _check_after(job: NewJob) -> None:
+    if job.batch is None:
+        raise InvalidJob("after", job.after, "needs a batch that the job belongs to: see app.flow")
+    if job.delay or job.run_at is not None:
+        raise InvalidJob("after", job.after, "cannot be combined with delay or run_at: raise Snooze in the handler")
+    for parent in job.after:
+        if type(parent) is not int and (not isinstance(parent, str) or not parent):
+            raise InvalidJob("after", parent, "must be the id of a job, or its place among those enqueued with it")
+
+
+def check_places(job: NewJob, place: int) -> None:
+    """Refuse a job, enqueued at a place among others, that waits for itself or for one that comes after it."""
+    for parent in job.after:
+        if type(parent) is int and not 0 <= parent < place:
+            raise InvalidJob("after", parent, "must be the place of a job that comes before it")
 
 
 def room_for_payload(job: NewJob, max_payload: int) -> int:
@@ -190,13 +211,13 @@ def matches(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("/*") else name == pattern
 
 
-def check_schedule_name(name: str) -> str:
-    """Refuse a name that nobody could type."""
+def check_name(field: str, name: str) -> str:
+    """Refuse a name, of a schedule or a batch, that nobody could type."""
     if not isinstance(name, str) or not name.strip():
-        raise InvalidJob("schedule", name, "must be a non-empty string")
+        raise InvalidJob(field, name, "must be a non-empty string")
     if len(name) > MAX_QUEUE_NAME:
-        raise InvalidJob("schedule", name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
-    return check_text("schedule", name)
+        raise InvalidJob(field, name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
+    return check_text(field, name)
 
 
 # Payloads -------------------------------------------------------------------------------------------------------------

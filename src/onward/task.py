@@ -217,6 +217,12 @@ class Task(Generic[P, R]):
             raise InvalidJob("within", self._using.within, "belongs to the enqueue, not to the job: give it there")
         return self._jobs(self._encoded(args, kwargs))[0]
 
+    def jobs(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> Sequence[NewJob]:
+        """Make many jobs without enqueueing them, for :meth:`Batch.add`: see :meth:`enqueue_many` for the calls."""
+        if self._using.within is not None:
+            raise InvalidJob("within", self._using.within, "belongs to the enqueue, not to the job: give it there")
+        return self._jobs(self._encoded_all(calls))
+
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Store a job that will call the function with these arguments. Durable when it returns.
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from onward.batch import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import Capabilities, Feature, Level, Support
 from onward.engine.observed import ObservedEngine
@@ -133,6 +134,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.SCHEDULES: lambda engine, planted: engine.put_schedule(
         Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
     ),
+    Feature.BATCHES: lambda engine, planted: engine.put_batch(NewBatch(name="b")),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }
 

@@ -118,8 +118,8 @@ WORDS: Final = (
         (
             Edit(
                 "engine/observed.py",
-                "            for job in jobs:\n                self._check_job(job)\n\n    def _check_alike",
-                "            for job in jobs[:1]:\n                self._check_job(job)\n\n    def _check_alike",
+                "            for place, job in enumerate(jobs):\n",
+                "            for place, job in enumerate(jobs[:1]):\n",
             ),
         ),
         (f"{CONFORMANCE}/test_enqueue.py",),

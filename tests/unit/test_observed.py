@@ -12,9 +12,10 @@ from typing import Any, cast
 import pytest
 
 from onward.backoff import Backoff
+from onward.batch import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.contract import Calendar, Engine
+from onward.engine.contract import Calendar, Engine, Gather
 from onward.engine.observed import Observation, ObservedEngine
 from onward.engine.values import (
     Claim,
@@ -52,8 +53,8 @@ ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
 
 def contract(verb: str) -> Callable[..., Any]:
     """Find what is said of a verb."""
-    said: Callable[..., Any] = getattr(Engine, verb, None) or getattr(Calendar, verb)
-    return said
+    said: list[Callable[..., Any]] = [getattr(role, verb) for role in (Engine, Calendar, Gather) if hasattr(role, verb)]
+    return said[0]
 
 
 @dataclass
@@ -174,6 +175,15 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("drop_schedule", "s"),
         ask("due_schedules"),
         ask("fire", SCHEDULE, FIRING),
+    ],
+    Feature.BATCHES: [
+        ask("enqueue", [NewJob(type="t", batch="b")]),
+        ask("find", JobFilter(batch="b")),
+        ask("put_batch", NewBatch(name="b"), []),
+        ask("batches"),
+        ask("drop_batch", "b"),
+        ask("links", "b"),
+        ask("parents", REF),
     ],
     Feature.LEADER: [ask("elect", "w", lease=timedelta(seconds=30))],
 }

@@ -50,6 +50,7 @@ class Feature(StrEnum):
     READY_ORDER = "order of becoming ready"
     PROMOTION = "promotion by a leader"
     SCHEDULES = "schedules"
+    BATCHES = "batches and flows"
 
 
 class Level(StrEnum):

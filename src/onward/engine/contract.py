@@ -2,7 +2,7 @@
 
 Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
 engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
-every engine has; the sixth, :class:`Calendar`, those that declare schedules.
+every engine has; :class:`Calendar` those that declare schedules, :class:`Gather` those that declare batches.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
 (:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.observed`), telemetry, connections.
@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
+from onward.batch import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Batch,
@@ -189,7 +190,7 @@ class Steward(Protocol):
         ...
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
-        """Make what is due ready, and cancel what has expired before it started."""
+        """Make what is due ready, cancel what has expired before it started, go on with batches left undone."""
         ...
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
@@ -229,6 +230,38 @@ class Calendar(Protocol):
         None, and nothing is done: the next turn is no longer the one that ``schedule`` says, since somebody else has
         fired or changed it.
         """
+        ...
+
+
+class Gather(Protocol):
+    """Keeps sets of jobs, some of which may wait for others.
+
+    What the end of a job means for its batch and for those that wait for it is done with it or soon after, by whoever
+    ended it; what was left undone by a crash, :meth:`Steward.promote` goes on with.
+    """
+
+    async def put_batch(
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+    ) -> list[Enqueued]:
+        """Make a batch, or change the one of that name, and add jobs to it, all in one transaction."""
+        ...
+
+    async def batches(
+        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+    ) -> Page[BatchInfo]:
+        """List batches, the newest first."""
+        ...
+
+    async def drop_batch(self, name: str) -> bool:
+        """Forget a batch that has finished. Its jobs stay."""
+        ...
+
+    async def links(self, name: str) -> list[Link]:
+        """List which jobs of a batch wait for which."""
+        ...
+
+    async def parents(self, ref: JobRef) -> list[Job]:
+        """Read the jobs that a job has waited for, in the order in which it named them; those still kept."""
         ...
 
 

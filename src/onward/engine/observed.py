@@ -17,8 +17,9 @@ import msgspec
 from msgspec import UNSET
 
 from onward import rules
+from onward.batch import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Calendar, Engine
+from onward.engine.contract import Calendar, Engine, Gather
 from onward.engine.values import (
     Batch,
     Changed,
@@ -153,8 +154,10 @@ class ObservedEngine:
         if isinstance(jobs, Alike):
             self._check_alike(jobs)
         else:
-            for job in jobs:
+            for place, job in enumerate(jobs):
                 self._check_job(job)
+                if job.after:
+                    rules.check_places(job, place)
 
     def _check_alike(self, jobs: Alike) -> None:
         """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
@@ -163,6 +166,7 @@ class ObservedEngine:
         template, room = self._checked
         if template is not jobs.template:
             self._check_job(jobs[0])
+            rules.check_places(jobs.template, 0)
             room = rules.room_for_payload(jobs.template, self._max_payload)
             self._checked = jobs.template, room
         if max(map(len, jobs.payloads)) > room:
@@ -184,6 +188,8 @@ class ObservedEngine:
             require(Feature.DEDUPLICATION)
         if job.org_id is not None:
             require(Feature.ORGANISATIONS)
+        if job.batch is not None:
+            require(Feature.BATCHES)
 
     # Work
 
@@ -335,6 +341,8 @@ class ObservedEngine:
             self.capabilities.require(Feature.CANCELLED_STATE)
         if which.org_id is not None:
             self.capabilities.require(Feature.ORGANISATIONS)
+        if which.batch is not None:
+            self.capabilities.require(Feature.BATCHES)
         for field in ("created_after", "created_before", "finished_before"):
             moment = getattr(which, field)
             if moment is not None:
@@ -458,7 +466,7 @@ class ObservedEngine:
     async def put_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
         calendar = self._calendar
-        rules.check_schedule_name(schedule.name)
+        rules.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
             raise InvalidJob("schedule", schedule.name, "has a job with a date: each turn would have the same")
         if schedule.job.idempotency_key is not None:
@@ -484,3 +492,58 @@ class ObservedEngine:
         calendar = self._calendar
         with self._observed("fire", len(firing.jobs)):
             return await calendar.fire(schedule, firing)
+
+    # Gather
+
+    @property
+    def _gather(self) -> Gather:
+        self.capabilities.require(Feature.BATCHES)
+        return cast("Gather", self.inner)
+
+    async def put_batch(
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+    ) -> list[Enqueued]:
+        """See the contract. Every job is checked before anything is written, callbacks too."""
+        gather = self._gather
+        rules.check_name("batch", batch.name)
+        if batch.queue is not None:
+            rules.check_queue_name(batch.queue, foreign=self._foreign)
+        for field in batch.callbacks.__struct_fields__:
+            callback: NewJob | None = getattr(batch.callbacks, field)
+            if callback is not None:
+                self._check_job(callback)
+                if callback.batch is not None:
+                    raise InvalidJob(field, callback.batch, "must belong to no batch: this one would never finish")
+        for job in jobs:
+            if job.batch != batch.name:
+                raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
+        self._check_jobs(jobs, within)
+        with self._observed("put_batch", len(jobs)):
+            return await gather.put_batch(batch, jobs, within=within)
+
+    async def batches(
+        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+    ) -> Page[BatchInfo]:
+        """See the contract."""
+        gather = self._gather
+        rules.check_at_least("limit", limit, 1)
+        with self._observed("batches", limit):
+            return await gather.batches(names=names, after=after, limit=limit)
+
+    async def drop_batch(self, name: str) -> bool:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("drop_batch"):
+            return await gather.drop_batch(name)
+
+    async def links(self, name: str) -> list[Link]:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("links"):
+            return await gather.links(name)
+
+    async def parents(self, ref: JobRef) -> list[Job]:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("parents"):
+            return await gather.parents(ref)

@@ -161,6 +161,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...] | None = None
     states: frozenset[State] | None = None
     org_id: str | None = None
+    batch: str | None = None
     worker_id: str | None = None
     error_contains: str | None = None
     created_after: datetime | None = None

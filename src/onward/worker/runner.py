@@ -18,10 +18,10 @@ from __future__ import annotations
 import asyncio
 import enum
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -38,6 +38,8 @@ from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Ret
 from onward.task import Task
 from onward.worker.deadlines import Deadlines
 from onward.worker.reporter import Reporter
+
+T = TypeVar("T")
 
 __all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "on_a_thread"]
 
@@ -86,6 +88,12 @@ class _Run(RunState):
         self.progress = self.lines = None
         self.asyncio_task = asyncio.current_task()
         self.stop: _Stop | None = None
+
+    def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
+        """See :class:`RunState`."""
+        if self.asyncio_task is None:
+            return super().wait_for(asked)
+        return asyncio.run_coroutine_threadsafe(asked, self.asyncio_task.get_loop()).result()
 
     def end(self, why: _Stop) -> None:
         """Stop the run from outside its handler."""

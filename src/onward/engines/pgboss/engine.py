@@ -98,6 +98,7 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
         Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: boss_of(app).schedule(…)"),
+        Feature.BATCHES: absent("pg-boss has none: use one of our own stores"),
         Feature.EVENTS: absent("pg-boss keeps none: await job.result(), or look at app.jobs"),
         Feature.CHANGE_TIMES: absent("pg-boss does not keep when a job was changed"),
         Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),

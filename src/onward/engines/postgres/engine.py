@@ -75,6 +75,7 @@ CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
     features={
         **dict.fromkeys(Feature, NATIVE),
+        Feature.BATCHES: absent("this version has them on SQLite"),
         Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
@@ -242,7 +243,12 @@ class PostgresEngine:
             return
         told = enqueueing.tidings_of(jobs)
         notice = self._bell.notice_for(told) if told else None
-        yield notice
+        try:
+            yield notice
+        except BaseException:
+            if notice is not None:
+                self._bell.leave_word(notice.split(","))
+            raise
         if told and notice is None:
             self._bell.leave_word(told)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from onward.batch import BatchInfo, Link, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
@@ -37,6 +38,7 @@ from onward.engine.values import (
 from onward.engines.sqlite import (
     claiming,
     enqueueing,
+    gathering,
     holding,
     migrating,
     operating,
@@ -317,6 +319,34 @@ class SQLiteEngine:
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         return await self._writer.ask(lambda transaction: scheduling.fire(transaction, schedule, firing))
+
+    # Gather
+
+    async def put_batch(
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+    ) -> list[Enqueued]:
+        """See the contract."""
+        if within is not None:
+            return self._within(within, lambda transaction: gathering.put(transaction, batch, jobs))
+        return await self._writer.ask(lambda transaction: gathering.put(transaction, batch, jobs))
+
+    async def batches(
+        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+    ) -> Page[BatchInfo]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: gathering.batches(transaction, names, after, limit))
+
+    async def drop_batch(self, name: str) -> bool:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: gathering.drop(transaction, name))
+
+    async def links(self, name: str) -> list[Link]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: gathering.links(transaction, name))
+
+    async def parents(self, ref: JobRef) -> list[Job]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: gathering.parents(transaction, ref))
 
     # The caller's transaction
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import accumulate
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Retention
+from onward.engines.sqlite import linking
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
@@ -60,11 +62,15 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
-    if isinstance(jobs, Alike) and not _has_key(jobs.template):
+    if isinstance(jobs, Alike) and not _has_key(jobs.template) and not jobs.template.after:
         row.add(jobs.template, ids, jobs.payloads)
-        queue = jobs.template.queue
+        queue, batch = jobs.template.queue, jobs.template.batch
+        if batch is not None:
+            linking.count_in(row.transaction, batch, len(ids))
         return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
     answers: list[Enqueued] = []
+    counts: Counter[str] = Counter()
+    waiting: dict[str, list[tuple[str, list[str]]]] = {}
     for job, job_id in zip(jobs, ids, strict=True):
         if _has_key(job):
             row.write()  # the key may be that of a neighbour
@@ -74,7 +80,22 @@ def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued
                 continue
         row.add(job, (job_id,), (job.payload,))
         answers.append(Enqueued(JobRef(job.queue, job_id)))
+        if job.batch is not None:
+            counts[job.batch] += 1
+            if job.after:
+                parents = [answers[parent].id if isinstance(parent, int) else parent for parent in _parents(job)]
+                waiting.setdefault(job.batch, []).append((job_id, parents))
+    for batch, number in counts.items():
+        linking.count_in(row.transaction, batch, number)
+    if waiting:
+        row.write()
+        for batch, children in waiting.items():
+            linking.link(row.transaction, batch, children)
     return answers
+
+
+def _parents(job: NewJob) -> tuple[int | str, ...]:
+    return tuple(dict.fromkeys(job.after))
 
 
 class _Row:
@@ -133,6 +154,7 @@ def _is_plain(job: NewJob) -> bool:
         and job.run_at is None
         and job.start_by is None
         and job.backoff is None
+        and job.batch is None
     )
 
 
@@ -166,6 +188,9 @@ class _Shape(NamedTuple):
     backoff: Backoff | None
     idempotency_key: str | None
     dedupe_key: str | None
+    batch: str | None
+    waits_for: int | None
+    on_failure: str | None
 
 
 def _shape(job: NewJob, now: int) -> _Shape:
@@ -180,6 +205,9 @@ def _shape(job: NewJob, now: int) -> _Shape:
         job.backoff,
         job.idempotency_key,
         job.dedupe_key,
+        job.batch,
+        len(_parents(job)) or None,
+        job.on_failure if job.after else None,
     )
 
 
@@ -199,11 +227,11 @@ def _named(shape: _Shape, now: int) -> dict[str, Any]:
     return {
         "queue": shape.queue,
         "type": shape.type,
-        "state": "pending" if shape.due is None else "scheduled",
+        "state": "blocked" if shape.waits_for else "pending" if shape.due is None else "scheduled",
         "priority": shape.priority,
         "org_id": shape.org_id,
         "due": shape.due,
-        "ready": now if shape.due is None else None,
+        "ready": now if shape.due is None and not shape.waits_for else None,
         "start_by": shape.start_by,
         "max_attempts": shape.max_attempts,
         "most_attempts": MAX_ATTEMPTS,
@@ -212,6 +240,9 @@ def _named(shape: _Shape, now: int) -> dict[str, Any]:
         "key_digest": None if key is None else digest(shape.type, key),
         "dedupe_key": dedupe_key,
         "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
+        "batch": shape.batch,
+        "waits_for": shape.waits_for,
+        "on_failure": shape.on_failure,
         "now": now,
         "anyhow": False,
     }

@@ -39,6 +39,8 @@ def condition_of(which: JobFilter) -> tuple[str, dict[str, Any]]:
         add("state in (select value from json_each(:states))", states=json_text(sorted(which.states)))
     if which.org_id is not None:
         add("org_id = :org_id", org_id=which.org_id)
+    if which.batch is not None:
+        add("batch = :batch", batch=which.batch)
     if which.worker_id is not None:
         add("worker_id = :worker_id", worker_id=which.worker_id)
     if which.error_contains is not None:

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
-from onward.engines.sqlite import reading
+from onward.engines.sqlite import gathering, reading
 from onward.engines.sqlite.enqueueing import use_queues
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.lane import Transaction
@@ -30,6 +30,7 @@ def cancel(transaction: Transaction, which: JobFilter, reason: str, limit: int) 
         freed = {change.ref.queue for _, change in picked}
         transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
         transaction.woke = True
+        gathering.advance(transaction)
     return [change for _, change in picked]
 
 
@@ -50,6 +51,7 @@ def delete(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
     picked = _pick(transaction, which, WAITING | FINISHED, limit)
     if picked:
         transaction.execute(SQL.delete, {"seqs": json_text([seq for seq, _ in picked])})
+        gathering.advance(transaction)
     return [change for _, change in picked]
 
 

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
-from onward.engines.sqlite import claiming
+from onward.engines.sqlite import claiming, gathering
 from onward.engines.sqlite.enqueueing import use_queues
 from onward.engines.sqlite.lane import Transaction, TryAlone
 from onward.engines.sqlite.rows import failed_attempt, json_text
@@ -43,6 +43,7 @@ def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> froze
     transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
     if ready:
         use_queues(transaction, ready)
+    gathering.advance(transaction)
     return frozenset(lost)
 
 
@@ -57,6 +58,8 @@ def start(transaction: Transaction, claims: Sequence[Claim]) -> frozenset[Token]
     for claim in lost:
         seq, claim_no = claim.token
         transaction.execute(SQL.expire_claimed, {"seq": seq, "claim_no": claim_no, "now": transaction.now})
+    if lost:
+        gathering.advance(transaction)
     return frozenset(claim.token for claim in lost)
 
 

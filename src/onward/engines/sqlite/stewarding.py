@@ -11,6 +11,7 @@ import msgspec
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
 from onward.engines.sqlite.enqueueing import default_retention, use_queues
+from onward.engines.sqlite.gathering import advance
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
@@ -50,10 +51,11 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
     if queues:
         use_queues(transaction, queues)
     next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
+    has_news = advance(transaction) if _leads(transaction, term) else False
     return Batch(
         changed=promoted + expired,
         queues=frozenset(queues),
-        more=limit in {promoted, expired},
+        more=has_news or limit in {promoted, expired},
         next_in=None if next_at is None else max(0, next_at - transaction.now) / 1e6,
     )
 
@@ -75,6 +77,8 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
     execute(SQL.queue_adopt, named | default_retention())
     if execute(SQL.reopen_lost, named).rowcount:
         transaction.woke = True
+    if buried:
+        advance(transaction)
     return Batch(changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried)
 
 
@@ -97,6 +101,11 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
     pruned = execute(SQL.prune, named | {"seqs": json_text(seqs)}).rowcount if seqs else 0
     return Batch(changed=pruned, more=pruned > 0 and len(seqs) >= limit)
+
+
+def _leads(transaction: Transaction, term: Term) -> bool:
+    number, leader_id, until = transaction.execute(SQL.leader).fetchone() or (0, "", 0)
+    return (number, leader_id) == (term.number, term.leader_id) and until > transaction.now
 
 
 def _named(transaction: Transaction, term: Term) -> dict[str, Any]:

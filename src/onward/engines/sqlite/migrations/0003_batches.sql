@@ -1,0 +1,76 @@
+-- Batches: jobs that are counted together; and links between the jobs of one, which then wait for each other.
+-- `waits_for`: jobs yet to end; null: it has named none. `on_failure`: what if one of those does not complete.
+-- `followed`: another waits for it.
+alter table onward_job add column batch text;
+alter table onward_job add column waits_for integer;
+alter table onward_job add column on_failure text;
+alter table onward_job add column followed integer not null default 0;
+
+create index onward_job_batch on onward_job (batch, state) where batch is not null;
+
+create table onward_batch (
+  seq         integer primary key,
+  name        text    not null unique,
+  queue       text,
+  sealed      integer not null default 0,
+  stopped     integer not null default 0,  -- what has not started is to be cancelled
+  total       integer not null default 0,
+  completed   integer not null default 0,
+  failed      integer not null default 0,
+  cancelled   integer not null default 0,
+  -- Jobs to be, as JSON. Each is taken out by whoever enqueues it.
+  on_success  text,
+  on_failure  text,
+  on_finished text,
+  created_at  integer not null,
+  finished_at integer,
+  check (completed >= 0 and failed >= 0 and cancelled >= 0 and completed + failed + cancelled <= total),
+  check (finished_at is null or sealed)
+);
+
+create table onward_link (
+  child  text    not null,
+  place  integer not null,              -- in what the child has named
+  parent text    not null,
+  batch  text    not null,
+  done   integer not null default 0,  -- the child knows how the parent ended
+  primary key (child, place)
+) without rowid;
+
+create index onward_link_open on onward_link (parent) where done = 0;
+create index onward_link_batch on onward_link (batch);
+
+-- What is still to be thought through: the end of a job that others wait for, or (no job) how a batch stands. Written by
+-- triggers, so that no way in which a job can end is forgotten; read and emptied by gathering.advance, as a rule within the
+-- same transaction.
+create table onward_news (
+  no    integer primary key,
+  batch text not null,
+  job   text
+);
+
+create trigger onward_job_ended after update of completed_at on onward_job
+when new.batch is not null and (new.completed_at is null) <> (old.completed_at is null)
+begin
+  update onward_batch
+     set completed = completed + (new.state = 'completed') - (old.state = 'completed'),
+         failed = failed + (new.state in ('failed', 'dead_letter')) - (old.state in ('failed', 'dead_letter')),
+         cancelled = cancelled + (new.state = 'cancelled') - (old.state = 'cancelled')
+   where name = new.batch;
+  insert into onward_news (batch, job) select new.batch, new.id where new.followed and new.completed_at is not null;
+end;
+
+create trigger onward_job_removed after delete on onward_job when old.batch is not null and old.completed_at is null
+begin
+  update onward_batch set cancelled = cancelled + 1 where name = old.batch;
+  insert into onward_news (batch, job) select old.batch, old.id where old.followed;
+end;
+
+create trigger onward_batch_turned after update of sealed, stopped, total, completed, failed, cancelled on onward_batch
+when new.finished_at is null
+ and (new.sealed and new.completed + new.failed + new.cancelled = new.total
+      or new.stopped > old.stopped
+      or new.failed and new.on_failure is not null)
+begin
+  insert into onward_news (batch) values (new.name);
+end;

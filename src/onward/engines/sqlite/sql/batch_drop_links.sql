@@ -1,0 +1,1 @@
+delete from onward_link where batch = :name

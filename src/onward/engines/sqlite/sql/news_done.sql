@@ -1,0 +1,1 @@
+delete from onward_news where no in (select value from json_each(:numbers))
