@@ -6,20 +6,32 @@ than the connection's patience closes it, and goes on as after any other loss of
 
 On an event loop, to go to sleep and be woken costs a good part of what a quick answer takes. Who is alone on its loop
 may say so (``glances``): then the answer is waited for on the spot, for a moment, as long as answers come so soon.
+
+A verb asks one thing and reads one answer, so it goes to libpq by the driver's own steps (``ask``): what a cursor keeps
+for its users costs a lone enqueue as much as sending it.
 """
 
 from __future__ import annotations
 
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import errors, generators
 from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.pq import ExecStatus
+from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait
 
+from onward.postgresql.plans import Row
+
 T = TypeVar("T")
+
+_AS_IT_COMES: Final = [PyFormat.AUTO] * 64
+"""How values are written: for as many as any statement has."""
 
 _GLANCE: Final = 0.002
 """Seconds for which the loop may be held up for an answer: a commit on a quick disk takes a fraction of it."""
@@ -30,6 +42,13 @@ class PatientConnection(psycopg.Connection[Any]):
 
     patience: float | None = None
     """Seconds to wait for an answer; None: for ever."""
+    _asks: _Asks | None = None
+
+    def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Execute one statement, and give its rows."""
+        if self._asks is None:
+            self._asks = _Asks(self)
+        return self.wait(self._asks.asking(text, values))
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience."""
@@ -43,9 +62,14 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Seconds to wait for an answer; None: for ever."""
     glances: bool = False
     """Whether whoever asks has the loop to itself."""
-    cursor_kept: psycopg.AsyncRawCursor[tuple[Any, ...]] | None = None
-    """For whoever has the connection: to make one takes longer than to read an answer."""
+    _asks: _Asks | None = None
     _is_quick: bool = True
+
+    async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
+        """Execute one statement, and give its rows."""
+        if self._asks is None:
+            self._asks = _Asks(self)
+        return await self.wait(self._asks.asking(text, values))
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience."""
@@ -61,6 +85,51 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
             return end.value  # type: ignore[no-any-return]
         finally:
             self._is_quick = time.monotonic() - began < _GLANCE
+
+
+class _Asks:
+    """What a connection was asked before, and how values are written for it."""
+
+    def __init__(self, connection: PatientConnection | PatientAsyncConnection) -> None:
+        self._pgconn = connection.pgconn
+        self._transformer = Transformer(connection)
+        self._known_after = connection.prepare_threshold
+        """How often the server is asked before it is told to keep a statement; None: never."""
+        self._times: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._names: dict[tuple[str, tuple[int, ...]], bytes] = {}
+
+    def asking(self, text: str, values: Sequence[Any]) -> PQGen[list[Row]]:
+        pgconn, transformer = self._pgconn, self._transformer
+        written = transformer.dump_sequence(values, _AS_IT_COMES[: len(values)])
+        types, formats = transformer.types or (), transformer.formats
+        key = (text, types)
+        name = self._names.get(key)
+        if name is None and self._is_to_be_kept(key):
+            name = b"onward_%d" % len(self._names)
+            pgconn.send_prepare(name, text.encode(), types)
+            _refused((yield from generators.execute(pgconn)))
+            self._names[key] = name
+        if name is None:
+            pgconn.send_query_params(text.encode(), written, types, formats)
+        else:
+            pgconn.send_query_prepared(name, written, formats)
+        results = yield from generators.execute(pgconn)
+        _refused(results)
+        transformer.set_pgresult(results[-1])
+        return transformer.load_rows(0, results[-1].ntuples, tuple)
+
+    def _is_to_be_kept(self, key: tuple[str, tuple[int, ...]]) -> bool:
+        if self._known_after is None:
+            return False
+        times = self._times[key] = self._times.get(key, 0) + 1
+        return times > self._known_after
+
+
+def _refused(results: Sequence[PGresult]) -> None:
+    """Raise what the server has answered with an error."""
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise errors.error_from_result(result)
 
 
 def _at_a_glance(gen: PQGen[T], descriptor: int) -> Wait:

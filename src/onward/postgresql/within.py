@@ -24,7 +24,7 @@ from psycopg.rows import tuple_row
 from onward.errors import InvalidJob
 from onward.postgresql.connections import Connections
 from onward.postgresql.database import Database
-from onward.postgresql.patience import PatientAsyncConnection
+from onward.postgresql.patience import PatientAsyncConnection, PatientConnection
 from onward.postgresql.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 
 T = TypeVar("T")
@@ -136,8 +136,11 @@ class Guests:
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
     """Execute on a psycopg connection, whatever its own cursors and rows are like."""
+    ours = connection if isinstance(connection, PatientConnection) else None
 
     def execute(statement: Statement) -> Sequence[Row]:
+        if ours is not None and statement.rows is None:
+            return ours.ask(statement.text, statement.values)
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             if statement.rows is not None:
                 with cursor.copy(statement.text) as copy:
@@ -151,21 +154,18 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
 def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
-    # Not closed: a cursor on the client's side holds nothing but its last rows. One of ours serves for good.
-    if not isinstance(connection, PatientAsyncConnection):
-        cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    elif (kept := connection.cursor_kept) is None:
-        cursor = connection.cursor_kept = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    else:
-        cursor = kept
+    ours = connection if isinstance(connection, PatientAsyncConnection) else None
 
     async def execute(statement: Statement) -> Sequence[Row]:
-        if statement.rows is not None:
-            async with cursor.copy(statement.text) as copy:
-                await copy.write(statement.rows)
-            return []
-        await cursor.execute(statement.text, statement.values or None)
-        return await cursor.fetchall() if cursor.description is not None else []
+        if ours is not None and statement.rows is None:
+            return await ours.ask(statement.text, statement.values)
+        async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+            if statement.rows is not None:
+                async with cursor.copy(statement.text) as copy:
+                    await copy.write(statement.rows)
+                return []
+            await cursor.execute(statement.text, statement.values or None)
+            return await cursor.fetchall() if cursor.description is not None else []
 
     return execute
 

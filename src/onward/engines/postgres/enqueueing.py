@@ -31,7 +31,7 @@ _COPIED: Final = 300
 def has_keys(jobs: Sequence[NewJob]) -> bool:
     """Say whether any of these may stand for a job that is there already."""
     if isinstance(jobs, Alike):
-        jobs = [jobs.template]
+        return jobs.template.idempotency_key is not None or jobs.template.dedupe_key is not None
     return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
 
 
