@@ -229,7 +229,7 @@ class Flow:
             policy = OnFailure(on_failure)
         except ValueError:
             raise InvalidJob("on_failure", on_failure, f"must be one of {', '.join(OnFailure)}") from None
-        parents = (after,) if isinstance(after, Parent) else tuple(after)
+        parents = (after,) if isinstance(after, Step | JobHandle | JobRef | Job | str) else tuple(after)
         named = tuple(self._named(parent) for parent in parents)
         self._jobs.append(msgspec.structs.replace(job, after=named, on_failure=policy))
         return Step(self, len(self._jobs) - 1)

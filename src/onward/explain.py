@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,9 @@ from onward.engine.values import QueueInfo, WorkerInfo
 from onward.job import Job
 from onward.lifecycle import FINISHED, HELD, State
 from onward.rules import matches
+
+_NAMED: Final = 5
+"""Jobs that are told by name where there may be many."""
 
 
 class Why(StrEnum):
@@ -57,6 +61,7 @@ def explain(
     holding: Sequence[Job],
     now: datetime,
     timeout: timedelta,
+    parents: Sequence[Job] = (),
 ) -> list[Reason]:
     """Tell why a job is not running.
 
@@ -67,13 +72,14 @@ def explain(
         holding: jobs of the queue that are held, some of them if they are many.
         now: by the store's clock.
         timeout: how long a worker may be silent before it counts as dead.
+        parents: the jobs that it comes after.
     """
     alive = [worker for worker in workers if worker.last_heartbeat is None or now - worker.last_heartbeat <= timeout]
     if job.status in FINISHED:
         return [_ended(job)]
     if job.status in HELD:
         return [_held(job, workers, alive, now, timeout)]
-    reasons = [*_not_yet(job, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
+    reasons = [*_not_yet(job, parents, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
     if job.is_suspect:
         says = (
             f"it was running when a worker died ({job.crashes} times), so it runs alone, when a worker has nothing else"
@@ -118,9 +124,14 @@ def _held(
     return Reason(why=Why.WORKER_DEAD, says=says, until=max(until, now))
 
 
-def _not_yet(job: Job, alive: Sequence[WorkerInfo], now: datetime) -> list[Reason]:
+def _not_yet(job: Job, parents: Sequence[Job], alive: Sequence[WorkerInfo], now: datetime) -> list[Reason]:
     if job.status is State.BLOCKED:
-        return [Reason(why=Why.BLOCKED, says="it waits for other jobs to complete first")]
+        open_ = [parent for parent in parents if parent.status not in FINISHED]
+        named = ", ".join(f"{parent.type} {parent.id} ({parent.status})" for parent in open_[:_NAMED])
+        more = f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else ""
+        says = f"it waits for {named}{more} to complete first" if open_ else "it waits for other jobs to complete first"
+        remedy = f"onward explain {open_[0].id}" if open_ else ""
+        return [Reason(why=Why.BLOCKED, says=says, remedy=remedy)]
     if job.status is not State.SCHEDULED or job.next_run_at is None:
         return []
     because = f"after a failed run ({job.last_error})" if job.last_error else "as it was asked to be"

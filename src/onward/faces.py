@@ -79,6 +79,7 @@ class Jobs:
         known, workers, holding, info = await asyncio.gather(
             engine.queues(found.queue), engine.workers(), engine.find(held, limit=_NAMED), engine.check()
         )
+        parents = await engine.parents(found.ref) if found.status is State.BLOCKED and found.batch else ()
         return explain(
             found,
             queue=next((queue for queue in known if queue.name == found.queue), QueueInfo(name=found.queue)),
@@ -86,6 +87,7 @@ class Jobs:
             holding=holding.items,
             now=info.now or datetime.now(UTC),
             timeout=self._timeout,
+            parents=parents,
         )
 
     async def find(

@@ -40,6 +40,15 @@ def schedules(ctx: typer.Context) -> list[str]:
     return _asked(ctx, _schedules)
 
 
+def batches(ctx: typer.Context) -> list[str]:
+    """Offer the newest batches."""
+    return _asked(ctx, _batches)
+
+
+async def _batches(app: App) -> list[str]:
+    return [batch.name for batch in (await app.batches.list()).items]
+
+
 async def _schedules(app: App) -> list[str]:
     return [schedule.name for schedule in await app.schedules.list()]
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import screen
+from onward.cli.batches import batches, flow
 from onward.cli.bench import bench
 from onward.cli.dead import dead
 from onward.cli.demo.command import demo
@@ -44,9 +45,11 @@ onward.command(rich_help_panel=RUN)(enqueue)
 onward.add_typer(jobs, name="jobs", rich_help_panel=OPERATE)
 onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
 onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
+onward.add_typer(batches, name="batches", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=LOOK)(top)
 onward.command(rich_help_panel=LOOK)(explain)
+onward.add_typer(flow, name="flow", rich_help_panel=LOOK)
 onward.command(rich_help_panel=LOOK)(workers)
 onward.command(rich_help_panel=LOOK)(doctor)
 onward.command(rich_help_panel=LOOK)(health)

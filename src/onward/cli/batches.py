@@ -1,0 +1,174 @@
+"""``onward batches`` and ``onward flow``: look at sets of jobs, draw them, and press their buttons."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from onward.app import App
+from onward.batch import BatchInfo
+from onward.batches import Batch
+from onward.cli import bulk, completion, drawing, screen
+from onward.cli.command import JsonOption, YesOption, on_app
+from onward.cli.quantities import duration
+from onward.cli.trouble import usage
+from onward.errors import InvalidJob
+from onward.job import Job
+
+batches = typer.Typer(no_args_is_help=True, help="Look at batches of jobs, pause, resume and cancel them.")
+flow = typer.Typer(no_args_is_help=True, help="Look at jobs that wait for each other.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=completion.batches)]
+_DRAWN: Final = 2000
+"""Jobs of a flow that are drawn at most."""
+
+
+class Form(StrEnum):
+    """How a flow is drawn."""
+
+    TREE = "tree"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+@batches.command("list")
+@on_app()
+async def list_batches(
+    app: App,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to show.")] = 20,
+    json: JsonOption = False,
+) -> None:
+    """List batches, the newest first."""
+    found = (await app.batches.list(limit=limit)).items
+    if not found and not json:
+        screen.note("no batches yet: app.batch(…) makes one, and so does app.flow(…)")
+        return
+    _show(found, json=json)
+
+
+@batches.command("show")
+@on_app()
+async def show_batch(app: App, name: NameArgument, json: JsonOption = False) -> None:
+    """Show how a batch stands."""
+    _show([await (await _named(app, name)).info()], json=json)
+
+
+@batches.command()
+@on_app()
+async def pause(app: App, name: NameArgument) -> None:
+    """Start none of its jobs, where it has a queue of its own."""
+    try:
+        await (await _named(app, name)).pause()
+    except InvalidJob as error:
+        raise usage(str(error)) from None
+    screen.note(f"{name} is paused; what runs goes on")
+
+
+@batches.command()
+@on_app()
+async def resume(app: App, name: NameArgument) -> None:
+    """Go on with a batch that was paused."""
+    await (await _named(app, name)).resume()
+    screen.note(f"{name} goes on")
+
+
+@batches.command()
+@on_app()
+async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
+    """Cancel what waits and what runs of a batch; nothing can be added to it any more."""
+    batch = await _named(app, name)
+    info = await batch.info()
+    bulk.agree(f"{info.total - info.ended} jobs of the batch {name} will be cancelled", yes=yes)
+    screen.note(f"{await batch.cancel()} jobs of {name} are cancelled")
+
+
+@batches.command()
+@on_app()
+async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
+    """Forget a batch that has finished; its jobs stay for as long as their queue keeps them."""
+    await _named(app, name)
+    bulk.agree(f"the batch {name} will be deleted", yes=yes)
+    try:
+        await app.batches.delete(name)
+    except InvalidJob as error:
+        raise usage(str(error), remedy=f"onward batches cancel {name}") from None
+    screen.note(f"{name} is deleted; its jobs stay for as long as their queue keeps them")
+
+
+@flow.command("show")
+@on_app()
+async def show_flow(
+    app: App,
+    name: NameArgument,
+    form: Annotated[Form, typer.Option("--as", help="How to draw it.")] = Form.TREE,
+    json: JsonOption = False,
+) -> None:
+    """Draw the jobs of a flow and what each waits for: in the terminal, as Mermaid, or as SVG."""
+    batch = await _named(app, name)
+    jobs = await _jobs(batch)
+    links = await batch.links()
+    if json:
+        screen.show_json({"batch": await batch.info(), "jobs": jobs, "links": links})
+        return
+    plan = drawing.plan_of(jobs, links)
+    match form:
+        case Form.MERMAID:
+            screen.say(drawing.mermaid_of(plan).rstrip())
+        case Form.SVG:
+            screen.say(drawing.svg_of(plan).rstrip())
+        case Form.TREE:
+            for line, job in drawing.lines_of(plan):
+                screen.say(Text.assemble(screen.clean(line), "  ", screen.state(job.status)))
+    if len(jobs) == _DRAWN:
+        screen.note(f"only the first {_DRAWN} jobs are drawn")
+
+
+async def _jobs(batch: Batch) -> list[Job]:
+    jobs: list[Job] = []
+    after: str | None = None
+    while len(jobs) < _DRAWN:
+        page = await batch.jobs(after=after, limit=min(500, _DRAWN - len(jobs)))
+        jobs += page.items
+        after = page.after
+        if after is None:
+            break
+    return jobs
+
+
+async def _named(app: App, name: str) -> Batch:
+    try:
+        return await app.batches.get(name)
+    except InvalidJob as error:
+        raise usage(f"there is no batch {name!r}{error.rule.removeprefix('there is no such batch')}") from None
+
+
+def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None:
+    if json:
+        screen.show_json({"batches": [{**_fields(one), "progress": one.progress} for one in found]})
+        return
+    now = datetime.now(UTC)
+    screen.show_table(
+        ("batch", "state", "progress", "total", "completed", "failed", "cancelled", "age"),
+        [
+            (
+                one.name,
+                "finished" if one.is_finished else "open" if not one.sealed else "running",
+                f"{one.progress} %",
+                screen.number(one.total),
+                screen.number(one.completed, "green"),
+                screen.number(one.failed, "red"),
+                screen.number(one.cancelled),
+                duration(now - one.created_at),
+            )
+            for one in found
+        ],
+        right=("progress", "total", "completed", "failed", "cancelled", "age"),
+    )
+
+
+def _fields(info: BatchInfo) -> dict[str, object]:
+    return {field: getattr(info, field) for field in info.__struct_fields__}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from onward import App
+from onward.batch import Link
+from onward.cli import drawing
+from onward.job import Job
+from onward.lifecycle import State
+from tests.cli.conftest import Cli
+
+
+@pytest.fixture
+def some(shop: Cli, on_store: Callable[[Callable[[App], Awaitable[None]]], None]) -> Cli:
+    """A shop with a flow of which a part has run, and a batch in a queue of its own."""
+
+    async def fill(app: App) -> None:
+        @app.task(queue="mail")
+        async def send_mail(to: str) -> str:
+            return to
+
+        flow = app.flow("letters")
+        first = flow.add(send_mail.using(priority=1).job(to="ann"))
+        others = [flow.add(send_mail.job(to=name), after=first) for name in ("bob", "cy")]
+        flow.add(send_mail.job(to="dan"), after=others)
+        await flow.start()
+        await app.tick(limit=1)
+        await app.batch("cards", queue="cards").add([send_mail.job(to="eve")])
+
+    on_store(fill)
+    return shop
+
+
+def test_batches_are_listed_with_how_they_stand(some: Cli):
+    lines = some("batches", "list").ok().out.splitlines()
+    assert lines[0].split() == ["batch", "state", "progress", "total", "completed", "failed", "cancelled", "age"]
+    assert lines[1].split()[:5] == ["cards", "open", "0", "%", "1"]
+    assert lines[2].split()[:6] == ["letters", "running", "25", "%", "4", "1"]
+    (found,) = some("batches", "show", "letters", "--json").ok().json["batches"]
+    assert (found["total"], found["completed"], found["progress"]) == (4, 1, 25)
+
+
+def test_no_batches_are_no_error(shop: Cli):
+    shop("enqueue", "send_mail", "to=ann").ok()
+    assert "no batches yet" in shop("batches", "list").ok().err
+    assert shop("batches", "list", "--json").ok().json == {"batches": []}
+
+
+def test_a_batch_is_paused_resumed_cancelled_and_deleted(some: Cli):
+    some("batches", "pause", "cards").ok()
+    assert "paused" in some("queues", "list").ok().out
+    some("batches", "resume", "cards").ok()
+    assert "paused" not in some("queues", "list").ok().out
+    some("batches", "pause", "letters").wrong("has no queue of its own")
+    some("batches", "delete", "cards", "--yes").wrong("has not finished")
+    some("batches", "cancel", "cards").wrong("1 jobs of the batch cards will be cancelled", "--yes")
+    assert "1 jobs of cards are cancelled" in some("batches", "cancel", "cards", "--yes").ok().err
+    some("batches", "delete", "cards", "--yes").ok()
+    assert len(some("batches", "list", "--json").ok().json["batches"]) == 1
+
+
+@pytest.mark.parametrize("verb", [("batches", "show"), ("batches", "cancel"), ("flow", "show")])
+def test_an_unknown_batch_is_answered_with_the_nearest(some: Cli, verb):
+    some(*verb, "lettres").wrong("there is no batch 'lettres'", "did you mean 'letters'?")
+
+
+def test_a_flow_is_drawn_in_the_terminal(some: Cli):
+    drawn = [re.sub(r" [0-9a-f]{6}\b", "", line) for line in some("flow", "show", "letters").ok().out.splitlines()]
+    assert drawn == [
+        "✓ send_mail  completed",
+        "├─ ● send_mail  pending",
+        "└─ ● send_mail  pending",
+        "   └─ ○ send_mail  also after  blocked",
+    ]
+
+
+def test_a_flow_is_drawn_as_mermaid(some: Cli):
+    lines = some("flow", "show", "letters", "--as", "mermaid").ok().out.splitlines()
+    assert lines[0] == "flowchart LR"
+    assert sum("-->" in line for line in lines) == 4
+    assert '  j0["send_mail<br/>completed"]:::completed' in lines
+
+
+def test_a_flow_is_drawn_as_svg(some: Cli):
+    svg = ET.fromstring(some("flow", "show", "letters", "--as", "svg").ok().out)
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(svg.findall(f"{space}path")) == 4
+    places = [box.attrib["transform"] for box in svg.findall(f"{space}g")]
+    assert len(set(places)) == 4
+
+
+def test_a_flow_is_told_as_json(some: Cli):
+    told = some("flow", "show", "letters", "--json").ok().json
+    assert (len(told["jobs"]), len(told["links"]), told["batch"]["name"]) == (4, 4, "letters")
+
+
+def job(job_id: str, type: str = "t") -> Job:
+    now = datetime.now(UTC)
+    return Job(id=job_id, type=type, queue="q", status=State.PENDING, created_at=now, updated_at=now)
+
+
+def test_a_chain_of_thousands_is_drawn_and_links_to_what_is_gone_are_left_out():
+    jobs = [job(f"{number:06}") for number in range(3000)]
+    links = [Link(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Link("gone", "000000")]
+    plan = drawing.plan_of(list(reversed(jobs)), links)
+    assert [one.id for one in plan.jobs] == [one.id for one in jobs]
+    assert len(drawing.lines_of(plan)) == 3000
+
+
+def test_names_of_strangers_cannot_break_a_drawing():
+    plan = drawing.plan_of([job("000001", '<b>"x"</b>')], [])
+    assert "<b>" not in drawing.svg_of(plan)
+    assert '"x"' not in drawing.mermaid_of(plan).replace('["', "").replace('"]', "")
