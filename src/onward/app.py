@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -415,12 +415,12 @@ class App:
         """Make a worker: ``async with app.worker(concurrency=20):`` beside something else, or ``await app.work()``.
 
         ``options`` are those of :class:`onward.worker.options.WorkerOptions`. Where nothing is said of queues, it takes
-        from all; in a store that it shares with others' workers, from those of its own tasks.
+        from all; in a store that it shares with others' workers, and where ``only`` names some, from its tasks' own.
         """
         from onward.worker.worker import Worker  # noqa: PLC0415 - who only enqueues need not load all that
 
         settings: dict[str, Any] = {
-            "queues": self._own_queues(),
+            "queues": self._own_queues(options.get("only", ())),
             "max_crashes": self.config.max_crashes,
             "lease": self.config.worker_timeout,
         } | options
@@ -439,11 +439,12 @@ class App:
         await self.open()
         return await self.ticker().tick(limit, queues=self._own_queues())
 
-    def _own_queues(self) -> tuple[str, ...]:
+    def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # A job that we have no task for fails at once, and on a foreign store it may be for somebody else's worker.
-        if not self.capabilities.foreign_names:
+        if not self.capabilities.foreign_names and self._tasks.keys().isdisjoint(only):
             return ("*",)
-        return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in self._tasks.values()))
+        tasks = [task for name, task in self._tasks.items() if not only or name in only]
+        return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in tasks))
 
     def ticker(self, *, decide: Callable[[Claim, Result], Outcome] = decide) -> Ticker:
         """Make what ticks; ``decide`` says what becomes of a job, given how its run ended."""

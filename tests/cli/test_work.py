@@ -90,12 +90,13 @@ def test_a_process_that_is_handed_its_orders_imports_no_command_line():
 
 def test_orders_arrive_as_they_were_given():
     settings = Settings(
-        queues={"mail/*": 3}, lease=timedelta(milliseconds=1500), health_file="health", max_memory=2**30
+        queues={"mail/*": 3}, only=["send"], lease=timedelta(milliseconds=1500), health_file="health", max_memory=2**30
     )
     orders = Orders(app="shop:app", processes=3, log_format="json", settings=settings)
     assert msgspec.json.decode(orders.command[-1], type=Orders) == orders
     assert settings.given() == {
         "queues": {"mail/*": 3},
+        "only": ["send"],
         "lease": timedelta(milliseconds=1500),
         "health_file": Path("health"),
         "max_memory": 2**30,

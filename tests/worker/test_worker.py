@@ -49,6 +49,42 @@ async def test_jobs_are_run_and_their_results_kept(app: App):
     assert results == [n * 2 for n in range(20)] + [n * 3 for n in range(20)]
 
 
+async def test_a_worker_that_is_told_which_tasks_to_run_leaves_the_others_to_others(app: App):
+    @app.task(queue="mail")
+    async def send() -> str:
+        return "sent"
+
+    @app.task(queue="video")
+    async def render() -> None: ...
+
+    left, done = await render.enqueue(), await send.enqueue()
+    async with app.worker(only=["send"]) as worker:
+        assert await done.result(timeout=20) == "sent"
+    assert worker.options.patterns == ("mail",)
+    job = await app.jobs.get(left.ref)
+    assert job is not None
+    assert job.status is State.PENDING
+
+
+async def test_tasks_that_share_a_queue_cannot_be_told_apart_by_a_worker(app: App):
+    @app.task(queue="mail/{org_id}")
+    async def send() -> None: ...
+
+    @app.task(queue="mail/bulk")
+    async def spam() -> None: ...
+
+    @app.task(queue="video")
+    async def render() -> None: ...
+
+    with pytest.raises(InvalidJob, match="must name 'spam' too, whose jobs are in 'mail/bulk'"):
+        app.worker(only=["send"])
+    with pytest.raises(InvalidJob, match="must name 'send' too"):
+        app.worker(only=["render"], queues=["*"])
+    with pytest.raises(InvalidJob, match="did you mean 'render'"):
+        app.worker(only=["rendr"])
+    assert set(app.worker(only=["send", "spam"]).options.patterns) == {"mail/*", "mail/bulk"}
+
+
 async def test_a_worker_registers_itself_and_leaves_when_it_stops(app: App):  # O5
     @app.task
     async def work() -> None: ...

@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of a worker that were given; None: as :class:`~onward.worker.options.WorkerOptions` has it."""
 
     queues: list[str] | dict[str, int] | None = None
+    only: list[str] | None = None
     concurrency: int | None = None
     lease: timedelta | None = None
     grace: timedelta | None = None

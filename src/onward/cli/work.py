@@ -53,6 +53,14 @@ def work(
             show_default=False,
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASKS",
+            help="Which tasks to run: send,resize. All, if not given; their queues must be theirs alone.",
+            show_default=False,
+        ),
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once in each process.")] = 100,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
     lease: Annotated[
@@ -129,6 +137,7 @@ def work(
             debug=debug,
             settings=Settings(
                 queues=read_queues(queues, concurrency) if queues else None,
+                only=[name.strip() for name in ",".join(only).split(",")] if only else None,
                 concurrency=concurrency,
                 lease=lease,
                 grace=grace,

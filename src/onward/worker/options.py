@@ -22,6 +22,9 @@ class WorkerOptions:
 
     queues: Queues = ("*",)
     """Which to serve: all, some, or some with a concurrency of their own (``{"mail/*": 10, "video": 2}``)."""
+    only: Sequence[str] = ()
+    """Which tasks to run, by name; none: all. A worker takes whatever comes next in a queue, so the queues that it
+    serves must then be theirs alone."""
     concurrency: int = 100
     """How many jobs may run at once, where ``queues`` does not say it."""
     processes: int | None = None

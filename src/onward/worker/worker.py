@@ -17,10 +17,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from onward import rules
+from onward.arguments import nearest
 from onward.context import Middleware
+from onward.engine.capabilities import Capabilities
 from onward.engine.observed import ObservedEngine
+from onward.errors import InvalidJob, Unsupported
 from onward.schedule import Schedule
-from onward.task import Task
+from onward.task import Task, queue_pattern
 from onward.worker.options import WorkerOptions
 from onward.worker.scheduler import Scheduler
 from onward.worker.shift import Shift
@@ -51,7 +54,7 @@ class Worker:
             for pattern in patterns:
                 rules.check_pattern(pattern, foreign=engine.capabilities.foreign_names)
         self._engine = engine
-        self._tasks = tasks
+        self._tasks = _chosen(tasks, self.options, engine.capabilities) if self.options.only else tasks
         self._middleware = tuple(middleware)
         self._duties = tuple(duties)
         self._declared = declared
@@ -140,3 +143,28 @@ class Worker:
     def stubborn(self) -> int:
         """How many handlers of the last run would not stop, and still run."""
         return 0 if self._shift is None else self._shift.stubborn
+
+
+def _chosen(
+    tasks: Mapping[str, Task[..., Any]], options: WorkerOptions, capabilities: Capabilities
+) -> dict[str, Task[..., Any]]:
+    """Give the tasks that a worker is to run, and refuse what it would take from others."""
+    if capabilities.foreign_names:
+        raise Unsupported(
+            capabilities.engine,
+            "claims by name (only)",
+            "whoever asks is given the next job in line, whatever its name, and others' workers are given theirs: "
+            "give these names a queue of their own, and serve that (queues)",
+        )
+    for name in options.only:
+        if name not in tasks:
+            raise InvalidJob("only", name, f"is no task of this app{nearest(name, tasks)}")
+    for name, task in tasks.items():
+        theirs = queue_pattern(task.options.queue)
+        for ours in options.patterns:
+            if name not in options.only and (rules.matches(ours, theirs) or rules.matches(theirs, ours)):
+                message = (
+                    f"must name {name!r} too, whose jobs are in {theirs!r}: this worker takes all that comes there"
+                )
+                raise InvalidJob("only", list(options.only), message)
+    return {name: tasks[name] for name in options.only}

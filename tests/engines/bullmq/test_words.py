@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from onward.app import App
 from onward.backoff import Backoff
 from onward.engines.bullmq import options
 from onward.engines.bullmq.examining import Facts, warnings
@@ -14,7 +15,7 @@ from onward.engines.bullmq.scheduling import next_time
 from onward.engines.bullmq.scripts import SCRIPTS
 from onward.engines.bullmq.server import Server
 from onward.engines.urls import open_engine
-from onward.errors import InvalidJob
+from onward.errors import InvalidJob, Unsupported
 from onward.job import NewJob
 
 
@@ -114,3 +115,13 @@ def test_settings_in_the_url_are_ours_or_the_drivers():
         open_engine("redis://host?metrics=many")
     with pytest.raises(InvalidJob, match="must have braces"):
         open_engine("redis://host?cluster=on")
+
+
+def test_jobs_of_a_shared_queue_cannot_be_chosen_by_name_and_a_worker_says_so_before_it_starts():
+    app = App("redis://localhost")
+
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    with pytest.raises(Unsupported, match="give these names a queue of their own"):
+        app.worker(only=["send"])

@@ -157,12 +157,11 @@ class Listener:
     async def _pop(self, asked: Asked, markers: list[str], wait: _Wait) -> Any:
         """Wait for a marker; None: there was none, or there is something else to wait for."""
         asking = asyncio.ensure_future(aexecute(asked, [("BZPOPMIN", *markers, _WAIT)]))
-        changing = asyncio.ensure_future(wait.changed.wait())
+        asking.add_done_callback(lambda _: wait.changed.set())
         try:
-            await asyncio.wait({asking, changing}, return_when=asyncio.FIRST_COMPLETED)
+            await wait.changed.wait()
             return asking.result()[0] if asking.done() else None
         finally:
-            changing.cancel()
             if not asking.done():
                 asking.cancel()
                 await asked.close()  # and so goes what the server would have popped for us
