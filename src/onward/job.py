@@ -50,6 +50,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """Higher is more urgent."""
     idempotency_key: str | None = None
     dedupe_key: str | None = None
+    throttle: timedelta | None = None
+    """No second job of this dedupe key for so long, whatever has become of the first."""
+    debounce: timedelta | None = None
+    """Run when no other job of this dedupe key has come for so long: of all that came, the last."""
     delay: timedelta | None = None
     """From the moment of enqueue by the store's clock. At most one of ``delay`` and ``run_at``."""
     run_at: datetime | None = None
@@ -101,7 +105,9 @@ class Arrival(StrEnum):
     SAME_KEY = "same_key"
     """A job of this type with this idempotency key exists already; this is its name."""
     DEDUPED = "deduped"
-    """A job with this dedupe key is waiting or running; this is its name."""
+    """A job with this dedupe key is waiting or running, or its throttle still holds; this is its name."""
+    REPLACED = "replaced"
+    """A job with this dedupe key was waiting for quiet; it has this payload now, and waits anew."""
 
 
 class Enqueued(msgspec.Struct, frozen=True, gc=False):

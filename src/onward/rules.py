@@ -27,6 +27,7 @@ MAX_KEPT: Final = 10_000
 MAX_DEPTH: Final = 100
 """Deeper payloads overflow the parsers of some stores."""
 MAX_LOG_LINES: Final = 1_000
+_LONGEST_DELAY: Final = timedelta(days=365 * 100)
 # Room for a time zone at one end, and for the longest delay at the other.
 _EARLIEST: Final = MINYEAR + 1
 _LATEST: Final = MAXYEAR - 101
@@ -61,6 +62,8 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
         check_moment("run_at", job.run_at)
     if job.start_by is not None:
         check_moment("start_by", job.start_by)
+    if job.throttle is not None or job.debounce is not None:
+        _check_quiet(job)
     if job.batch is not None:
         check_name("batch", job.batch)
     if job.after:
@@ -79,6 +82,19 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
             raise PayloadTooLarge(size, max_payload)
     check_json_text("payload", job.payload)
     return job
+
+
+def _check_quiet(job: NewJob) -> None:
+    for field in ("throttle", "debounce"):
+        period = getattr(job, field)
+        if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period < _LONGEST_DELAY):
+            raise InvalidJob(field, period, "must be a timedelta of more than zero and less than a hundred years")
+    if job.dedupe_key is None:
+        raise InvalidJob("dedupe_key", None, "is needed to know which jobs are throttled or debounced together")
+    if job.throttle is not None and job.debounce is not None:
+        raise InvalidJob("debounce", job.debounce, "give throttle or debounce, not both")
+    if job.debounce is not None and (job.delay or job.run_at is not None or job.after):
+        raise InvalidJob("debounce", job.debounce, "says when the job runs: it cannot be combined with delay or run_at")
 
 
 def _check_after(job: NewJob) -> None:
@@ -126,7 +142,7 @@ def check_delay(delay: timedelta) -> timedelta:
     """Refuse a negative delay."""
     if not isinstance(delay, timedelta) or delay < timedelta(0):
         raise InvalidJob("delay", delay, "must be a timedelta of zero or more")
-    if delay > timedelta(days=365 * 100):
+    if delay > _LONGEST_DELAY:
         raise InvalidJob("delay", delay, "must be less than a hundred years")
     return delay
 

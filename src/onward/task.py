@@ -89,6 +89,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     org_id: str | UnsetType | None = UNSET
     idempotency_key: str | UnsetType | None = UNSET
     dedupe: bool | str | UnsetType = UNSET
+    throttle: timedelta | UnsetType | None = UNSET
+    debounce: timedelta | UnsetType | None = UNSET
     max_attempts: int | UnsetType | None = UNSET
     backoff: Backoff | UnsetType | None = UNSET
     within: object | None = None
@@ -161,6 +163,8 @@ class Task(Generic[P, R]):
         org_id: str | UnsetType | None = UNSET,
         idempotency_key: str | UnsetType | None = UNSET,
         dedupe: bool | str | UnsetType = UNSET,
+        throttle: timedelta | float | UnsetType | None = UNSET,
+        debounce: timedelta | float | UnsetType | None = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
         backoff: Backoff | UnsetType | None = UNSET,
         within: object | None = UNSET,
@@ -178,13 +182,19 @@ class Task(Generic[P, R]):
                 that is kept.
             dedupe: True: while a job with the same arguments waits or runs, a second enqueue gives that one back; a
                 string is the key to compare instead of the arguments.
+            throttle: for so long after a job with the same arguments has come, another enqueue gives that one back,
+                whatever has become of it. ``dedupe`` may give another key.
+            debounce: run when for so long no other job of the task (and organisation) has come, and of all that came
+                only the last. ``dedupe`` may give another key, or True for the same arguments.
             max_attempts: the most runs there may be.
             backoff: how long to wait between them.
             within: a connection of yours, in whose transaction the job is to be stored: it exists if and only if that
                 commits.
         """
         given = {
-            "delay": delay if delay is UNSET or delay is None else as_duration("delay", delay),
+            "delay": _duration("delay", delay),
+            "throttle": _duration("throttle", throttle),
+            "debounce": _duration("debounce", debounce),
             "run_at": run_at,
             "start_by": start_by,
             "priority": priority,
@@ -254,7 +264,8 @@ class Task(Generic[P, R]):
 
     def _jobs(self, payloads: Sequence[str]) -> Sequence[NewJob]:
         template = self._template or self._make_template()
-        if _or(self._using.dedupe, self.options.dedupe) is not True:
+        by_arguments = _or(self._using.dedupe, self.options.dedupe) is True or template.throttle is not None
+        if template.dedupe_key is not None or not by_arguments:
             return Alike(template, payloads)
         return [
             msgspec.structs.replace(
@@ -270,6 +281,9 @@ class Task(Generic[P, R]):
         options, using = self.options, self._using
         org_id = _or(using.org_id, None)
         dedupe = _or(using.dedupe, options.dedupe)
+        debounce = _or(using.debounce, None)
+        if debounce is not None and dedupe is False:
+            dedupe = f"{self.name}::{org_id or 'global'}"
         self._template = NewJob(
             type=self.name,
             queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._app.capabilities.foreign_names),
@@ -277,6 +291,8 @@ class Task(Generic[P, R]):
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),
             dedupe_key=dedupe if isinstance(dedupe, str) else None,
+            throttle=_or(using.throttle, None),
+            debounce=debounce,
             delay=_or(using.delay, None),
             run_at=_or(using.run_at, None),
             start_by=_or(using.start_by, None),
@@ -380,6 +396,10 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 V = TypeVar("V")
 D = TypeVar("D")
+
+
+def _duration(field: str, given: timedelta | float | UnsetType | None) -> timedelta | UnsetType | None:
+    return given if given is UNSET or given is None else as_duration(field, given)
 
 
 def _or(value: V | UnsetType, default: D) -> V | D:

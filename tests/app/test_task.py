@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onward import App, Backoff, BadPayload, InvalidJob, JobContext, JobHandle, NewJob
+from onward.job import Arrival
 from onward.keys import dedupe_key
 from onward.task import AsyncTask, PlainTask
 
@@ -269,3 +270,30 @@ def test_the_nearest_class_in_the_family_decides_about_a_retry(app: App, error: 
 
     said = call.backoff_for(error)
     assert (said if said is None or isinstance(said, Backoff) else "as the job says") == expected
+
+
+async def test_a_throttle_compares_arguments_and_debounce_the_task(app: App):
+    @app.task
+    async def index(document: int) -> None: ...
+
+    throttled = index.using(throttle=60)
+    assert throttled.job(document=1).dedupe_key != throttled.job(document=2).dedupe_key
+    assert throttled.job(document=1).throttle == timedelta(seconds=60)
+    debounced = index.using(debounce=5)
+    assert debounced.job(document=1).dedupe_key == debounced.job(document=2).dedupe_key == "index::global"
+    assert debounced.using(org_id="acme").job(document=1).dedupe_key == "index::acme"
+    assert (
+        debounced.using(dedupe=True).job(document=1).dedupe_key
+        != debounced.using(dedupe=True).job(document=2).dedupe_key
+    )
+    assert index.using(throttle=60, dedupe="mine").job(document=1).dedupe_key == "mine"
+
+
+async def test_an_enqueue_says_that_a_waiting_job_was_replaced(app: App):
+    @app.task
+    async def index(document: int) -> None: ...
+
+    first = await index.using(debounce=5).enqueue(document=1)
+    last = await index.using(debounce=5).enqueue(document=2)
+    assert (last.id, last.arrival, last.is_new) == (first.id, Arrival.REPLACED, False)
+    assert (await last.job()).payload == {"document": 2}

@@ -134,6 +134,9 @@ RECIPES: dict[Feature, Ask] = {
     Feature.SCHEDULES: lambda engine, planted: engine.put_schedule(
         Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
     ),
+    Feature.THROTTLE: lambda engine, planted: engine.enqueue(
+        [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]
+    ),
     Feature.BATCHES: lambda engine, planted: engine.put_batch(NewBatch(name="b")),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }

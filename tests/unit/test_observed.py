@@ -176,6 +176,10 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("due_schedules"),
         ask("fire", SCHEDULE, FIRING),
     ],
+    Feature.THROTTLE: [
+        ask("enqueue", [NewJob(type="t", dedupe_key="k", throttle=timedelta(seconds=1))]),
+        ask("enqueue", [NewJob(type="t", dedupe_key="k", debounce=timedelta(seconds=1))]),
+    ],
     Feature.BATCHES: [
         ask("enqueue", [NewJob(type="t", batch="b")]),
         ask("find", JobFilter(batch="b")),

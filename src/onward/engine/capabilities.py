@@ -24,6 +24,7 @@ class Feature(StrEnum):
     START_BY = "start_by"
     IDEMPOTENCY = "idempotency keys"
     DEDUPLICATION = "deduplication"
+    THROTTLE = "throttle and debounce"
     ORGANISATIONS = "organisations"
     PAUSE = "pause"
     RATE = "rate limits"

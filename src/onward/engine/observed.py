@@ -186,6 +186,8 @@ class ObservedEngine:
             require(Feature.IDEMPOTENCY)
         if job.dedupe_key is not None:
             require(Feature.DEDUPLICATION)
+        if job.throttle is not None or job.debounce is not None:
+            require(Feature.THROTTLE)
         if job.org_id is not None:
             require(Feature.ORGANISATIONS)
         if job.batch is not None:

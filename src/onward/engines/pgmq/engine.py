@@ -110,6 +110,7 @@ CAPABILITIES: Final = Capabilities(
             "Onward's producers tell; others do where PGMQ's insert-notify is on, else workers poll"
         ),
         Feature.SCHEDULES: absent("PGMQ has none: use pg_cron, or an app on another store of ours"),
+        Feature.THROTTLE: absent("PGMQ has none: use one of our own stores"),
         Feature.BATCHES: absent("PGMQ has none: use one of our own stores"),
         Feature.EVENTS: absent("PGMQ keeps none: await job.result(), or look at app.jobs"),
         Feature.LEADER: emulated(_BESIDE),

@@ -75,6 +75,7 @@ CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
     features={
         **dict.fromkeys(Feature, NATIVE),
+        Feature.THROTTLE: absent("this version has them on SQLite"),
         Feature.BATCHES: absent("this version has them on SQLite"),
         Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },

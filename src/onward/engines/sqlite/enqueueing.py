@@ -78,6 +78,7 @@ def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued
             if existing is not None:
                 answers.append(existing)
                 continue
+            _hold(row.transaction, job, job_id)
         row.add(job, (job_id,), (job.payload,))
         answers.append(Enqueued(JobRef(job.queue, job_id)))
         if job.batch is not None:
@@ -168,11 +169,35 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
         found = transaction.execute(SQL.find_by_key, key).fetchall()
         if found:
             return Enqueued(JobRef(*found[0]), Arrival.SAME_KEY)
-    if job.dedupe_key is not None:
-        found = transaction.execute(SQL.find_by_dedupe, {"digest": digest(job.dedupe_key)}).fetchall()
-        if found:
-            return Enqueued(JobRef(*found[0]), Arrival.DEDUPED)
-    return None
+    if job.dedupe_key is None:
+        return None
+    if job.debounce is not None:
+        named = {
+            "digest": _held(job),
+            "payload": job.payload,
+            "due": _due(job, transaction.now),
+            "now": transaction.now,
+        }
+        found, arrival = transaction.execute(SQL.replace, named).fetchall(), Arrival.REPLACED
+    elif job.throttle is not None:
+        named = {"digest": _held(job), "now": transaction.now}
+        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED
+    else:
+        named = {"digest": digest(job.dedupe_key)}
+        found, arrival = transaction.execute(SQL.find_by_dedupe, named).fetchall(), Arrival.DEDUPED
+    return Enqueued(JobRef(*found[0]), arrival) if found else None
+
+
+def _hold(transaction: Transaction, job: NewJob, job_id: str) -> None:
+    """Hold the key of a job that is throttled or debounced."""
+    period = job.throttle or job.debounce
+    if period is not None:
+        until = transaction.now + period // MICROSECOND
+        transaction.execute(SQL.hold_take, {"digest": _held(job), "until": until, "queue": job.queue, "id": job_id})
+
+
+def _held(job: NewJob) -> bytes:
+    return digest("throttle" if job.debounce is None else "debounce", job.dedupe_key or "")
 
 
 class _Shape(NamedTuple):
@@ -188,6 +213,8 @@ class _Shape(NamedTuple):
     backoff: Backoff | None
     idempotency_key: str | None
     dedupe_key: str | None
+    holds: bool
+    """Its dedupe key is held elsewhere."""
     batch: str | None
     waits_for: int | None
     on_failure: str | None
@@ -205,6 +232,7 @@ def _shape(job: NewJob, now: int) -> _Shape:
         job.backoff,
         job.idempotency_key,
         job.dedupe_key,
+        job.throttle is not None or job.debounce is not None,
         job.batch,
         len(_parents(job)) or None,
         job.on_failure if job.after else None,
@@ -213,6 +241,8 @@ def _shape(job: NewJob, now: int) -> _Shape:
 
 def _due(job: NewJob, now: int) -> int | None:
     """Say when a job will be ready; None: it is."""
+    if job.debounce is not None:
+        return now + job.debounce // MICROSECOND
     if job.delay is not None and job.delay > _NOTHING:
         return now + job.delay // MICROSECOND
     if job.run_at is not None:
@@ -239,7 +269,7 @@ def _named(shape: _Shape, now: int) -> dict[str, Any]:
         "idempotency_key": key,
         "key_digest": None if key is None else digest(shape.type, key),
         "dedupe_key": dedupe_key,
-        "dedupe_digest": None if dedupe_key is None else digest(dedupe_key),
+        "dedupe_digest": None if dedupe_key is None or shape.holds else digest(dedupe_key),
         "batch": shape.batch,
         "waits_for": shape.waits_for,
         "on_failure": shape.on_failure,

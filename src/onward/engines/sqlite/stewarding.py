@@ -100,7 +100,8 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
                 wanted = {"name": name, "states": json_text(states), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
     pruned = execute(SQL.prune, named | {"seqs": json_text(seqs)}).rowcount if seqs else 0
-    return Batch(changed=pruned, more=pruned > 0 and len(seqs) >= limit)
+    forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
+    return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or forgotten == limit)
 
 
 def _leads(transaction: Transaction, term: Term) -> bool:
