@@ -132,9 +132,9 @@ async def test_when_nobody_waits_nothing_watches(app: App):
 
     handle = await pay.enqueue()
     wait = asyncio.create_task(handle.result())
-    await asyncio.wait([wait], timeout=0.05)
-    watching = [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
-    assert watching
+    async with asyncio.timeout(10):
+        while not (watching := [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]):
+            await asyncio.sleep(0.01)
     wait.cancel()
     await asyncio.wait([wait, *watching])
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
