@@ -133,11 +133,15 @@ async def test_when_nobody_waits_nothing_watches(app: App):
     handle = await pay.enqueue()
     wait = asyncio.create_task(handle.result())
     async with asyncio.timeout(10):
-        while not (watching := [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]):
-            await asyncio.sleep(0.01)
+        while not (watching := _watching()):
+            await asyncio.sleep(0)
     wait.cancel()
     await asyncio.wait([wait, *watching])
-    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
+    assert not _watching()
+
+
+def _watching() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith("onward-results")]
 
 
 async def test_who_comes_while_the_watch_for_another_ends_is_not_forgotten(app: App, monkeypatch: pytest.MonkeyPatch):

@@ -14,8 +14,8 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import QueueChange
-from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite import lane
+from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.turnstile import Turnstile
 from onward.lifecycle import State
