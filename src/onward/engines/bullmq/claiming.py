@@ -45,6 +45,13 @@ class Taken:
         self.again: float | None = None
         self.now = 0
         """The store's time, in microseconds."""
+        self.generation = 0
+        """The counter of names, as the store has it."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs that is."""
+        return len(self.claims) + len(self.unfit)
 
 
 def claim(
@@ -68,37 +75,15 @@ def claim(
         generation = names.generation
         for first in range(0, len(order), _MOST_QUEUES):
             some = order[first : first + _MOST_QUEUES]
-            got = len(taken.claims) + len(taken.unfit)
+            got = taken.count
             slots = min(max(request.slots - got, 0), MOST_JOBS)
             soon = min(max(request.slots + request.soon - max(got, request.slots), 0), MOST_JOBS - slots)
             if slots + soon == 0:
                 break
-            turn_left = round_.turn_left if some[0] == round_.next_name else 0
-            lease = rows.milliseconds(request.lease)
-            may_be_dry = "1" if before else ""
             goes = list(_goes(slots, soon))
-            while goes:
-                # Where queues take turns, a go must know whose turn it was when the last one ended.
-                count = len(goes) if round_.has_plenty and len(some) == 1 else 1
-                together, goes = goes[:count], goes[count:]
-                keys = [layout.meta(name) for name in some]
-                tokens = [token_hex(8) for _ in together]
-                claims: list[Command] = []
-                for token, (now, later) in zip(tokens, together, strict=True):
-                    asked = (request.worker_id, token, lease, now, later, turn_left, may_be_dry)
-                    claims.append(script("claim", layout, keys, *asked))
-                    turn_left, may_be_dry = 0, ""
-                replies = yield InTurns(layout, [*ahead, *claims])
-                if ahead:
-                    answers, ahead = replies[: len(ahead)], []
-                for token, reply in zip(tokens, replies[-len(tokens) :], strict=True):
-                    _read(reply, some, token, taken, round_)
-                generation, _, turn, turn_left = replies[-1][:4]
-                some = some[turn - 1 :] + some[: turn - 1]
-                round_.has_plenty = len(taken.claims) + len(taken.unfit) - got == sum(map(sum, together))
-                if not round_.has_plenty:
-                    break
-                got = len(taken.claims) + len(taken.unfit)
+            replies = yield from _take(layout, request, some, goes, round_, taken, ahead, may_be_dry=bool(before))
+            answers, ahead = answers or replies, []
+            generation = taken.generation
         if has_patterns and not order:
             *replies, known = yield [*ahead, ("GET", layout.generation)]
             answers, ahead, generation = answers or replies, [], int(known or 0)
@@ -111,6 +96,43 @@ def claim(
             yield from names.serve(queues)
             continue
         return answers, taken
+
+
+def _take(
+    layout: Layout,
+    request: ClaimRequest,
+    queues: list[str],
+    goes: list[tuple[int, int]],
+    round_: Round,
+    taken: Taken,
+    ahead: list[Command],
+    *,
+    may_be_dry: bool,
+) -> Plan[list[Any]]:
+    """Take from some queues, go by go, until they have no more; give the answers to what went ahead."""
+    answers: list[Any] = []
+    turn, left = 1, round_.turn_left if queues[0] == round_.next_name else 0
+    while goes:
+        # Where queues take turns, a go must know whose turn it was when the last one ended.
+        count = len(goes) if round_.has_plenty and len(queues) == 1 else 1
+        together, goes = goes[:count], goes[count:]
+        keys, tokens = [layout.meta(name) for name in queues], [token_hex(8) for _ in together]
+        commands = list(ahead)
+        for token, (now, later) in zip(tokens, together, strict=True):
+            asked = (token, rows.milliseconds(request.lease), now, later, left, "1" if may_be_dry else "")
+            commands.append(script("claim", layout, keys, request.worker_id, *asked))
+            left, may_be_dry = 0, False
+        replies = yield InTurns(layout, commands)
+        answers += replies[: len(ahead)]
+        wanted = taken.count + sum(map(sum, together))
+        for token, reply in zip(tokens, replies[len(ahead) :], strict=True):
+            turn, left = _read(reply, queues, token, taken, round_)
+        ahead = []
+        queues = queues[turn - 1 :] + queues[: turn - 1]
+        round_.has_plenty = taken.count == wanted
+        if not round_.has_plenty:
+            break
+    return answers
 
 
 def _goes(slots: int, soon: int) -> Iterator[tuple[int, int]]:
@@ -127,9 +149,9 @@ def _from(queues: list[str], first: str) -> list[str]:
     return queues[at:] + queues[:at] if at < len(queues) else queues
 
 
-def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_: Round) -> None:
-    _, again, turn, left, now = answer[:5]
-    taken.now = now
+def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_: Round) -> tuple[int, int]:
+    """Read what one go has given; say whose turn is next, and what is left of it."""
+    taken.generation, again, turn, left, taken.now = answer[:5]
     if again >= 0:
         taken.again = again / 1e6 if taken.again is None else min(taken.again, again / 1e6)
     # A turn that has ended leads to whatever comes next, a queue made meanwhile too.
@@ -142,13 +164,14 @@ def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_
             taken.unfit.append((queue, id, own, why))
             continue
         try:
-            claim = rows.claim_of(queue, id, own, lease, within, job, now)
+            claim = rows.claim_of(queue, id, own, lease, within, job, taken.now)
         except rows.Damaged as error:
             taken.unfit.append((queue, id, own, f"the job cannot be read: {error}"))
             continue
         taken.claims.append(claim)
         if (scheduler := job.get("rjk")) is not None:
             taken.scheduled.append((claim, scheduler, job["opts"]))
+    return turn, left
 
 
 def answer_of(taken: Taken) -> Claims:
