@@ -102,3 +102,16 @@ LIVES: Final = {
 def test_both_leave_the_same_keys(kind: str, url: str, node6: NodePeer, client: redis.Redis, data: st.DataObject):  # B2
     life = LIVES[kind]
     compare(data.draw(sequences(life.jobs, life.steps)), life, url, node6, client)
+
+
+def test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come(
+    url: str, node6: NodePeer, client: redis.Redis
+):  # B2, O3
+    steps: list[Step] = [
+        ("add", {"options": {"attempts": 3}}),
+        ("add", {"options": {"delay": 1500}}),
+        ("take", {"most": 1}),
+        ("advance", {"by": 2000}),
+        ("fail", {"which": 0}),
+    ]
+    compare(steps, LIVES["tried again"], url, node6, client)

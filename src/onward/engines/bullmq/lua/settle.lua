@@ -18,11 +18,17 @@ local base = base_of(KEYS[1])
 local active, stalled = base .. 'active', base .. 'stalled'
 local locks, lost, unlocked, unstalled, done = {}, {}, {}, {}, {}
 local children = {}
+local goes_on_at_once = false
 for at = 7, #ARGV, 5 do
   local key = base .. ARGV[at]
+  goes_on_at_once = goes_on_at_once or ARGV[at + 2] == 'retry' and string.sub(ARGV[at + 3], 1, 2) == '0:'
   locks[#locks + 1] = key .. ':lock'
   children[#children + 1] = key .. ':dependencies'
   children[#children + 1] = key .. ':unsuccessful'
+end
+-- Whoever is tried again at once stands behind those whose time has come meanwhile.
+if goes_on_at_once then
+  promote_due(base, 1000)
 end
 local tokens = call('MGET', unpack(locks))
 -- Hardly any job has children: one question for all.
