@@ -24,16 +24,17 @@ create type onward.answer as (
 create function onward.look(
   moment timestamptz, firsts text[], ends text[], from_queue text, to_queue text, past_priority integer,
   with_limited boolean, most integer
-) returns setof onward.open_lane
+) returns onward.open_lane[]
   language plpgsql
 as $$
 declare
-  listed integer := 0;
-  added  integer;
+  listed onward.open_lane[] := '{}';
+  more   onward.open_lane[];
 begin
   for i in 1 .. cardinality(firsts) loop
-    return query
-    select l.queue, l.priority, l.since, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null, q.lease
+    more := array(
+    select (l.queue, l.priority, l.since, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null,
+            q.lease)::onward.open_lane
       -- First of all, and one probe for each: which is the first job. Not `exists`: of that the planner may make a join, which
       -- reads all the jobs there are.
       from (select l.queue, l.priority,
@@ -54,11 +55,11 @@ begin
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
      order by l.queue, l.priority desc
-     limit most - listed;
-    get diagnostics added = row_count;
-    listed := listed + added;
-    exit when listed >= most;
+     limit most - cardinality(listed));
+    listed := listed || more;
+    exit when cardinality(listed) >= most;
   end loop;
+  return listed;
 end $$;
 
 -- Say how many jobs a limited queue lets go now, of those wanted. Its row is locked until the transaction ends.
@@ -251,9 +252,12 @@ declare
   first_end   timestamptz;
   together    record;
   first       onward.answer;
+  may_share   boolean;
+  waiting     record;
+  nothing     text;
 begin
-  -- Settings change only while nobody claims: see configure().
-  perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+  -- Settings change only while nobody claims: see configure(). Not performed, which takes a statement.
+  nothing := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
 
   -- A queue that was empty would else wait for as long as the tour of all the others takes.
   if news is not null and slots + soon > 0 then
@@ -271,9 +275,8 @@ begin
       if last_lane >= cardinality(lanes) then
         while part <= 2 and cardinality(lanes) - last_lane < slots + soon + ahead loop
           wanted := slots + soon + ahead - (cardinality(lanes) - last_lane);
-          more_lanes := array(select l from onward.look(moment, firsts, ends, at_queue,
-                                                        case when part = 2 then begins_at end, null,
-                                                        slots > 0, wanted::integer) l);
+          more_lanes := onward.look(moment, firsts, ends, at_queue, case when part = 2 then begins_at end, null,
+                                    slots > 0, wanted::integer);
           lanes := lanes || more_lanes;
           if cardinality(more_lanes) < wanted then
             part := case when begins_at = '' then 3 else part + 1 end;
@@ -288,11 +291,15 @@ begin
                   where (lanes[n]).queue = (lanes[n - 1]).queue) then
               continue;
             end if;
-            lanes := lanes || array(select l from onward.look(moment, array[lane.queue], array[at_queue], '', null,
-                                                              lane.priority, slots > 0, 1000000) l);
+            lanes := lanes || onward.look(moment, array[lane.queue], array[at_queue], '', null, lane.priority, slots > 0,
+                                          1000000);
           end if;
         end loop;
-        if turns is null then
+        if cardinality(lanes) = 0 then  -- this and the next: as below, without a statement
+          turns := 1;
+        elsif turns is null and cardinality(lanes) = 1 and not (lanes[1]).is_limited then
+          turns := case when part > 2 then greatest(1, (slots + soon + ahead) / (lanes[1]).weight) else 1 end;
+        elsif turns is null then
           -- All lanes that can give are known if there are fewer than there is room for: each has several turns then.
           if part > 2 then
             select greatest(1, (slots + soon + ahead) / nullif(sum(w.weight), 0)) into turns
@@ -309,8 +316,12 @@ begin
         continue;
       end if;
       -- Many queues that have nothing said of them have their turns in one statement: to begin one costs as much as ten jobs.
-      if visit = 0 and turn_left = 0 and slots + soon > 1 and (lanes[1]).queue <> (lanes[cardinality(lanes)]).queue
-         and not exists (select from unnest(lanes) l where l.is_limited or l.lease is not null) then
+      may_share := visit = 0 and turn_left = 0 and slots + soon > 1
+                   and (lanes[1]).queue <> (lanes[cardinality(lanes)]).queue;
+      if may_share then
+        may_share := not exists (select from unnest(lanes) l where l.is_limited or l.lease is not null);
+      end if;
+      if may_share then
         visit := 1;
         select * into together from onward.claim_together(moment, claim.worker_id, lanes, turns, slots + soon, own_lease,
                                                           begins_at);
@@ -431,13 +442,17 @@ begin
   if cardinality(gripped) > 0 then
     insert into onward.grip (until, seqs) values (first_end, gripped);
   end if;
+  select exists (select from unnest(firsts, ends) r (first, upto)
+                   join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+                  where j.ready_at is not null and j.suspect and j.state = 'pending') as suspects,
+         slots + soon + ahead > 0 and exists (select from onward.queue q where q.spacing is not null) as rates
+    into waiting;
   return (
-    case when cardinality(visits) > 0 then '[' || array_to_string(visits, ',') || ']' end,
-    exists (select from unnest(firsts, ends) r (first, upto)
-              join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
-             where j.ready_at is not null and j.suspect and j.state = 'pending'),
-    case when slots + soon + ahead > 0 then onward.next_slot_in(moment, firsts, ends) end,
-    next_name, turn_left)::onward.answer;
+    case when cardinality(visits) > 0 then '[' || array_to_string(visits, ',') || ']' end, waiting.suspects,
+    case when waiting.rates then onward.next_slot_in(moment, firsts, ends) end,
+    -- Who had room left has been to all of them: wherever it begins the next time, nobody was passed over.
+    case when slots + soon + ahead > 0 then '' else next_name end,
+    case when slots + soon + ahead > 0 then 0 else turn_left end)::onward.answer;
 end $$;
 
 -- Take the suspect that has waited longest and that its queue lets go now; it is to run alone.
