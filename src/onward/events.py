@@ -64,6 +64,8 @@ class JobFailed(Event, frozen=True, kw_only=True, tag="failed"):
 
     failed_reason: str
     stacktrace: tuple[str, ...] = ()
+    is_cancelled: bool = False
+    """It was taken back, by somebody or by its own handler, or had not started in time: no run of it went wrong."""
 
 
 class JobStalled(Event, frozen=True, kw_only=True, tag="stalled"):

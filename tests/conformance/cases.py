@@ -80,6 +80,9 @@ class Store(ABC):
     """By which another process finds it: see :attr:`EngineCase.attach`."""
     needed: frozenset[Feature] = frozenset()
     """What the test is about: an engine that has a feature only when it is asked for is opened with it."""
+    events: Any = None
+    keep_events: int | None = None
+    """What handles opened from now on tell the store of its record of events."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -109,6 +112,11 @@ class Store(ABC):
         """Open a connection of the right kind to another database."""
 
     # What holds for all
+
+    @property
+    def recorded(self) -> Any:
+        """When events are to be recorded: always, where the test is about them."""
+        return "all" if Feature.EVENTS in self.needed else self.events
 
     async def connect(self) -> ObservedEngine:
         """Open a further handle, closed with the store."""
@@ -244,7 +252,7 @@ class SQLiteStore(Store):
 
     def bare(self) -> Engine:
         """See :class:`Store`."""
-        return SQLiteEngine(self.path, clock=self.clock)
+        return SQLiteEngine(self.path, clock=self.clock, events=self.recorded, keep_events=self.keep_events)
 
     async def force(self, ref: JobRef, state: State) -> None:
         """See :class:`Store`."""

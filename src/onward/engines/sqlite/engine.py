@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 from onward.batch import BatchInfo, Link, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
-from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
+from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
+from onward.engine.teller import Teller
 from onward.engine.values import (
     Batch,
     Changed,
@@ -46,11 +47,12 @@ from onward.engines.sqlite import (
     scheduling,
     settling,
     stewarding,
+    telling,
 )
 from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.watching import Watcher
-from onward.errors import InvalidJob, SchemaTooOld, Unsupported
+from onward.errors import InvalidJob, SchemaTooOld
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.schedule import Firing, Schedule
@@ -62,7 +64,6 @@ CAPABILITIES: Final = Capabilities(
     features={
         **dict.fromkeys(Feature, NATIVE),
         Feature.PUSH: emulated("at once within a process; other processes see a change within a few milliseconds"),
-        Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
 )
@@ -72,7 +73,9 @@ class SQLiteEngine:
     """Jobs in one SQLite file, shared by the processes of one machine.
 
     ``path`` None is a private temporary file that goes when the engine is closed. ``synchronous="full"`` keeps every
-    acknowledged job through a power cut; "normal" may lose the last moments, and never corrupts.
+    acknowledged job through a power cut; "normal" may lose the last moments, and never corrupts. ``events="all"`` has
+    this file record events whether or not somebody listens, ``"listened"`` takes that back; it keeps about
+    ``keep_events`` of them.
     """
 
     def __init__(
@@ -82,7 +85,10 @@ class SQLiteEngine:
         clock: Clock | None = None,
         synchronous: Synchronous = "full",
         busy_timeout: float = 5.0,
+        events: telling.Events | None = None,
+        keep_events: int | None = None,
     ) -> None:
+        telling.check_settings(events, keep_events)
         if synchronous not in ("full", "normal"):
             raise InvalidJob("synchronous", synchronous, "must be 'full' or 'normal'")
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
@@ -91,6 +97,9 @@ class SQLiteEngine:
         self._writer = Lane(self.database, self._clock, writes=True, on_wake=self._watcher.tell)
         self._reader = Lane(self.database, self._clock, writes=False)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._told = (events, keep_events)
+        self._record = telling.Record(self._writer, self._reader)
+        self._teller = Teller(self._record, self._watcher.signals)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -105,6 +114,8 @@ class SQLiteEngine:
         self._writer.open()
         self._reader.open()
         await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
+        if self._told != (None, None):
+            await self._writer.ask(lambda transaction: telling.settle_on(transaction, *self._told))
 
     async def close(self) -> None:
         """Write what was asked, and let go of the file."""
@@ -248,9 +259,11 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.ask(lambda transaction: reading.log_lines(transaction, ref))
 
-    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
-        """There are none, and asking for them is refused: see the capabilities."""
-        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """See the contract."""
+        return await self._teller.begin(queues, after, types)
 
     # Operate
 
@@ -296,6 +309,7 @@ class SQLiteEngine:
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
+        await self._record.tend()
         return await self._writer.ask(lambda transaction: stewarding.prune(transaction, term, limit))
 
     # Calendar

@@ -99,7 +99,11 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
             if kept is not None and len(seqs) < limit:
                 wanted = {"name": name, "states": json_text(states), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
-    pruned = execute(SQL.prune, named | {"seqs": json_text(seqs)}).rowcount if seqs else 0
+    pruned = 0
+    if seqs:
+        gone = named | {"seqs": json_text(seqs)}
+        execute(SQL.event_pruned, gone)
+        pruned = execute(SQL.prune, gone).rowcount
     forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
     return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or forgotten == limit)
 
