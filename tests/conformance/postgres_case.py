@@ -32,7 +32,9 @@ class PostgresStore(Store):
 
     def bare(self) -> Engine:
         """See :class:`Store`."""
-        return PostgresEngine(self.url, schema=self.schema, clock=self.clock)
+        return PostgresEngine(
+            self.url, schema=self.schema, clock=self.clock, events=self.recorded, keep_events=self.keep_events
+        )
 
     async def force(self, ref: JobRef, state: State) -> None:
         """See :class:`Store`."""

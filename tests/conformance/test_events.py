@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from datetime import timedelta
 
 import pytest
 
 from onward.engine.capabilities import Feature
 from onward.errors import InvalidJob
-from onward.events import OLDEST, AnyEvent, JobActive, JobCompleted, JobFailed, JobProgress, JobRetry
-from onward.lifecycle import Complete, Fail, Failure, Retry
+from onward.events import OLDEST, JobActive, JobCompleted, JobFailed, JobProgress, JobRetry
+from onward.lifecycle import Complete, Fail
 from tests.conformance.cases import needs
 from tests.conformance.desk import PAST_LEASE, Desk
+from tests.conformance.hearing import BOOM, DEADLINE, LIFE, hear, live
 
 pytestmark = needs(Feature.EVENTS)
-
-DEADLINE = 10
-"""Seconds until an event that must come is given up; never reached where it does."""
-BOOM = Failure("ValueError", "boom", "Traceback: boom")
-
-
-async def hear(events: AsyncGenerator[AnyEvent, None], until: str) -> list[AnyEvent]:
-    """Listen until a word is said."""
-    said = []
-    async with asyncio.timeout(DEADLINE):
-        async for event in events:
-            said.append(event)
-            if event.name == until:
-                return said
-    raise AssertionError("events have no end")
-
-
-async def live(desk: Desk, queue: str = "default") -> None:
-    """Have a job tried twice, and done."""
-    await desk.add(queue=queue)
-    claim = await desk.take_one(queue)
-    assert await desk.engine.report(claim, progress=50, message="halfway")
-    assert await desk.end(claim, Retry(timedelta(seconds=1), BOOM))
-    await desk.advance(2)
-    await desk.promote()
-    assert await desk.end(await desk.take_one(queue), Complete('{"sent":true}'))
-
-
-LIFE = ["waiting", "active", "progress", "retry", "waiting", "active", "completed"]
 
 
 async def test_a_life_is_told_in_order_and_in_full(desk: Desk):  # B7

@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -32,14 +32,15 @@ from onward.events import (
     JobWaiting,
 )
 from onward.job import JobRef
-from onward.rules import matches
+from onward.rules import check_at_least, matches
 
 log = logging.getLogger("onward.events")
 
 P = TypeVar("P")
 
-KEPT: Final = 10_000
-"""Events that a record keeps, about, unless told otherwise."""
+Events = Literal["all", "listened"]
+"""When events are recorded: always, or while somebody listens."""
+
 LEASE: Final = timedelta(seconds=30)
 """How long somebody who listens is believed to."""
 _RENEW: Final = LEASE.total_seconds() / 3
@@ -53,6 +54,14 @@ _BREATH: Final = 0.005
 
 NO_CURSOR: Final = "must be the cursor of an event, or events.OLDEST"
 TOO_OLD: Final = "is too old: some events after it are no longer kept (events.OLDEST has what is left)"
+
+
+def check_settings(events: str | None, kept: int | None) -> None:
+    """Refuse what a record cannot keep to."""
+    if events is not None and events not in get_args(Events):
+        raise InvalidJob("events", events, "must be 'all' or 'listened'")
+    if kept is not None:
+        check_at_least("keep_events", kept, 1)
 
 
 class Recorded(NamedTuple):

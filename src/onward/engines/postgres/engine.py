@@ -17,6 +17,7 @@ from psycopg import errors as pg
 
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
+from onward.engine.teller import Events, Teller, check_settings
 from onward.engine.values import (
     Batch,
     Changed,
@@ -52,10 +53,11 @@ from onward.engines.postgres import (
     scheduling,
     settling,
     stewarding,
+    telling,
 )
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
-from onward.errors import OnwardError, StoreUnavailable, Unsupported
+from onward.errors import OnwardError, StoreUnavailable
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
@@ -77,7 +79,6 @@ CAPABILITIES: Final = Capabilities(
         **dict.fromkeys(Feature, NATIVE),
         Feature.THROTTLE: absent("this version has them on SQLite"),
         Feature.BATCHES: absent("this version has them on SQLite"),
-        Feature.EVENTS: absent("this version keeps none here: await job.result(), or look at app.jobs"),
     },
     folds={},
 )
@@ -108,6 +109,8 @@ class PostgresEngine:
         connections: int = MOST,
         answer_within: float = PATIENCE,
         clock: Clock | None = None,
+        events: Events | None = None,
+        keep_events: int | None = None,
     ) -> None:
         """Name a store; nothing is connected to yet.
 
@@ -119,7 +122,10 @@ class PostgresEngine:
             connections: how many there may be for an event loop, and how many for threads.
             answer_within: seconds after which a connection is given up on which no answer comes.
             clock: for tests; the database's own unless given.
+            events: "all" has the store record events whether or not somebody listens, "listened" takes that back.
+            keep_events: about how many events the store keeps.
         """
+        check_settings(events, keep_events)
         self.database = Database(url, patience=answer_within)
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
@@ -133,6 +139,10 @@ class PostgresEngine:
         self._next_due = stewarding.NextDue()
         self._identity = ("", "")
         self._copies = False
+        self._told = (events, keep_events)
+        self._record = telling.Record(self.schema, self._ask)
+        self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
+        self._teller = Teller(self._record, lambda: self._event_listener.signals((EVERYTHING,)))
         self._guests = within.Guests(self._connections, self.database, self._same_store)
 
     @property
@@ -146,6 +156,8 @@ class PostgresEngine:
         """Connect, and bring the schema up to date."""
         await asyncio.to_thread(self._open)
         self._connections.open()
+        if self._told != (None, None):
+            await self._record.open(*self._told)
 
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
@@ -164,6 +176,7 @@ class PostgresEngine:
         """Let go of all connections."""
         await asyncio.to_thread(self._bell.close)
         await asyncio.to_thread(self._listener.close)
+        await asyncio.to_thread(self._event_listener.close)
         await self._connections.close()
 
     async def check(self) -> EngineInfo:
@@ -380,9 +393,11 @@ class PostgresEngine:
         """See the contract."""
         return await self._ask(lambda: reading.log_lines(self.schema, ref))
 
-    async def events(self, *_: object, **__: object) -> AsyncGenerator[AnyEvent, None]:
-        """There are none, and asking for them is refused: see the capabilities."""
-        raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """See the contract."""
+        return await self._teller.begin(queues, after, types)
 
     # Operate
 
@@ -430,6 +445,7 @@ class PostgresEngine:
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
+        await self._record.tend()
         return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending), at_leisure=True)
 
     # Calendar

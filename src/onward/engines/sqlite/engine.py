@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from onward.batch import BatchInfo, Link, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
-from onward.engine.teller import Teller
+from onward.engine.teller import Events, Teller, check_settings
 from onward.engine.values import (
     Batch,
     Changed,
@@ -85,10 +85,10 @@ class SQLiteEngine:
         clock: Clock | None = None,
         synchronous: Synchronous = "full",
         busy_timeout: float = 5.0,
-        events: telling.Events | None = None,
+        events: Events | None = None,
         keep_events: int | None = None,
     ) -> None:
-        telling.check_settings(events, keep_events)
+        check_settings(events, keep_events)
         if synchronous not in ("full", "normal"):
             raise InvalidJob("synchronous", synchronous, "must be 'full' or 'normal'")
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)

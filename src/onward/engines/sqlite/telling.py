@@ -11,19 +11,15 @@ event: by the time, what became of jobs while nothing was recorded is found amon
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
-from onward.engine.teller import LEASE, NO_CURSOR, TOO_OLD, Read, Recorded
+from onward.engine.teller import LEASE, NO_CURSOR, TOO_OLD, Events, Read, Recorded
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL, Statement
 from onward.errors import InvalidJob
 from onward.events import OLDEST
-from onward.rules import check_at_least
-
-Events = Literal["all", "listened"]
-"""When events are recorded: always, or while somebody listens."""
 
 _TRIGGERS: Final[tuple[tuple[str, Statement], ...]] = (
     ("onward_event_added", SQL.event_on_added),
@@ -103,14 +99,6 @@ def settle_on(transaction: Transaction, events: Events | None, kept: int | None)
     transaction.execute(SQL.event_settings, {"always": always, "kept": kept})
     if events == "all":
         _switch_on(transaction)
-
-
-def check_settings(events: str | None, kept: int | None) -> None:
-    """Refuse what cannot be kept to."""
-    if events is not None and events not in get_args(Events):
-        raise InvalidJob("events", events, "must be 'all' or 'listened'")
-    if kept is not None:
-        check_at_least("keep_events", kept, 1)
 
 
 def listen(transaction: Transaction) -> None:

@@ -224,6 +224,7 @@ declare
   moment timestamptz := coalesce(onward.moment(prune.now), clock_timestamp());
   gone   bigint[] := '{}';
   pruned bigint;
+  newest timestamptz;
 begin
   if not onward.is_leader(moment, prune.number, prune.leader_id) then return 0; end if;
   with known as (
@@ -255,9 +256,11 @@ begin
   end if;
   if cardinality(gone) = 0 then return 0; end if;
   with ended as (
-    delete from onward.history h where h.seq = any (gone) returning h.seq, h.key_digest),
+    delete from onward.history h where h.seq = any (gone) returning h.seq, h.key_digest, h.completed_at),
   keys as (delete from onward.key k using ended e where k.digest = e.key_digest),
   logs as (delete from onward.log l using ended e where l.seq = e.seq)
-  select count(*) into pruned from ended;
+  select count(*), max(e.completed_at) into pruned, newest from ended e;
+  -- How these jobs ended can no longer be told to who was not listening.
+  update onward.event_log l set pruned_at = greatest(l.pruned_at, newest) where l.pruned_at < newest;
   return pruned;
 end $$;

@@ -70,6 +70,7 @@ begin
       execute format('delete from onward.log l using %I.%I h where l.seq = h.seq', home, part);
       execute format('select count(*) from %I.%I', home, part) into gone;
       execute format('drop table %I.%I', home, part);
+      update onward.event_log l set pruned_at = greatest(l.pruned_at, to_date(right(part, 8), 'YYYYMMDD') + 1);
       total := total + gone;
     exception when lock_not_available then
       exit;
