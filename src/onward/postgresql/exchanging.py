@@ -18,7 +18,7 @@ from onward.lifecycle import Release
 
 async def at_once(engine: Work, settlements: Sequence[Settlement], request: ClaimRequest) -> Exchanged:
     """Settle and claim at the same time."""
-    lost, claimed = await asyncio.gather(engine.settle(settlements), engine.claim(request), return_exceptions=True)
+    claimed, lost = await asyncio.gather(engine.claim(request), engine.settle(settlements), return_exceptions=True)
     if isinstance(lost, BaseException):
         if not isinstance(claimed, BaseException) and claimed.claims:
             with suppress(OnwardError):

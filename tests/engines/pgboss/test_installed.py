@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from onward.cli.main import onward
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import QueueChange
+from onward.engine.values import GroupBy, JobFilter, QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.errors import SchemaTooNew, SchemaTooOld
 from onward.lifecycle import Bury, Complete, Release, Retry, State
@@ -149,6 +149,12 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
             assert job is not None
             assert (job.ref, job.status, job.result) == (ref, State.COMPLETED, "kept")
         assert await desk.engine.get("00000000-0000-0000-0000-000000000000") is None
+        found = await desk.engine.find(JobFilter(states=frozenset({State.COMPLETED})))
+        assert [job.ref for job in found.items] == [ref]
+        assert await desk.engine.count(JobFilter(), by=GroupBy.QUEUE) == {"q": 1}
+        (queue,) = await desk.engine.queues()
+        assert queue.counts == {State.COMPLETED: 1}
+        assert await desk.engine.delete(JobFilter(refs=(ref,))) == []
     finally:
         await store.close()
 

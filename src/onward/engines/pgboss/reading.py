@@ -19,19 +19,21 @@ from onward.postgresql.plans import Plan, Statement
 _COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.shown", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
 
+def _everywhere(schema: Schema) -> str:
+    """Say how to look at all jobs: before pg-boss 11, some have gone to the archive."""
+    return "anywhere" if schema.has("archive.archived_on") else ""
+
+
 def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
-    """Find one job; before pg-boss 11, it may have gone to the archive."""
-    for way in ("", "archived") if schema.has("archive.archived_on") else ("",):
-        text = schema.text("find", way=way)
-        if isinstance(ref, str):
-            rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(text, "limit 1")
-        elif is_id(ref.id):
-            rows = yield Statement(f"{text} where j.name = $1::text and j.id = $2::uuid", [ref.queue, ref.id])
-        else:
-            return None
-        if rows:
-            return job_of(rows[0])
-    return None
+    """Find one job."""
+    text = schema.text("find", way=_everywhere(schema))
+    if isinstance(ref, str):
+        rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(text, "limit 1")
+    elif is_id(ref.id):
+        rows = yield Statement(f"{text} where j.name = $1::text and j.id = $2::uuid", [ref.queue, ref.id])
+    else:
+        return None
+    return job_of(rows[0]) if rows else None
 
 
 def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
@@ -46,7 +48,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
         condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {place}::uuid)")
     way = "desc" if newest_first else "asc"
     order = f"order by j.created_on {way}, j.id {way} limit {condition.value(limit + 1)}::bigint"
-    jobs = [job_of(row) for row in (yield condition.behind(schema.text("find"), order))]
+    jobs = [job_of(row) for row in (yield condition.behind(schema.text("find", way=_everywhere(schema)), order))]
     shown = jobs[:limit]
     last = f"{micros_of(shown[-1].created_at)}-{shown[-1].id}" if len(jobs) > limit else None
     return Page(items=tuple(shown), after=last)
@@ -56,7 +58,7 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     """Count jobs."""
     condition = Condition(schema, which)
     counted = f"coalesce({org_of(schema)}, '')" if by is GroupBy.ORG else _COUNTED[by]
-    text = schema.text("count").replace("select counted as", f"select {counted} as")
+    text = schema.text("count", way=_everywhere(schema)).replace("select counted as", f"select {counted} as")
     rows = yield Statement(text.replace("where condition", f"where {condition}"), condition.values)
     return {row[0]: row[1] for row in rows}
 
@@ -66,7 +68,7 @@ def queues(schema: Schema, shelf: Shelf, pattern: str) -> Plan[list[QueueInfo]]:
     shelf.forget()
     found = yield from shelf.matching([pattern])
     infos = {queue.name: queue.info(shelf.own_lease_of(queue.name)) for queue in found}
-    for name, shown, number, oldest in (yield schema.statement("depths", [list(infos)])):
+    for name, shown, number, oldest in (yield schema.statement("depths", [list(infos)], way=_everywhere(schema))):
         infos[name].counts[State(shown)] = number
         if oldest is not None:
             infos[name] = QueueInfo(

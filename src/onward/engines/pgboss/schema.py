@@ -3,7 +3,8 @@
 In our files the schema is called ``pgboss``, the table of a queue ``pgboss.job_common``, ours beside it ``onward``, and
 the time ``pgboss.job_now()``: as pg-boss 12 has them, so that anybody can paste a file into a console. A line that ends
 in ``-- if job.blocked`` is there only where that column is, one in ``-- unless …`` only where it is not. ``way.…`` is a
-way of doing it that the caller has asked for.
+way of doing it that the caller has asked for. For ``-- from jobs.sql`` the text of that file is put in: it is a part of
+several statements.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MIGRATIONS: Final = migrations.load("onward.engines.pgboss")
 
 _STATEMENTS: Final = Statements("onward.engines.pgboss")
 _MARKED: Final = re.compile(r"(.*?) +-- ((?:(?:if|unless) [a-z_.]+ ?)+)")
+_PART: Final = re.compile(r"^-- from (\w+)\.sql$", re.MULTILINE)
 _NOW: Final = "pgboss.job_now()"
 _TABLE: Final = "pgboss.job_common"
 _claims: WeakKeyDictionary[Clock, tuple[int, int]] = WeakKeyDictionary()
@@ -76,7 +78,7 @@ class Schema:
 
     def _fitted(self, text: str, table: str, way: str) -> str:
         lines = []
-        for line in text.splitlines():
+        for line in _PART.sub(lambda part: str(getattr(_STATEMENTS, part[1])), text).splitlines():
             marked = _MARKED.fullmatch(line)
             if marked is None:
                 lines.append(line)

@@ -79,6 +79,11 @@ def headers_of(job: NewJob, *, grouped: bool) -> str:
     return _encode(headers).decode()
 
 
+def completed(attempts: int, reads: int, worker: str) -> str:
+    """Write down that a run came to its end, and left nothing to be kept."""
+    return _encode({"attempts": attempts, "reads": reads, "worker": worker, "state": "completed"}).decode()
+
+
 Settled = tuple[str, int, int, str, int | None, str, str | None]
 """A row for ``onward.settle``: queue, id, read count, end, delay, note, failure."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward.engine.values import Settlement, Token
 from onward.engines.pgmq.manner import GROUPED, Manner
-from onward.engines.pgmq.notes import Settled, settled
+from onward.engines.pgmq.notes import Settled, completed, settled
 from onward.engines.pgmq.schema import SQL
 from onward.lifecycle import Complete
 from onward.postgresql.arrays import NOTHING, numbers, texts
@@ -25,30 +25,31 @@ def settle(settlements: Sequence[Settlement], manner: Manner, columns: str) -> P
 
 def change_nothing_to_claim(settlements: Sequence[Settlement], manner: Manner) -> bool:
     """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
-    return all(
-        isinstance(each.outcome, Complete) and manner.way(each.claim.ref.queue) not in GROUPED for each in settlements
-    )
+    if not all(isinstance(each.outcome, Complete) for each in settlements):
+        return False
+    return not manner.reads or GROUPED.isdisjoint({manner.way(each.claim.ref.queue) for each in settlements})
 
 
 def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -> list[Any]:
     """Lay outcomes out for the store: those that are only done apart from those that have more to say."""
-    done: dict[tuple[str, int, str], list[int]] = {}
+    done: dict[tuple[Any, ...], list[int]] = {}
     rows = []
     for each in settlements:
         outcome = each.outcome
         if type(outcome) is Complete and outcome.result is None:
             msg_id, read_ct, queue, worker, *_ = each.claim.token
-            done.setdefault((queue, read_ct, worker), []).append(msg_id)  # type: ignore[arg-type]
+            done.setdefault((queue, read_ct, worker, each.claim.attempts), []).append(msg_id)  # type: ignore[arg-type]
         else:
             rows.append(settled(each, done=manner.completed))
     return [*_done(done), *_more(rows), columns, manner.completed == "delete"]
 
 
-def _done(done: Mapping[tuple[str, int, str], list[int]]) -> list[str]:
+def _done(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
     if not done:
         return [NOTHING] * 4
-    queues, counts, workers = zip(*done, strict=True)
-    return [texts(queues), numbers(counts), texts(workers), texts([numbers(sorted(ids)) for ids in done.values()])]
+    queues, counts, workers, attempts = zip(*done, strict=True)
+    notes = [completed(*each) for each in zip(attempts, counts, workers, strict=True)]
+    return [texts(queues), numbers(counts), texts(notes), texts([numbers(sorted(ids)) for ids in done.values()])]
 
 
 def _more(rows: list[Settled]) -> list[str]:

@@ -8,15 +8,4 @@ select j.id::text, j.name, j.data::text, s.shown, j.priority, j.retry_limit, j.r
        j.output::text, j.state::text,
        case when j.state = 'active' then (
          select h.worker_id from onward.held h where h.queue = j.name and h.began = j.started_on and j.id = any (h.ids) limit 1) end
-  from pgboss.job j                                                                   -- unless way.archived
-  from pgboss.archive j                                                               -- if way.archived
- cross join lateral (
-    select case
-      when j.state = 'active' then 'running'
-      when j.state = 'completed' then 'completed'
-      when j.state = 'cancelled' then 'cancelled'
-      when j.state = 'failed' then coalesce(
-        j.output ->> 'end', case when j.retry_count >= j.retry_limit then 'dead_letter' else 'failed' end)
-      when j.blocked then 'blocked'                                                   -- if job.blocked
-      when j.start_after > pgboss.job_now() then 'scheduled'
-      else 'pending' end) s (shown)
+-- from jobs.sql

@@ -1,3 +1,27 @@
+-- Give the name of a statement on a queue's tables, which is prepared in this session: to plan it takes as long as to do it. In the
+-- text %1$I is the queue's table, %2$I its archive, and %3$s the columns of both but headers, as this version of PGMQ has them.
+--
+-- A plan is kept whatever becomes of the table, so whoever calls this forbids the plans that only a small table has use for.
+-- Of the statements the last that were prepared are kept, each some tens of kilobytes, so that many queues do not fill the memory.
+create function onward.prepared(verb text, queue text, columns text, statement text) returns text
+  language plpgsql as $$
+declare
+  live   text := 'q_' || lower(queue);
+  called text := format('onward_%s_%s_%s', verb, to_regclass(format('pgmq.%I', live))::oid, hashtext(columns));
+  old    text;
+begin
+  if not exists (select from pg_catalog.pg_prepared_statements p where p.name = called) then
+    execute format('prepare %I as ', called) || format(statement, live, 'a_' || lower(queue), columns);
+    for old in
+      select p.name from pg_catalog.pg_prepared_statements p
+       where p.from_sql and starts_with(p.name, 'onward_') order by p.prepare_time desc, p.name <> called offset 64
+    loop
+      execute format('deallocate %I', old);
+    end loop;
+  end if;
+  return called;
+end $$;
+
 -- Record how runs ended: PGMQ's own statements, with the fence as a condition more. A message is ours while its read count is
 -- the one that we were given, and no outcome or loss has been written down for that count. Compared under the row's lock, in
 -- the statement that moves it. Answers the claims that were lost.
@@ -82,50 +106,41 @@ begin
   end loop;
 end $$;
 
--- Write down that a message is done.
-create function onward.completed(headers jsonb, reads integer, worker text) returns jsonb
-  language plpgsql stable parallel safe as $$
-begin
-  if jsonb_typeof(headers -> 'onward') = 'object' then
-    return headers || jsonb_build_object('onward', (headers -> 'onward') - 'lost' || jsonb_build_object(
-      'state', 'completed', 'attempts', onward.whole(headers -> 'onward', 'attempts') + 1, 'reads', reads, 'worker', worker));
-  end if;
-  return onward.with_note(headers, jsonb_build_object(
-    'state', 'completed', 'attempts', 1, 'reads', reads, 'worker', worker));
-end $$;
-
 -- The same for what most runs end with, and so with the least to do: completed, with no result to be kept. Each line is for the
--- messages of one queue that have the same read count and the same worker: `lists` has their ids.
-create function onward.complete(queues text[], reads integer[], workers text[], lists text[], columns text, deletes boolean)
+-- messages of one queue that have the same read count and the same to be written down: `lists` has their ids.
+create function onward.complete(queues text[], reads integer[], notes text[], lists text[], columns text, deletes boolean)
   returns table (queue text, msg_id bigint, read_ct integer)
-  language plpgsql as $$
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 declare
   part record;
   done bigint[];
+  name text;
 begin
   for part in
-    select g.queue, g.reads, g.worker, g.list::bigint[] as ids from unnest(queues, reads, workers, lists) g (queue, reads, worker, list)
+    select g.queue, g.reads, g.note, g.list, g.list::bigint[] as ids
+      from unnest(queues, reads, notes, lists) g (queue, reads, note, list)
   loop
     if deletes then
-      execute format($f$
+      name := onward.prepared('delete', part.queue, columns, $f$
         with gone as (
-          delete from pgmq.%1$I where msg_id = any ($1) and read_ct = $2 and onward.reads_of(headers) < $2 returning msg_id
-        )
-        select array_agg(msg_id) from gone $f$, 'q_' || lower(part.queue))
-        into done using part.ids, part.reads;
-    else
-      execute format($f$
-        with gone as (
-          delete from pgmq.%1$I where msg_id = any ($1) and read_ct = $2 and onward.reads_of(headers) < $2 returning *
-        ), kept as (
-          insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.completed(headers, $2, $3)
-            from gone
+          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.reads_of(headers) < $2
           returning msg_id
         )
-        select array_agg(msg_id) from kept $f$, 'q_' || lower(part.queue), 'a_' || lower(part.queue), columns)
-        into done using part.ids, part.reads, part.worker;
+        select array_agg(msg_id) from gone where $3::jsonb is not null $f$);
+    else
+      name := onward.prepared('complete', part.queue, columns, $f$
+        with gone as (
+          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.reads_of(headers) < $2
+          returning *
+        ), kept as (
+          insert into pgmq.%2$I (%3$s, headers)
+          select %3$s, onward.noted(headers, $3::jsonb, '{lost}', null, null) from gone
+          returning msg_id
+        )
+        select array_agg(msg_id) from kept $f$);
     end if;
+    execute format('execute %I (%L, %s, %L)', name, part.list, part.reads, part.note) into done;
     if done is not null then
       delete from onward.suspect s where s.queue = part.queue and s.msg_id = any (done);
     end if;
