@@ -285,6 +285,7 @@ def test_no_index_of_live_jobs_names_a_column_that_a_claim_changes(
     )
     assert {index for index, _ in found} == {
         "job_pkey", "job_id", "job_claim", "job_suspect", "job_promote", "job_later", "job_expire", "job_dedupe",
+        "job_batch",
     }  # fmt: skip
     assert not {column for _, column in found} & CHANGED_BY_A_CLAIM
 

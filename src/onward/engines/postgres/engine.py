@@ -15,8 +15,9 @@ import msgspec
 import psycopg
 from psycopg import errors as pg
 
+from onward.batch import BatchInfo, Link, NewBatch
 from onward.clock import Clock, moment_of
-from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
+from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.teller import Events, Teller, check_settings
 from onward.engine.values import (
     Batch,
@@ -46,6 +47,7 @@ from onward.engines.postgres import (
     claiming,
     enqueueing,
     examining,
+    gathering,
     holding,
     migrating,
     operating,
@@ -55,6 +57,7 @@ from onward.engines.postgres import (
     stewarding,
     telling,
 )
+from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.errors import OnwardError, StoreUnavailable
@@ -75,11 +78,7 @@ log = logging.getLogger("onward.engines.postgres")
 
 CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
-    features={
-        **dict.fromkeys(Feature, NATIVE),
-        Feature.THROTTLE: absent("this version has them on SQLite"),
-        Feature.BATCHES: absent("this version has them on SQLite"),
-    },
+    features=dict.fromkeys(Feature, NATIVE),
     folds={},
 )
 
@@ -91,6 +90,8 @@ _MANY: Final = 100
 """Outcomes from which on it pays to settle and to claim on two connections at once."""
 _AGAIN_IN: Final = 0.1
 """Seconds until a claim is tried again that did not come about while outcomes did."""
+_STEPS: Final = 20
+"""How many parts of what was left undone by others a promotion does at most."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 _GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
@@ -143,6 +144,7 @@ class PostgresEngine:
         self._record = telling.Record(self.schema, self._ask)
         self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
         self._teller = Teller(self._record, lambda: self._event_listener.signals((EVERYTHING,)))
+        self._advancer = Advancer(self._advance)
         self._guests = within.Guests(self._connections, self.database, self._same_store)
 
     @property
@@ -174,6 +176,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
+        await self._advancer.close()
         await asyncio.to_thread(self._bell.close)
         await asyncio.to_thread(self._listener.close)
         await asyncio.to_thread(self._event_listener.close)
@@ -285,14 +288,14 @@ class PostgresEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return await self._guests.drive(within, lambda: settling.settle(self.schema, settlements))
-        return await self._ask(lambda: settling.settle(self.schema, settlements))
+            return await self._guests.drive(within, lambda: settling.settle_and_tell(self.schema, settlements))
+        return self._without_news(await self._ask(lambda: settling.settle(self.schema, settlements)))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._guests.drive_sync(within, lambda: settling.settle(self.schema, settlements))
-        return self._ask_sync(lambda: settling.settle(self.schema, settlements))
+            return self._guests.drive_sync(within, lambda: settling.settle_and_tell(self.schema, settlements))
+        return self._ask_sync(lambda: settling.settle_and_tell(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
@@ -300,7 +303,17 @@ class PostgresEngine:
         request = exchange.request
         if request is not None and not request.alone and len(exchange.settlements) >= _MANY:
             return await self._exchange_side_by_side(msgspec.structs.replace(exchange, request=None), request)
-        return await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+        exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+        if exchanged.lost:
+            exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
+        return exchanged
+
+    def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
+        """Take news of batches out of what was answered, and have them acted on."""
+        news = lost & {settling.NEWS, settling.AWAITED}
+        if news:
+            self._act_soon(at_once=settling.AWAITED in news)
+        return lost - news
 
     async def _exchange_side_by_side(self, outcomes: Exchange, request: ClaimRequest) -> Exchanged:
         """Settle on one connection and claim on another at the same time, where there is much of both to do.
@@ -323,7 +336,7 @@ class PostgresEngine:
         except StoreUnavailable as error:  # the outcomes are stored, and must not be sent again
             log.info("outcomes were stored, but nothing could be claimed: %s", error)
             claimed = Claims(again_in=_AGAIN_IN)
-        return msgspec.structs.replace(settled, claimed=claimed)
+        return msgspec.structs.replace(settled, claimed=claimed, lost=self._without_news(settled.lost))
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
@@ -403,15 +416,24 @@ class PostgresEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.cancel(self.schema, which, reason, limit), at_leisure=True)
+        changed = await self._ask(lambda: operating.cancel(self.schema, which, reason, limit), at_leisure=True)
+        if changed:
+            self._act_soon(at_once=True)
+        return changed
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.replay(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: operating.replay(self.schema, which, limit), at_leisure=True)
+        if changed:
+            self._act_soon(at_once=True)
+        return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: operating.delete(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: operating.delete(self.schema, which, limit), at_leisure=True)
+        if changed:
+            self._act_soon(at_once=True)
+        return changed
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
@@ -435,7 +457,14 @@ class PostgresEngine:
         """See the contract."""
         if self.schema.now is None and self._listener.is_listening and (next_in := self._next_due.wait()) is not None:
             return Batch(next_in=next_in)
-        return await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
+        batch = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
+        for _ in range(_STEPS):
+            more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
+            batch = msgspec.structs.replace(batch, changed=batch.changed + ready)
+            if not more:
+                return batch
+        self._next_due.forget()
+        return msgspec.structs.replace(batch, more=True)
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
@@ -470,6 +499,50 @@ class PostgresEngine:
         """See the contract."""
         with self._telling(firing.jobs) as notice:
             return await self._ask(lambda: scheduling.fire(self.schema, schedule, firing, notice=notice), atomic=True)
+
+    # Gather
+
+    async def put_batch(
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+    ) -> list[Enqueued]:
+        """See the contract."""
+        if within is not None:
+            return await self._guests.drive(
+                within,
+                lambda: gathering.put(self.schema, batch, jobs, notice=self._notice_within, copies=False),
+            )
+        with self._telling(jobs) as notice:
+            added = await self._ask(
+                lambda: gathering.put(self.schema, batch, jobs, notice=notice, copies=self._copies), atomic=True
+            )
+        self._act_soon(at_once=True)
+        return added
+
+    async def batches(
+        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+    ) -> Page[BatchInfo]:
+        """See the contract."""
+        return await self._ask(lambda: gathering.batches(self.schema, names, after, limit))
+
+    async def drop_batch(self, name: str) -> bool:
+        """See the contract."""
+        return await self._ask(lambda: gathering.drop(self.schema, name))
+
+    async def links(self, name: str) -> list[Link]:
+        """See the contract."""
+        return await self._ask(lambda: gathering.links(self.schema, name), at_leisure=True)
+
+    async def parents(self, ref: JobRef) -> list[Job]:
+        """See the contract."""
+        return await self._ask(lambda: gathering.parents(self.schema, ref))
+
+    def _act_soon(self, *, at_once: bool) -> None:
+        if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself
+            self._advancer.soon(at_once=at_once)
+
+    async def _advance(self) -> bool:
+        more, _ = await self._ask(lambda: gathering.advance(self.schema), atomic=True)
+        return more
 
     def _tell(self, notice: str) -> None:
         self._ask_sync(lambda: holding.tell(self.schema, notice))

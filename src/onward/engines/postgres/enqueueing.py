@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from onward.clock import micros_of
+from onward.engines.postgres import linking
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.engines.postgres.stewarding import NextDue
@@ -35,18 +36,24 @@ def has_keys(jobs: Sequence[NewJob]) -> bool:
     return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
 
 
+def has_batches(jobs: Sequence[NewJob]) -> bool:
+    """Say whether any of these belongs to a batch."""
+    return jobs.template.batch is not None if isinstance(jobs, Alike) else any(job.batch is not None for job in jobs)
+
+
 def takes_several(jobs: Sequence[NewJob], *, copies: bool) -> bool:
     """Say whether it may take more than one statement to add these."""
-    return (copies and len(jobs) >= _COPIED) or has_keys(jobs)
+    return (copies and len(jobs) >= _COPIED) or has_keys(jobs) or has_batches(jobs)
 
 
 def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
     """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
     told: set[str] = set()
     for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
-        if job.delay is None and job.run_at is None:
+        delay = job.delay or job.debounce
+        if delay is None and job.run_at is None:
             told.add(job.queue)
-        elif job.delay is None or job.delay < _SOON:
+        elif delay is None or delay < _SOON:
             told.add(DUE)
         if job.start_by is not None:
             told.add(DUE)
@@ -61,6 +68,13 @@ def enqueue(
     ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement, or few
     where they are many and the connection ``copies``.
     """
+    added = yield from _enqueue(schema, jobs, notice, copies=copies)
+    if has_batches(jobs):
+        yield from linking.join(schema, jobs, added)
+    return added
+
+
+def _enqueue(schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool) -> Plan[list[Enqueued]]:
     ids = new_ids(len(jobs))
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, ids, notice))
@@ -90,16 +104,16 @@ def _enqueue_alike(
     copies: bool,
 ) -> Plan[None]:
     """Add jobs that differ in nothing but their payloads: a lone one by a plain insert, many by COPY."""
-    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff = shape
-    is_ready = delay is None and run_at is None and schema.now is None
-    if is_ready and len(ids) == 1:
+    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _ = shape
+    is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
+    if is_ready and len(ids) == 1 and batch is None:
         values = [ids[0], payloads[0], queue, type_, priority, org_id, start_by, max_attempts, backoff]
         if (yield Statement(schema.enqueue_one, [*values, schema.channel, notice])):
             return
     if is_ready and start_by is None and copies and len(ids) >= _COPIED:
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
         ((max_attempts, backoff),) = yield Statement(schema.open_lane, told)
-        alike = (queue, type_, priority, org_id, max_attempts, backoff)
+        alike = (queue, type_, priority, org_id, max_attempts, backoff, batch)
         yield Statement(schema.enqueue_copy, rows=_rows(ids, payloads, alike))
         return
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
@@ -125,11 +139,14 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
         job.type,
         job.priority,
         job.org_id,
-        micros(job.delay) if job.delay is not None and job.delay > _NOTHING else None,
+        micros(job.delay) if job.delay is not None and job.delay > _NOTHING else micros(job.debounce),
         None if job.run_at is None else micros_of(job.run_at),
         None if job.start_by is None else micros_of(job.start_by),
         job.max_attempts,
         backoff_text(job.backoff),
+        job.batch,
+        len(dict.fromkeys(job.after)) or None,
+        job.on_failure if job.after else None,
     )
 
 
@@ -142,6 +159,9 @@ _WRITTEN: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
     _NUMBERS,
     _NUMBERS,
     _NUMBERS,
+    _NUMBERS,
+    _TEXTS,
+    _TEXTS,
     _NUMBERS,
     _TEXTS,
 )
@@ -160,7 +180,7 @@ def _enqueue_keyed(
     by_key: dict[bytes, Enqueued] = {}
     by_dedupe: dict[bytes, Enqueued] = {}
     keys = [None if job.idempotency_key is None else digest(job.type, job.idempotency_key) for job in jobs]
-    dedupes = [None if job.dedupe_key is None else digest(job.dedupe_key) for job in jobs]
+    dedupes = [None if job.dedupe_key is None else _dedupe_digest(job, job.dedupe_key) for job in jobs]
     seqs: list[int] | None = None
     left = list(range(len(jobs)))
     while left:
@@ -174,7 +194,7 @@ def _enqueue_keyed(
                 later.append(number)
             elif key is not None and key in by_key:
                 answers[number] = Enqueued(by_key[key].ref, Arrival.SAME_KEY)
-            elif key is None and dedupe is not None and dedupe in by_dedupe:
+            elif key is None and dedupe is not None and dedupe in by_dedupe and jobs[number].debounce is None:
                 answers[number] = Enqueued(by_dedupe[dedupe].ref, Arrival.DEDUPED)
             else:
                 chosen.append(number)
@@ -189,7 +209,10 @@ def _enqueue_keyed(
                 [job.idempotency_key for job in some],
                 [keys[number] for number in chosen],
                 [job.dedupe_key for job in some],
-                [dedupes[number] for number in chosen],
+                [None if _holds(jobs[number]) else dedupes[number] for number in chosen],
+                [dedupes[number] if _holds(jobs[number]) else None for number in chosen],
+                [micros(job.throttle) for job in some],
+                [micros(job.debounce) for job in some],
             ]
             rows = yield Statement(schema.enqueue_keyed, columns)
             for number, (arrival, queue, job_id) in zip(chosen, rows, strict=True):
@@ -201,6 +224,16 @@ def _enqueue_keyed(
                     by_dedupe[dedupe] = answer
         left = later
     return [answers[number] for number in range(len(jobs))]
+
+
+def _holds(job: NewJob) -> bool:
+    return job.throttle is not None or job.debounce is not None
+
+
+def _dedupe_digest(job: NewJob, key: str) -> bytes:
+    if job.debounce is not None:
+        return digest("debounce", key)
+    return digest(key) if job.throttle is None else digest("throttle", key)
 
 
 def _columns_of_each(schema: Schema, jobs: Sequence[NewJob], ids: Sequence[str], notice: str | None) -> list[Any]:

@@ -43,6 +43,8 @@ class Condition:
             self.add("state = any ({}::text[])", sorted(which.states))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
+        if which.batch is not None:
+            self.add('batch = {}::text collate "C" and batch is not null', which.batch)
         if which.worker_id is not None:
             self.add("worker_id = {}::text", which.worker_id)
         if which.error_contains is not None:

@@ -49,6 +49,7 @@ def job_of(row: Row) -> Job:
         result=None if row[19] is None else _decode(row[19]),
         next_run_at=moment(row[20]),
         start_by=moment(row[21]),
+        batch=row[28],
         created_at=moment_of(row[22]),
         claimed_at=moment(row[23]),
         started_at=moment(row[24]),

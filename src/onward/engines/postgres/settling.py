@@ -14,15 +14,29 @@ from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
 from onward.postgresql import arrays
+from onward.postgresql.listening import DUE
 from onward.postgresql.plans import Plan, Row, Statement
 
 _lost: Final = msgspec.json.Decoder(list[tuple[int, int]])
 
+NEWS: Final[Token] = (0, 0)
+"""Among the claims that were lost: jobs of a batch have ended."""
+AWAITED: Final[Token] = (0, 1)
+"""Among the claims that were lost: a job has ended that others wait for."""
+
 
 def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-    """Record outcomes; answer the claims that were lost."""
+    """Record outcomes; answer the claims that were lost, and with them whether there is news of a batch."""
     rows = yield Statement(schema.settle, [schema.now, schema.channel, *_columns(settlements)])
     return _tokens(rows)
+
+
+def settle_and_tell(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+    """Record outcomes in somebody else's transaction; whoever leads is told of news of a batch with its commit."""
+    lost = yield from settle(schema, settlements)
+    if lost & {NEWS, AWAITED}:
+        yield Statement(schema.notify, [schema.channel, DUE])
+    return lost - {NEWS, AWAITED}
 
 
 def start(schema: Schema, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:

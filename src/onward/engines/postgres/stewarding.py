@@ -148,4 +148,5 @@ def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batc
     if tending.is_time_for_days():
         ((dropped,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
     ((pruned,),) = yield Statement(schema.prune, [schema.now, term.number, term.leader_id, limit])
-    return Batch(changed=dropped + pruned, more=pruned >= limit)
+    ((forgotten,),) = yield Statement(schema.hold_prune, [schema.now, term.number, term.leader_id, limit])
+    return Batch(changed=dropped + pruned, more=limit in {pruned, forgotten})

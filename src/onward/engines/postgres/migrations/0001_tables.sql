@@ -56,6 +56,10 @@ create table onward.job (
   last_error       text,
   errors           jsonb,                                -- array of failed attempts
   progress_message text,
+  batch            text        collate "C",
+  waits_for        integer,                              -- jobs of its batch yet to end; null: it has named none
+  on_failure       text,                                 -- what if one of those does not complete
+  followed         boolean,                              -- another waits for it
   -- Every live state, and what must be there in it and nowhere else. Read anew for each statement, so kept short.
   check (case when ready_at is null then lease_until is null and (state = 'blocked' or state = 'scheduled' and next_run_at is not null)
               when lease_until is null then state = 'pending'
@@ -73,6 +77,7 @@ create index job_claim on onward.job (queue, priority desc, ready_at, seq) where
 create index job_suspect on onward.job (queue, ready_at, seq) where ready_at is not null and suspect;
 create index job_promote on onward.job (next_run_at, seq) where next_run_at is not null;
 create index job_later on onward.job (queue) where ready_at is null;
+create index job_batch on onward.job (batch, seq) where batch is not null;
 create index job_expire on onward.job (start_by) where start_by is not null;
 -- Keys of any length: only their digests are indexed.
 create unique index job_dedupe on onward.job (dedupe_digest) where dedupe_digest is not null;
@@ -115,6 +120,7 @@ create table onward.history (
   last_error       text,
   errors           jsonb,
   progress_message text,
+  batch            text        collate "C",
   result           json,
   check (result is null or state = 'completed')
 -- There is no part for any state but those four.
@@ -128,6 +134,7 @@ create table onward.history_day_other partition of onward.history_done default;
 
 create index history_seq on onward.history (seq);
 create index history_id on onward.history (id);
+create index history_batch on onward.history (batch, seq) where batch is not null;
 create index history_prune on onward.history (queue, state, completed_at);
 
 create table onward.log (

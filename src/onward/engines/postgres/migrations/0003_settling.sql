@@ -12,7 +12,8 @@ create function onward.with_error(errors jsonb, failure text, moment timestamptz
                         'attempt', attempt, 'worker_id', worker_id,
                         'at', to_char(moment at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))) end;
 
--- Record how runs ended; answer the claims that were lost.
+-- Record how runs ended; answer the claims that were lost. Job 0 among them says that jobs of a batch have ended, and its
+-- claim is 1 if others wait for one of them: see onward.advance.
 --
 -- done_*    jobs that are completed; their results as JSON. An array that is too short stands for nulls.
 -- ended_*   jobs that end otherwise, and how: state failed, dead_letter or cancelled; the reason shown as last_error; the
@@ -36,6 +37,8 @@ declare
   freed  boolean;
   soon   boolean;
   given  record;
+  gathered boolean;
+  followed boolean;
 begin
   if cardinality(done_seqs) > 0 then
     with ended as (
@@ -45,19 +48,25 @@ begin
       returning j.seq, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by, j.claimed_at, j.started_at, j.id,
                 j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type, j.payload, j.org_id, j.worker_id,
                 j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff, j.last_error, j.errors,
-                j.progress_message, j.counted, s.result),
+                j.progress_message, j.counted, j.batch, j.followed, s.result),
     kept as (  -- by the part itself: to find it by the state would cost each job as much again
       insert into onward.history_done (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                        started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                                        payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest,
-                                       backoff, last_error, errors, progress_message, result)
+                                       backoff, last_error, errors, progress_message, batch, result)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
              claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'completed', type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error, errors,
-             progress_message, result::json
-        from ended)
-    select array_agg(seq) as seqs, bool_or(counted) as freed into done from ended;
+             progress_message, batch, result::json
+        from ended),
+    noted as (
+      insert into onward.news (batch, job, well, completed)
+      select batch, case when followed then id end, true, count(*) from ended where batch is not null group by 1, 2)
+    select array_agg(seq) as seqs, bool_or(counted) as freed, bool_or(batch is not null) as gathered,
+           bool_or(followed) as followed into done from ended;
     freed := done.freed;
+    gathered := done.gathered;
+    followed := done.followed;
     if cardinality(done.seqs) is distinct from cardinality(done_seqs) then
       return query
       select s.seq, s.claim_no from unnest(done_seqs, done_claims) s (seq, claim_no)
@@ -77,13 +86,22 @@ begin
       insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                   started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                                   payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                                  last_error, errors, progress_message)
+                                  last_error, errors, progress_message, batch)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
              claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, end_state, type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-             coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message
-        from ended)
-    select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed into done from ended;
+             coalesce(reason, last_error), onward.with_error(errors, failure, moment, attempts, worker_id), progress_message,
+             batch
+        from ended),
+    noted as (
+      insert into onward.news (batch, job, well, failed, cancelled)
+      select batch, case when followed then id end, false, count(*) filter (where end_state <> 'cancelled'),
+             count(*) filter (where end_state = 'cancelled')
+        from ended where batch is not null group by 1, 2)
+    select array_agg(seq) as seqs, array_agg(claim_no) as claims, bool_or(counted) as freed,
+           bool_or(batch is not null) as gathered, bool_or(followed) as followed into done from ended;
+    gathered := coalesce(gathered, false) or coalesce(done.gathered, false);
+    followed := coalesce(followed, false) or coalesce(done.followed, false);
     freed := coalesce(freed, false) or coalesce(done.freed, false);
     if cardinality(done.seqs) is distinct from cardinality(ended_seqs) then
       return query
@@ -126,6 +144,7 @@ begin
       select * from unnest(back_seqs, back_claims) except select * from unnest(given.seqs, given.claims);
     end if;
   end if;
+  if gathered then return query select 0::bigint, coalesce(followed, false)::integer::bigint; end if;
   -- A job is ready, or there is a place for one that waits; one comes due before whoever leads would look by itself.
   if freed or soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when soon then '@' end)); end if;
 end $$;
@@ -175,15 +194,18 @@ begin
   with ended as (
     delete from onward.job j
      where j.seq = any (seqs) and j.start_by <= moment and j.state <> 'running'
-    returning j.*)
+    returning j.*),
+  noted as (
+    insert into onward.news (batch, job, well, cancelled)
+    select batch, case when followed then id end, false, count(*) from ended where batch is not null group by 1, 2)
   insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                               started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                               payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                              last_error, errors, progress_message)
+                              last_error, errors, progress_message, batch)
   select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
          claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'cancelled', type, payload,
          org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, 'expired: not started in time',
-         errors, progress_message
+         errors, progress_message, batch
     from ended;
   get diagnostics expired = row_count;
   return expired;

@@ -25,12 +25,15 @@ begin
     insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                 started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                                 payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                                last_error, errors, progress_message)
+                                last_error, errors, progress_message, batch)
     select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
            claimed_at, started_at, id, max_attempts, priority, attempts, crashes, progress, queue, 'cancelled', type, payload,
            org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, reason, errors,
-           progress_message
-      from ended)
+           progress_message, batch
+      from ended),
+  noted as (
+    insert into onward.news (batch, job, well, cancelled)
+    select batch, case when followed then id end, false, count(*) from ended where batch is not null group by 1, 2)
   select e.seq, e.queue, e.id::text, e.state from ended e order by e.seq;
   if found then
     perform pg_notify(channel, '!');
@@ -53,13 +56,17 @@ begin
               where h.seq = any (seqs) and h.state in ('failed', 'dead_letter', 'cancelled') order by h.seq for update loop
     insert into onward.job (seq, claim_no, created_at, updated_at, ready_at, id, max_attempts, priority, queue, state, type,
                             payload, org_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error,
-                            errors)
+                            errors, batch)
     values (old.seq, old.claim_no, old.created_at, greatest(moment, old.updated_at + interval '1 microsecond'), moment, old.id,
             old.max_attempts, old.priority, old.queue, 'pending', old.type, old.payload, old.org_id, old.idempotency_key,
-            old.key_digest, old.dedupe_key, old.dedupe_digest, old.backoff, old.last_error, old.errors)
+            old.key_digest, old.dedupe_key, old.dedupe_digest, old.backoff, old.last_error, old.errors, old.batch)
     on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
     continue when not found;
     delete from onward.history h where h.seq = old.seq and h.state = old.state and h.completed_at = old.completed_at;
+    if old.batch is not null then
+      insert into onward.news (batch, failed, cancelled)
+      values (old.batch, -(old.state <> 'cancelled')::integer, -(old.state = 'cancelled')::integer);
+    end if;
     perform onward.open_lanes(array[old.queue], array[old.priority], array[moment]);
     perform pg_notify(channel, '*');
     return query select old.seq, old.queue, old.id::text, old.state;
@@ -76,11 +83,14 @@ begin
   return query
   with live as (
     delete from onward.job j where j.seq = any (seqs) and j.lease_until is null
-    returning j.seq, j.queue, j.id, j.state, j.key_digest),
+    returning j.seq, j.queue, j.id, j.state, j.key_digest, j.batch, j.followed),
+  noted as (
+    insert into onward.news (batch, job, well, cancelled)
+    select batch, case when followed then id end, false, count(*) from live where batch is not null group by 1, 2),
   ended as (
     delete from onward.history h where h.seq = any (seqs)
     returning h.seq, h.queue, h.id, h.state, h.key_digest),
-  gone as (select * from live union all select * from ended),
+  gone as (select seq, queue, id, state, key_digest from live union all select * from ended),
   keys as (delete from onward.key k using gone g where k.digest = g.key_digest),
   logs as (delete from onward.log l using gone g where l.seq = g.seq)
   select g.seq, g.queue, g.id::text, g.state from gone g order by g.seq;

@@ -93,14 +93,17 @@ begin
       insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                   started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,
                                   payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
-                                  last_error, errors, progress_message)
+                                  last_error, errors, progress_message, batch)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
              claimed_at, started_at, id, max_attempts, priority, attempts - 1, crashes + 1, progress, queue, 'dead_letter', type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
              'WorkerLost: ' || why,
              onward.with_error(errors, jsonb_build_object('kind', 'WorkerLost', 'message', why)::text, moment, attempts, worker_id),
-             progress_message
-        from ended)
+             progress_message, batch
+        from ended),
+    noted as (
+      insert into onward.news (batch, job, well, failed)
+      select batch, case when followed then id end, false, count(*) from ended where batch is not null group by 1, 2)
     select count(*), array_agg(distinct e.queue) into buried, queues from ended e;
     with given as (
       update onward.job j

@@ -1,0 +1,212 @@
+-- Batches: jobs that are counted together; links between the jobs of one, which then wait for each other; and holds, by which
+-- jobs are throttled and debounced.
+
+create table onward.batch (
+  seq         bigint      generated always as identity unique,
+  name        text        collate "C" primary key,
+  queue       text        collate "C",
+  sealed      boolean     not null default false,
+  stopped     boolean     not null default false,  -- what has not started is to be cancelled
+  total       bigint      not null default 0,
+  completed   bigint      not null default 0,
+  failed      bigint      not null default 0,
+  cancelled   bigint      not null default 0,
+  -- Jobs to be, as JSON. Each is taken out by whoever enqueues it.
+  on_success  text,
+  on_failure  text,
+  on_finished text,
+  created_at  timestamptz not null,
+  finished_at timestamptz,
+  check (completed >= 0 and failed >= 0 and cancelled >= 0 and completed + failed + cancelled <= total),
+  check (finished_at is null or sealed)
+) with (fillfactor = 50);
+
+create table onward.link (
+  child  uuid    not null,
+  place  integer not null,                 -- in what the child has named
+  parent uuid    not null,
+  batch  text    collate "C" not null,
+  done   boolean not null default false,   -- the child knows how the parent ended
+  primary key (child, place)
+);
+
+create index link_open on onward.link (parent) where not done;
+create index link_batch on onward.link (batch);
+
+-- What is still to be thought through: that jobs of a batch have ended, and which of them others wait for. Whoever ends jobs
+-- only adds a row, so that nobody waits for another over a batch's counts; onward.advance takes the rows out again.
+create table onward.news (
+  no        bigint  generated always as identity primary key,
+  batch     text    collate "C" not null,
+  job       uuid,                          -- one that others wait for
+  well      boolean,                       -- it has completed
+  completed integer not null default 0,
+  failed    integer not null default 0,
+  cancelled integer not null default 0
+) with (autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
+
+create table onward.hold (
+  digest bytea       primary key,
+  until  timestamptz not null,
+  queue  text        collate "C" not null,
+  id     uuid        not null
+) with (fillfactor = 50);
+
+create index hold_until on onward.hold (until);
+
+alter table onward.batch enable row level security;
+alter table onward.link enable row level security;
+alter table onward.news enable row level security;
+alter table onward.hold enable row level security;
+
+-- Do what the ends of jobs mean for others, a part at a time. With a number, only as the leader of that term. Answers whether
+-- there may be more to do, the callbacks whose time has come, to be enqueued in this transaction, and in how many queues jobs
+-- have become ready.
+--
+-- Batches are locked in the order of their names, jobs in that of their numbers.
+create function onward.advance(now bigint, channel text, number bigint, leader_id text, most integer)
+  returns table (more boolean, callbacks text[], ready bigint)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment timestamptz := coalesce(onward.moment(advance.now), clock_timestamp());
+  seen   record;
+  told   record;
+  given  record;
+  one    onward.batch;
+  seqs   bigint[];
+  name   text;
+begin
+  more := false; callbacks := '{}'; ready := 0;
+  if advance.number is not null and not onward.is_leader(moment, advance.number, advance.leader_id) then
+    return next;
+    return;
+  end if;
+  with taken as (
+    delete from onward.news n
+     where n.no = any (array(select t.no from onward.news t order by t.no limit most for update skip locked))
+    returning n.*)
+  select count(*) as count, array_agg(distinct t.batch) as batches,
+         array_agg(t.job) filter (where t.job is not null) as jobs,
+         array_agg(t.well) filter (where t.job is not null) as wells,
+         array_agg(t.batch) as of, array_agg(t.completed) as completed, array_agg(t.failed) as failed,
+         array_agg(t.cancelled) as cancelled
+    into seen from taken t;
+  if seen.count = 0 then
+    return next;
+    return;
+  end if;
+  more := seen.count = most;
+  perform from onward.batch b where b.name = any (seen.batches) order by b.name for update;
+  update onward.batch b
+     set completed = b.completed + n.completed, failed = b.failed + n.failed, cancelled = b.cancelled + n.cancelled
+    from (select u.batch, sum(u.completed) as completed, sum(u.failed) as failed, sum(u.cancelled) as cancelled
+            from unnest(seen.of, seen.completed, seen.failed, seen.cancelled) u (batch, completed, failed, cancelled)
+           group by u.batch) n
+   where b.name = n.batch;
+
+  if seen.jobs is not null then
+    -- Those that wait are told, at most so many; of a job that more wait for, there will be news again.
+    with open as (
+      select l.child, l.place, j.well
+        from unnest(seen.jobs, seen.wells) j (id, well)
+        join onward.link l on l.parent = j.id and not l.done
+       limit most),
+    done as (
+      update onward.link l set done = true from open o where l.child = o.child and l.place = o.place
+      returning l.child, o.well)
+    select array_agg(d.child) as children, array_agg(d.well) as wells into told from done d;
+    insert into onward.news (batch, job, well)
+    select distinct l.batch, j.id, j.well
+      from unnest(seen.jobs, seen.wells) j (id, well) join onward.link l on l.parent = j.id and not l.done;
+    if found then more := true; end if;
+
+    if told.children is not null then
+      perform from onward.job j where j.id = any (told.children) order by j.seq for update;
+      with ended as (
+        select c.id, count(*) as ended from unnest(told.children, told.wells) c (id, well)
+          join onward.job j on j.id = c.id and j.state = 'blocked'
+         where c.well or j.on_failure = 'continue' group by c.id),
+      given as (
+        update onward.job j
+           set waits_for = j.waits_for - e.ended, updated_at = greatest(moment, j.updated_at + interval '1 microsecond'),
+               state = case when j.waits_for = e.ended then 'pending' else 'blocked' end,
+               ready_at = case when j.waits_for = e.ended then moment end
+          from ended e where j.id = e.id
+        returning j.queue, j.priority, j.ready_at)
+      select array_agg(g.queue) as queues, array_agg(g.priority) as priorities, array_agg(g.ready_at) as since
+        into given from given g where g.ready_at is not null;
+      if given.queues is not null then
+        ready := cardinality(given.queues);
+        perform onward.open_lanes(given.queues, given.priorities, given.since);
+        perform pg_notify(channel, '*');
+      end if;
+      select array_agg(distinct j.seq) filter (where j.on_failure = 'skip') as skipped,
+             array_agg(distinct j.batch) filter (where j.on_failure = 'stop') as stopped
+        into given
+        from unnest(told.children, told.wells) c (id, well)
+        join onward.job j on j.id = c.id and j.state = 'blocked'
+       where not c.well;
+      if given.skipped is not null then
+        perform from onward.cancel_many(advance.now, channel, given.skipped,
+                                        'cancelled: a job that it waited for did not complete', true);
+        more := true;
+      end if;
+      update onward.batch b set stopped = true where b.name = any (given.stopped) and b.finished_at is null;
+    end if;
+  end if;
+
+  for one in select * from onward.batch b where b.name = any (seen.batches) and b.finished_at is null order by b.name loop
+    if one.stopped then
+      seqs := array(select j.seq from onward.job j
+                     where j.batch = one.name and j.batch is not null and j.lease_until is null
+                     order by j.seq limit most);
+      if cardinality(seqs) > 0 then
+        perform from onward.cancel_many(advance.now, channel, seqs,
+                                        'cancelled: a job that it waited for did not complete', true);
+        insert into onward.news (batch) values (one.name);
+        more := true;
+        continue;
+      end if;
+    end if;
+    if one.failed > 0 and one.on_failure is not null then
+      callbacks := callbacks || one.on_failure;
+      update onward.batch b set on_failure = null where b.name = one.name;
+    end if;
+    if one.sealed and one.completed + one.failed + one.cancelled = one.total then
+      callbacks := callbacks || array_remove(
+        array[case when one.completed = one.total then one.on_success end, one.on_finished], null);
+      update onward.batch b set finished_at = moment, on_success = null, on_failure = null, on_finished = null
+       where b.name = one.name;
+    end if;
+  end loop;
+  return next;
+end $$;
+
+-- Let jobs of a batch wait for others. Answers those that are not there.
+create function onward.link_jobs(batch text, children uuid[], places integer[], parents uuid[]) returns table (unknown text)
+  language plpgsql
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  live uuid[];
+begin
+  insert into onward.link (child, place, parent, batch)
+  select u.child, u.place, u.parent, link_jobs.batch from unnest(children, places, parents) u (child, place, parent);
+  -- A parent that is ending at this moment is waited for: then it is found among those that have.
+  with followed as (
+    update onward.job j set followed = true, updated_at = j.updated_at + interval '1 microsecond'
+     where j.ctid = any (array(select p.ctid from onward.job p
+                                where p.id = any (parents) and p.batch = link_jobs.batch order by p.seq for update))
+    returning j.id)
+  select coalesce(array_agg(f.id), '{}') into live from followed f;
+  insert into onward.news (batch, job, well)
+  select link_jobs.batch, h.id, h.state = 'completed' from onward.history h
+   where h.id = any (parents) and h.batch = link_jobs.batch and h.id <> all (live);
+  return query
+  select p::text from (select unnest(parents) except select unnest(live)) u (p)
+   where not exists (select from onward.history h where h.id = u.p and h.batch = link_jobs.batch);
+end $$;
