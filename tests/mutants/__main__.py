@@ -22,7 +22,7 @@ def main(words: list[str]) -> int:
     once = sorted(test for test in tests if "::" not in test or test.partition("::")[0] not in tests)
     print(f"{len(chosen)} mutants. First the tests without any:", flush=True)
     with copied_tree() as tree:
-        healthy = run(tree, once, processes=AT_ONCE, timeout=1200)
+        healthy = run(tree, once, engines={mutant.engine for mutant in chosen}, processes=AT_ONCE, timeout=1200)
     if healthy.verdict is not Verdict.SURVIVED:
         print(f"{healthy.output}\nThe tests fail without any bug planted: {healthy.by}")
         return 1

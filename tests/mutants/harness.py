@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,8 +23,8 @@ import pytest
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SOURCES: Final = REPOSITORY / "src" / "onward"
-OF_SQLITE: Final = "not postgres and not bullmq and not pgboss and not pgmq"
-"""The bugs are planted in the words, the seam and the SQLite engine: tests of the other engines need not be run."""
+ENGINES: Final = ("postgres", "bullmq", "pgboss", "pgmq")
+"""All but SQLite. Most bugs are planted in the words, the seam and SQLite: tests of other engines need not be run."""
 TIMEOUT: Final = 120.0
 """Seconds for the tests of one mutant: no more than a guard against those that never end."""
 
@@ -50,6 +50,8 @@ class Mutant:
     only: str = ""
     """Of those, only the ones whose names have this word."""
     in_ci: bool = False
+    engine: str = "sqlite"
+    """Whose bug it is."""
 
 
 class Verdict(StrEnum):
@@ -97,11 +99,20 @@ def judge(mutant: Mutant) -> Judgement:
     """Plant one bug and run its tests."""
     with copied_tree() as tree:
         planted(mutant, tree / "src" / "onward")
-        return run(tree, mutant.tests, only=mutant.only)
+        return run(tree, mutant.tests, only=mutant.only, engines=[mutant.engine])
 
 
-def run(tree: Path, tests: Sequence[str], *, only: str = "", processes: int = 0, timeout: float = TIMEOUT) -> Judgement:
-    """Run tests of a tree, on that tree's own code, until the first fails."""
+def run(
+    tree: Path,
+    tests: Sequence[str],
+    *,
+    only: str = "",
+    engines: Collection[str] = (),
+    processes: int = 0,
+    timeout: float = TIMEOUT,
+) -> Judgement:
+    """Run tests of a tree, on that tree's own code, until the first fails; of engines, SQLite's and the given ones'."""
+    words = [*([only] if only else []), *(f"not {engine}" for engine in ENGINES if engine not in engines)]
     environment = {**os.environ, "PYTHONPATH": os.fspath(tree / "src"), "CI": "true"}
     imported = _imported(tree, environment)
     if not imported.startswith(os.fspath(tree)):
@@ -112,7 +123,7 @@ def run(tree: Path, tests: Sequence[str], *, only: str = "", processes: int = 0,
             [
                 *command,
                 "-k",
-                f"{only} and {OF_SQLITE}" if only else OF_SQLITE,
+                " and ".join(words),
                 "--numprocesses",
                 str(processes),
                 "--timeout",

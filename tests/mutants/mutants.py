@@ -748,4 +748,159 @@ SCHEDULES: Final = (
     ),
 )
 
-MUTANTS: Final = (*WORDS, *FENCES, *COUNTING, *LEASES, *ORDER, *LIMITS, *KEYS, *BUTTONS, *LANES, *SCHEDULES)
+_BULL: Final = "engines/bullmq"
+_OF_BULL: Final = "tests/engines/bullmq"
+_PARITY: Final = "tests/interop/bullmq/test_parity.py"
+
+
+def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
+    return Mutant(f"bullmq {name}", (edit,), tests, only=only, engine="bullmq")
+
+
+BULLMQ: Final = (
+    _on_bullmq(
+        "settle: the fence is dropped",
+        Edit(f"{_BULL}/lua/settle.lua", "tokens[n] == token and call(", "call("),
+        OLDER_CLAIM,
+        only="bullmq",
+    ),
+    _on_bullmq(
+        "settle: who is tried again at once overtakes those whose time has come",
+        Edit(f"{_BULL}/lua/settle.lua", "if goes_on_at_once then", "if false then"),
+        f"{_PARITY}::test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come",
+    ),
+    _on_bullmq(
+        "heartbeat: a lock is extended whosever it is",
+        Edit(f"{_BULL}/lua/heartbeat.lua", "if call('GET', lock) == ARGV[at + 2] then", "if call('GET', lock) then"),
+        f"{CONFORMANCE}/test_leases.py",
+        only="bullmq",
+    ),
+    _on_bullmq(
+        "rescue: one look is enough",
+        Edit(f"{_BULL}/lua/rescue.lua", "ipairs(call('SMEMBERS', stalled))", "ipairs(call('LRANGE', active, 0, -1))"),
+        f"{_OF_BULL}/test_trouble.py",
+    ),
+    _on_bullmq(
+        "claim: the turn is lost from one go to the next",
+        Edit(f"{_BULL}/claiming.py", "queues = queues[turn - 1 :] + queues[: turn - 1]\n        round_", "round_"),
+        f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
+        only="bullmq",
+    ),
+    _on_bullmq(
+        "claim: one go is all there is",
+        Edit(f"{_BULL}/claiming.py", "        if not round_.has_plenty:\n            break", "        break"),
+        f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
+        only="bullmq",
+    ),
+    _on_bullmq(
+        "schedule: picking a job up makes no other",
+        Edit(f"{_BULL}/engine.py", "if taken.scheduled:", "if False:"),
+        f"{_OF_BULL}/test_trouble.py",
+    ),
+    _on_bullmq(
+        "schedule: any job of a scheduler makes another, not the newest alone",
+        Edit(
+            f"{_BULL}/lua/reschedule.lua",
+            "if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. whole(last) then",
+            "if not last then",
+        ),
+        f"{_OF_BULL}/test_trouble.py",
+    ),
+    _on_bullmq(
+        "schedule: one that has ended leaves its job",
+        Edit(f"{_BULL}/lua/unschedule.lua", "if call('ZREM', base .. 'delayed', id) == 1 then", "if false then"),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "drain: the next job of a schedule goes too",
+        Edit(f"{_BULL}/lua/drain.lua", "if not is_of_schedule(base, id) then", "if true then"),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "clean: what is held goes too",
+        Edit(f"{_BULL}/lua/clean.lua", "if is_free and is_old(id)", "if is_old(id)"),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "obliterate: jobs that run are no hindrance",
+        Edit(f"{_BULL}/lua/obliterate.lua", "elseif ARGV[6] ~= '1' and", "elseif false and"),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "flow: a parent does not wait",
+        Edit(f"{_BULL}/bull.py", 'has_children="1" if has_children else ""', 'has_children=""'),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "debounce: the first stays",
+        Edit(
+            f"{_BULL}/lua/enqueue.lua",
+            "if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', standing) == 1 then",
+            "if false then",
+        ),
+        f"{_OF_BULL}/test_bull.py",
+    ),
+    _on_bullmq(
+        "events: whatever comes back from a worker is tried again",
+        Edit(f"{_BULL}/following.py", 'if has_failed and said.get("prev")', 'if said.get("prev")'),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "events: whatever is put off is tried again",
+        Edit(f"{_BULL}/following.py", 'case "delayed" if has_failed and not', 'case "delayed" if not'),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "events: who stops between two of one entry misses the second",
+        Edit(
+            f"{_BULL}/following.py",
+            "                for event in wanted[:-1]:  # whoever",
+            "                place.move(entry)\n                for event in wanted[:-1]:  # whoever",
+        ),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "events: a cursor older than what is kept is taken",
+        Edit(f"{_BULL}/following.py", "first and _order(place[queue]) < _order(first)", "False"),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "events: who falls behind is not told",
+        Edit(f"{_BULL}/following.py", "if len(entries) == _AT_ONCE:", "if False:"),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "lines: one that the server has hung up is asked",
+        Edit(f"{_BULL}/lines.py", "while line is not None and line.is_told_unasked:", "while False:"),
+        f"{_OF_BULL}/test_events.py",
+    ),
+    _on_bullmq(
+        "lines: a replica is asked for ever",
+        Edit(f"{_BULL}/lines.py", "self.is_open = False  # no longer", "pass  # no longer"),
+        f"{_OF_BULL}/test_lines.py",
+    ),
+    _on_bullmq(
+        "lines: a silent server is waited for",
+        Edit(f"{_BULL}/lines.py", "if left <= 0:", "if False:"),
+        f"{_OF_BULL}/test_lines.py",
+    ),
+    _on_bullmq(
+        "lines: half of what goes together may be done",
+        Edit(f"{_BULL}/lines.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
+        f"{_OF_BULL}/test_lines.py",
+    ),
+)
+
+MUTANTS: Final = (
+    *WORDS,
+    *FENCES,
+    *COUNTING,
+    *LEASES,
+    *ORDER,
+    *LIMITS,
+    *KEYS,
+    *BUTTONS,
+    *LANES,
+    *SCHEDULES,
+    *BULLMQ,
+)

@@ -171,6 +171,21 @@ async def test_more_jobs_than_one_call_takes_are_drained_and_cleaned(bull: Bull,
     assert len(await bull.clean("mail", state="delayed", limit=550)) == 550
 
 
+async def test_the_next_job_of_a_schedule_is_neither_drained_nor_cleaned(bull: Bull, queue: Queue):
+    made = await bull.upsert_job_scheduler("mail", "tick", every=60_000)
+    assert await bull.drain("mail", delayed=True) == 0
+    assert await bull.clean("mail", state="delayed") == []
+    assert queue.client.exists(queue.key(made.id)) == 1
+
+
+async def test_what_is_held_is_not_cleaned(bull: Bull, queue: Queue):
+    held, lost = await queue.add(), await queue.add()
+    await queue.take(2)
+    queue.client.delete(queue.key(f"{lost.id}:lock"))
+    assert await bull.clean("mail", state="active") == [lost.id]
+    assert queue.client.lrange(queue.key("active"), 0, -1) == [held.id]
+
+
 async def test_events_are_kept_as_many_as_told(bull: Bull, queue: Queue):  # B7
     await bull.keep_events("mail", 100)
     await bull.add_bulk("mail", [("send", {}, {})] * 600)

@@ -263,3 +263,14 @@ async def test_picking_up_the_job_of_a_schedule_makes_the_next_one(queue: Queue)
     job = queue.job(following)
     assert (job["rjk"], job["data"], json.loads(job["opts"])["repeat"]["count"]) == ("tick", '{"n":1}', 2)
     assert queue.client.hget(queue.key("repeat:tick"), "ic") == "2"
+
+
+async def test_a_job_of_a_schedule_that_has_gone_on_since_makes_no_other(queue: Queue):
+    due = 1_700_000_000_000
+    opts = {"attempts": 0, "repeat": {"every": 60_000, "count": 1}, "repeatJobKey": "tick"}
+    queue.client.zadd(queue.key("repeat"), {"tick": due + 60_000})
+    queue.client.hset(queue.key("repeat:tick"), mapping={"name": "send", "every": 60_000, "ic": 2})
+    queue.add_as_node(f"repeat:tick:{due}", opts=opts, rjk="tick")
+    assert len(await queue.take()) == 1
+    assert queue.client.exists(queue.key("delayed")) == 0
+    assert queue.client.zscore(queue.key("repeat"), "tick") == due + 60_000
