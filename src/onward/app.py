@@ -26,6 +26,7 @@ from onward.cron import rhythm_of
 from onward.engine.capabilities import Capabilities
 from onward.engine.contract import Engine, Enqueue
 from onward.engine.observed import ObservedEngine, Observer
+from onward.engine.teller import Events
 from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
@@ -79,6 +80,7 @@ class App:
         max_payload: int = MAX_PAYLOAD,
         worker_timeout: timedelta | float = WORKER_TIMEOUT,
         max_crashes: int = MAX_CRASHES,
+        events: Events | None = None,
     ) -> None:
         """Set up an App; nothing is connected to yet.
 
@@ -91,12 +93,16 @@ class App:
             max_payload: bytes of JSON that a job, or its result, may be.
             worker_timeout: how long a worker may be silent before it counts as dead.
             max_crashes: how many times a job may take its worker down before it is buried.
+            events: ``all`` has the store record events whether or not somebody listens, from now on and for everybody;
+                ``listened`` takes that back. BullMQ always does.
         """
         if engine is None:
             url = url or url_from()
-            engine = open_engine(url, clock=clock)
+            engine = open_engine(url, clock=clock, events=events)
         elif url is not None:
             raise InvalidJob("engine", engine, "give a url or an engine, not both")
+        elif events is not None:
+            raise InvalidJob("events", events, "is for the engine to be told, where one is given")
         self.config = Config(
             url=url or "",
             max_payload=max_payload,

@@ -29,6 +29,7 @@ RATES = [
     (("enqueue", "--jobs", "40", "--callers", "8"), {"callers", "single", "of_single"}),
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "executemany", "json_each"}),
     (("backlog", "--jobs", "200", "--sample", "50"), {"beside_future", "future_ratio", "memory_mb", "few_memory_mb"}),
+    (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
 ]
 
 
@@ -37,6 +38,7 @@ POSTGRES = [
     (("drain", "--jobs", "60", "--processes", "2"), {"processes", "one", "of_one"}),
     (("enqueue", "--jobs", "20", "--producers", "2"), {"producers"}),
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "unnest", "copy"}),
+    (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
 ]
 
 

@@ -203,6 +203,26 @@ def backlog(
     )
 
 
+@bench.command()
+def events(
+    jobs: JobsOption = 20_000,
+    rounds: RoundsOption = 5,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run jobs that wait while their events are recorded, and heard by another process."""
+    from onward.bench.telling import events as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+    )
+
+
 def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, Tell], Report]) -> None:
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
     with told(debug=debug):

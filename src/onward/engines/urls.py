@@ -11,40 +11,52 @@ URL                            engine
 ``pgmq+postgresql://…``        PGMQ        as for PostgreSQL; its settings are in docs/engines/pgmq.md
 =============================  ==========  =============================================================
 
-Settings of an engine stand behind a question mark: ``sqlite:///jobs.db?synchronous=normal``.
+Settings of an engine stand behind a question mark: ``sqlite:///jobs.db?synchronous=normal``. SQLite and PostgreSQL also
+have ``events=all|listened`` and ``keep_events=10000`` (docs/guides/events.md).
 """
 
 from __future__ import annotations
 
 import difflib
-from typing import Final, cast
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from onward.clock import Clock
+from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
+from onward.engine.teller import Events
 from onward.errors import EngineNotIncluded, InvalidJob
 
 _REDIS: Final = ("redis", "rediss", "unix")
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
 
-def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
+def open_engine(url: str, *, clock: Clock | None = None, events: Events | None = None) -> Engine:
     """Make the engine that a URL names. Nothing is connected to yet.
 
     ``clock`` is for tests, and for engines that keep their own time: SQLite does, servers have a clock themselves.
+    ``events`` says when a store that keeps a record of events does so; one that always does need not be told.
 
     Raises:
         InvalidJob: the URL names nothing that could be opened.
         EngineNotIncluded: the engine is not in this version.
+        Unsupported: it was told of events, and has none.
     """
+    engine = _open(url, clock, events)
+    if events is not None:
+        engine.capabilities.require(Feature.EVENTS)
+    return engine
+
+
+def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
     scheme, found, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
     scheme = scheme.lower()
     if not found:
         raise InvalidJob("url", url, "must be a URL such as sqlite:///jobs.db")
     if scheme == "sqlite":
-        return _open_sqlite(url, clock)
+        return _open_sqlite(url, clock, events)
     if scheme in {"postgresql", "postgres"}:
-        return _open_postgres(url, clock)
+        return _open_postgres(url, clock, events)
     if scheme in {"pgboss+postgresql", "pgboss+postgres"}:
         return _open_pgboss(url, clock)
     if scheme in {"pgmq+postgresql", "pgmq+postgres"}:
@@ -58,7 +70,15 @@ def open_engine(url: str, *, clock: Clock | None = None) -> Engine:
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
 
-def _open_sqlite(url: str, clock: Clock | None) -> Engine:
+def _record(settings: dict[str, str], events: Events | None) -> dict[str, Any]:
+    """Take what a URL says of the record of events out of its settings; what was said beside it counts more."""
+    said, kept = settings.pop("events", None), settings.pop("keep_events", None)
+    if kept is not None and not kept.isdecimal():
+        raise InvalidJob("url", f"keep_events={kept}", "must be a whole number of at least 1")
+    return {"events": events or said, "keep_events": None if kept is None else int(kept)}
+
+
+def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine:
     from onward.engines.sqlite.database import Synchronous  # noqa: PLC0415 - see the module's first sentence
     from onward.engines.sqlite.engine import SQLiteEngine  # noqa: PLC0415
 
@@ -70,12 +90,17 @@ def _open_sqlite(url: str, clock: Clock | None) -> Engine:
         raise InvalidJob("url", url, f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them")
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = settings.pop("synchronous", "full")
+    record = _record(settings, events)
     for name in settings:
-        raise InvalidJob("url", name, "is no setting of SQLite: there is synchronous=full|normal")
-    return SQLiteEngine(path, clock=clock, synchronous=cast("Synchronous", synchronous))
+        rule = "is no setting of SQLite: there are synchronous=full|normal, events=all|listened and keep_events=10000"
+        raise InvalidJob("url", name, rule)
+    return SQLiteEngine(path, clock=clock, synchronous=cast("Synchronous", synchronous), **record)
 
 
-def _open_postgres(url: str, clock: Clock | None) -> Engine:
+_POSTGRES: Final = frozenset({"schema", "notify", "direct", "answer_within", "events", "keep_events"})
+
+
+def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engine:
     try:
         from onward.engines.postgres.engine import PostgresEngine  # noqa: PLC0415 - see the module's first sentence
         from onward.engines.postgres.schema import DEFAULT  # noqa: PLC0415
@@ -87,8 +112,9 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is libpq's: sslmode, target_session_attrs and the like.
-    ours = {name: value for name, value in asked if name in {"schema", "notify", "direct", "answer_within"}}
+    ours = {name: value for name, value in asked if name in _POSTGRES}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
+    record = _record(ours, events)
     notify = ours.get("notify", "on")
     if notify not in {"on", "off"}:
         raise InvalidJob("url", f"notify={notify}", "must be on or off")
@@ -102,6 +128,7 @@ def _open_postgres(url: str, clock: Clock | None) -> Engine:
         direct=ours.get("direct"),
         answer_within=float(answer_within),
         clock=clock,
+        **record,
     )
 
 
