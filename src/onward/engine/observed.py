@@ -184,10 +184,10 @@ class ObservedEngine:
             require(Feature.START_BY)
         if job.idempotency_key is not None:
             require(Feature.IDEMPOTENCY)
+        if job.throttle is not None or job.debounce is not None:
+            require(Feature.THROTTLE)  # first: what was asked for is this, and the key is how it is kept
         if job.dedupe_key is not None:
             require(Feature.DEDUPLICATION)
-        if job.throttle is not None or job.debounce is not None:
-            require(Feature.THROTTLE)
         if job.org_id is not None:
             require(Feature.ORGANISATIONS)
         if job.batch is not None:
