@@ -90,15 +90,16 @@ def advance(transaction: Transaction) -> bool:
     while news := transaction.execute(SQL.news, {"limit": _AT_A_TIME}).fetchall():
         if changed >= _MOST:
             return True
-        ended = [(no, job) for no, _, job in news if job is not None]
-        done = [no for no, _, job in news if job is None]
+        ended = [(no, job) for no, _, job, _ in news if job is not None]
+        done = [no for no, _, job, _ in news if job is None]
         if ended:
             told = _tell(transaction, [job for _, job in ended])
             changed += told
             if told < _MOST:
                 done += [no for no, _ in ended]
-        for name in dict.fromkeys(batch for _, batch, job in news if job is None):
-            changed += _turn(transaction, name)
+        stopping = {batch for _, batch, _, stops in news if stops}
+        for name in dict.fromkeys(batch for _, batch, job, _ in news if job is None):
+            changed += _stop(transaction, name) if name in stopping else _turn(transaction, name)
         transaction.execute(SQL.news_done, {"numbers": json_text(done)})
         transaction.woke = True
     return False
@@ -123,19 +124,24 @@ def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
     return len(told)
 
 
+def _stop(transaction: Transaction, name: str) -> int:
+    """Cancel what has not started of a batch, or a part of it; answer how many jobs that were."""
+    execute = transaction.execute
+    waiting: list[int] = _decode(execute(SQL.batch_waiting, {"name": name, "limit": _MOST}).fetchone()[0])
+    if not waiting:
+        return _turn(transaction, name)
+    _cancel(transaction, waiting)
+    execute(SQL.batch_look, {"name": name})
+    return len(waiting)
+
+
 def _turn(transaction: Transaction, name: str) -> int:
     """Do what is due for a batch as it stands; answer how many jobs that has changed."""
     execute = transaction.execute
     stand = execute(SQL.batch_stand, {"name": name}).fetchone()
     if stand is None:
         return 0
-    stopped, finishes, succeeds, fails, on_success, on_failure, on_finished = stand
-    if stopped:
-        waiting = _decode(execute(SQL.batch_waiting, {"name": name, "limit": _MOST}).fetchone()[0])
-        if waiting:
-            _cancel(transaction, waiting)
-            execute(SQL.batch_look, {"name": name})
-            return len(waiting)
+    finishes, succeeds, fails, on_success, on_failure, on_finished = stand
     if not finishes and not fails:
         return 0
     execute(SQL.batch_turn, {"name": name, "fails": fails, "finishes": finishes, "now": transaction.now})

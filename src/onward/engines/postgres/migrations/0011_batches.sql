@@ -6,7 +6,7 @@ create table onward.batch (
   name        text        collate "C" primary key,
   queue       text        collate "C",
   sealed      boolean     not null default false,
-  stopped     boolean     not null default false,  -- what has not started is to be cancelled
+  stopped     boolean     not null default false,  -- what had not started then was cancelled, and nothing can be added
   total       bigint      not null default 0,
   completed   bigint      not null default 0,
   failed      bigint      not null default 0,
@@ -40,6 +40,7 @@ create table onward.news (
   batch     text    collate "C" not null,
   job       uuid,                          -- one that others wait for
   well      boolean,                       -- it has completed
+  stops     boolean not null default false,  -- what has not started of the batch is to be cancelled
   completed integer not null default 0,
   failed    integer not null default 0,
   cancelled integer not null default 0
@@ -91,6 +92,7 @@ begin
   select count(*) as count, array_agg(distinct t.batch) as batches,
          array_agg(t.job) filter (where t.job is not null) as jobs,
          array_agg(t.well) filter (where t.job is not null) as wells,
+         array_agg(t.batch) filter (where t.stops) as stopping,
          array_agg(t.batch) as of, array_agg(t.completed) as completed, array_agg(t.failed) as failed,
          array_agg(t.cancelled) as cancelled
     into seen from taken t;
@@ -155,18 +157,19 @@ begin
         more := true;
       end if;
       update onward.batch b set stopped = true where b.name = any (given.stopped) and b.finished_at is null;
+      seen.stopping := seen.stopping || given.stopped;
     end if;
   end if;
 
   for one in select * from onward.batch b where b.name = any (seen.batches) and b.finished_at is null order by b.name loop
-    if one.stopped then
+    if one.name = any (seen.stopping) then
       seqs := array(select j.seq from onward.job j
                      where j.batch = one.name and j.batch is not null and j.lease_until is null
                      order by j.seq limit most);
       if cardinality(seqs) > 0 then
         perform from onward.cancel_many(advance.now, channel, seqs,
                                         'cancelled: a job that it waited for did not complete', true);
-        insert into onward.news (batch) values (one.name);
+        insert into onward.news (batch, stops) values (one.name, true);
         more := true;
         continue;
       end if;

@@ -3,4 +3,4 @@
 with told as (
   update onward.batch set sealed = sealed or $2::boolean, stopped = stopped or $3::boolean where name = $1::text
   returning name)
-insert into onward.news (batch) select name from told
+insert into onward.news (batch, stops) select name, $3::boolean from told

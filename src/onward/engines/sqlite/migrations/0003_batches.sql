@@ -13,7 +13,7 @@ create table onward_batch (
   name        text    not null unique,
   queue       text,
   sealed      integer not null default 0,
-  stopped     integer not null default 0,  -- what has not started is to be cancelled
+  stopped     integer not null default 0,  -- what had not started then was cancelled, and nothing can be added
   total       integer not null default 0,
   completed   integer not null default 0,
   failed      integer not null default 0,
@@ -45,8 +45,9 @@ create index onward_link_batch on onward_link (batch);
 -- same transaction.
 create table onward_news (
   no    integer primary key,
-  batch text not null,
-  job   text
+  batch text    not null,
+  job   text,
+  stops integer not null default 0  -- what has not started is to be cancelled
 );
 
 create trigger onward_job_ended after update of completed_at on onward_job
@@ -72,5 +73,5 @@ when new.finished_at is null
       or new.stopped > old.stopped
       or new.failed and new.on_failure is not null)
 begin
-  insert into onward_news (batch) values (new.name);
+  insert into onward_news (batch, stops) values (new.name, new.stopped > old.stopped);
 end;

@@ -1,2 +1,2 @@
--- See to it that a batch is looked at again.
-insert into onward_news (batch) values (:name)
+-- See to it that the rest of a batch is cancelled too.
+insert into onward_news (batch, stops) values (:name, 1)
