@@ -17,7 +17,7 @@ ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
 THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check conformance-postgres mutants demo bench bench-peers bench-long chaos clean
+.PHONY: help test check conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-22s %s\n", $$1, $$2 }' Makefile
@@ -50,13 +50,14 @@ demo: $(READY) ## Watch jobs run, fail, retry and survive a killed worker
 bench: $(READY) ## Measure against the bare store
 	$(BIN)/python -m bench
 
-bench-peers: $(READY) ## Measure against huey, pgqueuer, Graphile Worker, BullMQ and others, in places of their own
-	$(BIN)/python -m bench.peers
-	$(BIN)/python -m bench.postgres_peers
-	$(BIN)/python -m bench.redis_peers drain
+bench-peers: $(READY) ## Measure beside huey, pgqueuer, pg-boss, BullMQ, celery and others; draw the README's chart
+	$(BIN)/python -m bench.peers --keep
+
+bench-redis: $(READY) ## Measure what else there is on Redis: bulk, delays, pickup, idle workers, single acts
 	$(BIN)/python -m bench.redis_peers bulk
 	$(BIN)/python -m bench.redis_peers delay
 	$(BIN)/python -m bench.redis_peers pickup
+	$(BIN)/python -m bench.redis_peers idle --rounds 1
 	$(BIN)/python -m bench.redis_budgets
 
 bench-long: $(READY) ## Measure PostgreSQL with millions of jobs and an open transaction; half an hour

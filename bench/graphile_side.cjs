@@ -1,14 +1,14 @@
 // Graphile Worker on PostgreSQL, with Onward's stop-watch written out again: see postgres_peers.py.
 //
-//     node graphile_side.cjs prepare|bulk|drain URL JOBS     the last two print one JSON object
+//     node graphile_side.cjs prepare|bulk|drain URL JOBS [default]     bulk and drain print one JSON object
 //
 // At its best: a local queue of 500, completions in batches without delay, 24 jobs at once, as its own notes on
-// performance have it. A completed job is gone; results are not kept.
+// performance have it; with "default" as it comes, ten jobs at once. A completed job is gone; results are not kept.
 "use strict";
 const worker = require("graphile-worker");
 const { Pool } = require("pg");
 
-const [what, url, number] = process.argv.slice(2);
+const [what, url, number, manner] = process.argv.slice(2);
 const jobs = Number(number);
 const logger = new worker.Logger(() => () => {});
 const monotonic = () => Number(process.hrtime.bigint()) / 1e9;
@@ -22,7 +22,7 @@ async function main() {
     const utils = await worker.makeWorkerUtils({ pgPool, logger });
     await utils.migrate();
     await utils.release();
-  } else if (what === "bulk") {
+  } else if (what === "bulk" || what === "fill") {
     const utils = await worker.makeWorkerUtils({ pgPool, logger });
     const began = monotonic(), used = cpu();
     for (let first = 0; first < jobs; first += 1000) {
@@ -42,12 +42,11 @@ async function main() {
       started.set(payload.n, (started.get(payload.n) || 0) + 1);
       if (++count === jobs) { used = cpu() - used; finish(); }
     };
-    const preset = {
-      worker: {
-        connectionString: url, maxPoolSize: 26, logger, concurrentJobs: 24, pollInterval: 2000, localQueue: { size: 500 }, completeJobBatchDelay: 0,
-        failJobBatchDelay: 0,
-      },
+    const common = { connectionString: url, logger, pollInterval: 2000 };
+    const atItsBest = {
+      maxPoolSize: 26, concurrentJobs: 24, localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0,
     };
+    const preset = { worker: { ...common, ...(manner === "default" ? { concurrentJobs: 10 } : atItsBest) } };
     const runner = await worker.run({ preset, taskList: { noop }, noHandleSignals: true });
     await done;
     await runner.stop();

@@ -1,87 +1,173 @@
-"""Onward beside its embedded peer, huey on SQLite: the same no-op jobs, the same stop-watch, taking turns.
+"""Onward beside other queues, on SQLite, PostgreSQL and Redis: the same no-op jobs, one stop-watch, taking turns.
 
-    python -m bench.peers [--jobs 20000] [--rounds 5] [--folder FOLDER]
+    python -m bench.peers [--jobs 20000] [--rounds 5] [--only NAME …] [--store NAME …] [--folder FOLDER] [--keep]
 
-Huey gets a virtualenv of its own in the folder (BENCH_DIR, else one under the system's temporary folder), made when it
-is first needed. The last line printed is one JSON object; ``ratio`` is Onward's rate in terms of huey's.
+One worker process each. A round has every queue on every store once, each on an empty store, in its own process.
+Peers get virtualenvs in the folder (BENCH_DIR, else one under the system's temporary folder), or come from npm; see
+``roster.py`` for how each is tuned. Prints a table; ``--keep`` makes it the one that the README shows
+(``docs/peers.json``, ``docs/peers.svg``).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
+import sqlite3
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from bench.virtualenvs import virtualenv
-from onward.bench import product, stopwatch
+import psycopg
+
+from bench import chart, table
+from bench.roster import PEERS, Peer, Store
+from onward.bench import product
 from onward.bench.account import is_accounted_for
 from onward.bench.apart import apart
-from onward.bench.ground import ground_of
+from onward.bench.ground_postgres import PostgresGround
 from onward.bench.handlers import Handler
 from onward.bench.pace import Pace, take_turns
-from onward.bench.report import Report
+from onward.worker.identity import onward_version
+from tests.servers.redis import RedisServer
 
-HUEY = "huey==3.5.4"
-SIDE = Path(__file__).with_name("huey_side.py")
+DOCS = Path(__file__).parents[1] / "docs"
+CONCURRENCY = {Store.SQLITE: 100, Store.POSTGRES: 100, Store.REDIS: 50}
+"""How many jobs Onward's worker runs at once: its default, and on Redis as many as the others are told."""
+Fresh = Callable[[], str]
+"""Gives the address of an empty store."""
 
 
-def huey(python: Path, folder: Path, jobs: int) -> Pace:
-    """Measure huey once."""
+class Stage:
+    """One store of each kind, and how Onward does on it."""
 
-    def run(what: str) -> str:
-        command = [str(python), str(SIDE), what, stopwatch.__file__, str(folder / "huey.db"), str(jobs)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.is_verified = True
+        self.what: dict[str, str] = {}
+        self._fresh: dict[Store, Fresh] = {}
 
-    for file in folder.glob("huey.db*"):
-        file.unlink()
-    run("fill")
-    found = json.loads(run("drain").splitlines()[-1])
-    if not found["once"]:
-        sys.exit("huey did not run each job once: there is nothing to compare")
-    return Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
+    def fresh(self, store: Store) -> str:
+        """Give the address of an empty store."""
+        return self._fresh[store]()
+
+    @contextmanager
+    def opened(self, stores: list[Store]) -> Iterator[None]:
+        """Have the servers run for the length of a block."""
+        with ExitStack() as stack:
+            if Store.SQLITE in stores:
+                self._fresh[Store.SQLITE] = self._fresh_sqlite
+                self.what[Store.SQLITE] = f"SQLite {sqlite3.sqlite_version}"
+            if Store.POSTGRES in stores:
+                ground = stack.enter_context(PostgresGround(None))
+                url = ground.fresh()
+                with psycopg.connect(url) as connection:
+                    number = connection.info.server_version
+                ground.remove(url)
+                self._fresh[Store.POSTGRES] = partial(_fresh_postgres, ground, [])
+                self.what[Store.POSTGRES] = f"PostgreSQL {number // 10_000}.{number % 10_000}, fsync on"
+            if Store.REDIS in stores:
+                server = stack.enter_context(RedisServer(port=True))
+                with server.client() as client:
+                    self.what[Store.REDIS] = f"Redis {client.info('server')['redis_version']}, in memory"
+                self._fresh[Store.REDIS] = partial(_fresh_redis, server)
+            yield
+
+    def _fresh_sqlite(self) -> str:
+        for file in self.folder.glob("peers.db*"):
+            file.unlink()
+        return str(self.folder / "peers.db")
+
+    def onward(self, store: Store, jobs: int) -> Pace:
+        """Fill an empty store, and drain it with Onward."""
+        address = self.fresh(store)
+        url = f"sqlite:///{address}" if store is Store.SQLITE else address
+        apart(product.fill, url, Handler.ASYNC, jobs)
+        drained = apart(product.drain, url, jobs, CONCURRENCY[store])
+        self.is_verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
+        return drained.pace
+
+
+def _fresh_postgres(ground: PostgresGround, used: list[str]) -> str:
+    while used:
+        ground.remove(used.pop())
+    used.append(ground.fresh())
+    return used[0]
+
+
+def _fresh_redis(server: RedisServer) -> str:
+    with server.client() as client:
+        client.flushall()
+    return server.tcp_url
+
+
+def compare(folder: Path, stores: list[Store], names: list[str], jobs: int, rounds: int) -> table.Table:
+    """Let all take turns, and say what was found."""
+    stage = Stage(folder)
+    peers = [peer for peer in PEERS if peer.store in stores and (not names or peer.name in names)]
+    versions = {(peer.store, peer.name): peer.install(folder) for peer in peers}
+    how = {(peer.store, peer.name): peer.how for peer in peers}
+    with stage.opened(stores):
+        measures: dict[tuple[Store, str], Callable[[], Pace]] = {}
+        for store in stores:
+            measures[store, table.ONWARD] = partial(stage.onward, store, jobs)
+        for peer in peers:
+            measures[peer.store, peer.name] = partial(_drained, stage, peer, jobs)
+        sides: Mapping[str, Callable[[], Pace]] = {f"{name} on {store}": do for (store, name), do in measures.items()}
+        paces = take_turns(rounds, sides, lambda line: print(line, file=sys.stderr, flush=True))
+    rows = [
+        table.Row(
+            store,
+            name,
+            versions.get((store, name), onward_version()),
+            round(paces.rate(side), 1),
+            round(paces.cpu_per_job(side) * 1e6, 1),
+            how.get((store, name), f"{CONCURRENCY[store]} at once, results kept"),
+        )
+        for (store, name), side in zip(measures, sides, strict=True)
+    ]
+    return table.Table(
+        date=datetime.now(tz=UTC).date().isoformat(),
+        machine=table.machine(),
+        rounds=rounds,
+        stores=stage.what,
+        rows=tuple(rows),
+        verified=stage.is_verified,
+        load=round(os.getloadavg()[0], 2),
+    )
+
+
+def _drained(stage: Stage, peer: Peer, jobs: int) -> Pace:
+    return peer.drain(stage.folder, stage.fresh(peer.store), jobs)
 
 
 def main() -> None:
     """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=20_000, help="for Onward; huey gets a quarter of them")
+    parser.add_argument("--jobs", type=int, default=20_000, help="for the fast ones; others get fewer")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", default=[], help="a peer's name; can be given more than once")
+    parser.add_argument("--store", action="append", type=Store, help="one of SQLite, PostgreSQL and Redis; likewise")
     default = os.environ.get("BENCH_DIR") or str(Path(tempfile.gettempdir()) / "onward-peers")
-    parser.add_argument("--folder", type=Path, default=Path(default), help="where it takes place")
+    parser.add_argument("--folder", type=Path, default=Path(default), help="where virtualenvs are kept")
+    parser.add_argument("--keep", action="store_true", help="keep the table, and draw it for the README")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    python = virtualenv(given.folder, "huey", HUEY)
-    verified = True
-    with ground_of(f"sqlite:///{given.folder.absolute()}/jobs.db") as ground:
-
-        def onward() -> Pace:
-            nonlocal verified
-            url = ground.fresh()
-            apart(product.fill, url, Handler.ASYNC, given.jobs)
-            drained = apart(product.drain, url, given.jobs, 100)
-            verified &= len(drained.ran) == given.jobs and is_accounted_for(url, drained.ran)
-            ground.remove(url)
-            return drained.pace
-
-        sides = {"onward": onward, "huey": lambda: huey(python, given.folder, given.jobs // 4)}
-        paces = take_turns(given.rounds, sides, lambda line: print(line, file=sys.stderr))
-    report = Report(
-        engine=ground.engine,
-        scenario="peers",
-        jobs=given.jobs,
-        onward=paces.rate("onward"),
-        raw=paces.rate("huey"),
-        unit="jobs/s",
-        verified=verified,
-        against=f"{HUEY.replace('==', ' ')} on SQLite, one thread, results off, {given.jobs // 4} jobs",
-        rounds=given.rounds,
-        more={"cpu_us": paces.cpu_per_job("onward") * 1e6, "huey_cpu_us": paces.cpu_per_job("huey") * 1e6},
+    found = compare(
+        given.folder.absolute(),
+        [store for store in Store if not given.store or store in given.store],
+        given.only,
+        given.jobs,
+        given.rounds,
     )
-    print(json.dumps(report.flat()))
+    print(found.text())
+    if given.keep:
+        table.write(found, DOCS / "peers.json")
+        (DOCS / "peers.svg").write_text(chart.draw(found), encoding="utf-8")
+    sys.exit(0 if found.verified else 1)
 
 
 if __name__ == "__main__":

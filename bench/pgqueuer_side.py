@@ -74,7 +74,7 @@ async def main() -> None:
     queries = Queries(AsyncpgDriver(connection))
     if what == "prepare":
         await queries.install()
-    elif what == "bulk":
+    elif what in {"bulk", "fill"}:
         await fill(queries, connection, int(number))
     else:
         await drain(stopwatch, connection, int(number))

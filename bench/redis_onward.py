@@ -1,11 +1,13 @@
-"""What only the comparison on Redis asks of Onward: how late delayed jobs start, how soon an idle worker has a job."""
+"""What only the comparison on Redis asks of Onward: delayed jobs, an idle worker's first job, an idle worker."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import statistics
 import time
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from onward import App
 from onward.bench.account import all_finished
@@ -62,3 +64,33 @@ def _send(url: str, jobs: int) -> list[float]:
         return sent
 
     return asyncio.run(live())
+
+
+def idle(url: str, seconds: float) -> None:
+    """Have a worker wait for jobs that never come."""
+
+    async def live() -> None:
+        app = App(url)
+
+        @app.task(name="noop", queue="bench")
+        async def noop() -> None: ...
+
+        async with app, app.worker(concurrency=50):
+            await asyncio.sleep(seconds)
+
+    asyncio.run(live())
+
+
+def bare_trip(url: str, times: int) -> float:
+    """Say how many seconds a bare round trip takes, at the median, where both ends have rested before each."""
+    parts = urlsplit(url)
+    took = []
+    with socket.create_connection((str(parts.hostname), parts.port or 6379)) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(times):
+            time.sleep(GAP)
+            began = time.perf_counter()
+            line.sendall(b"PING\r\n")
+            line.recv(16)
+            took.append(time.perf_counter() - began)
+    return statistics.median(took)

@@ -1,14 +1,13 @@
-"""Onward on Redis beside the other queues there: the same no-op jobs, one Redis, one stop-watch, taking turns.
+"""Onward on Redis beside BullMQ for Node and for Python, beyond what ``peers.py`` measures: one Redis, taking turns.
 
-    python -m bench.redis_peers [drain|bulk|delay|pickup] [--jobs 20000] [--rounds 5] [--valkey] [--only NAME …]
+    python -m bench.redis_peers bulk|delay|pickup|idle [--jobs 20000] [--rounds 5] [--valkey]
 
-``drain``: one worker process, fifty jobs at once where a queue can. ``bulk``: 1 000 jobs a call. ``delay``: 200 jobs,
-due at moments spread over two seconds; how late they start. ``pickup``: 200 jobs, one every 20 ms, for an idle worker
-of Onward's in another process; how long each waits. Redis is a server of our own, on a port, without persistence,
-emptied before each round. Each peer of Python's gets a virtualenv in the folder (BENCH_DIR, else one under
-the system's temporary folder), made when it is first needed; BullMQ for Node comes from npm as the tests have it.
+``bulk``: 1 000 jobs a call. ``delay``: 200 jobs, due at moments spread over two seconds; how late they start.
+``pickup``: 200 jobs, one every 20 ms, for an idle worker of Onward's in another process; how long each waits, beside
+two bare round trips, each after a rest of 20 ms. ``idle``: how many commands a second a worker sends that has nothing
+to do. Redis is a server of our own, on a port, without persistence, emptied before each round.
 
-The last line printed is one JSON object: for each peer its figure and Onward's in terms of it.
+The last line printed is one JSON object: for each its figure, and Onward's in terms of it.
 """
 
 from __future__ import annotations
@@ -16,217 +15,146 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from bench import redis_onward
-from bench.virtualenvs import virtualenv
-from onward.bench import product, stopwatch
-from onward.bench.account import is_accounted_for
+from bench.roster import BULLMQ, BULLMQ_FOR_PYTHON
+from onward.bench import product
 from onward.bench.apart import apart
-from onward.bench.handlers import Handler
-from onward.bench.pace import Pace, Paces, take_turns
-from tests.interop.bullmq.peer import V6
-from tests.servers.node import node_packages
+from onward.bench.pace import Pace, take_turns
 from tests.servers.redis import Kind, RedisServer
 
-SIDE = Path(__file__).with_name("redis_side.py")
-NODE_SIDE = Path(__file__).with_name("redis_side.cjs")
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A queue on Redis."""
-
-    name: str
-    packages: tuple[str, ...]
-    share: int
-    """It gets the jobs divided by this: a slow one need not run for minutes to show it."""
-
-
-PEERS = (
-    Peer("bullmq", ("bullmq==3.4.4",), 4),
-    Peer("huey", ("huey==3.5.4", "redis"), 2),
-    Peer("taskiq", ("taskiq-redis==1.2.4",), 4),
-    Peer("dramatiq", ("dramatiq[redis]==2.2.1",), 4),
-    Peer("saq", ("saq[redis]==0.26.4", "hiredis", "typing_extensions"), 4),
-    Peer("celery", ("celery[redis]==5.7.0",), 8),
-    Peer("arq", ("arq==0.28.0",), 8),
-    Peer("rq", ("rq==2.12.0",), 16),
-)
+PEERS = (BULLMQ, BULLMQ_FOR_PYTHON)
+SETTLING, LISTENING = 4.0, 15.0
+"""Seconds that an idle worker has to come to rest, and in which its commands are counted."""
 
 
 class Stage:
     """One Redis, and the ways to measure on it."""
 
     def __init__(self, server: RedisServer, folder: Path) -> None:
-        self.server, self.folder = server, folder
-        self.verified = True
+        self._server, self._folder = server, folder
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self._server.tcp_url
 
     def clear(self) -> None:
         """Empty the server."""
-        with self.server.client() as client:
+        with self._server.client() as client:
             client.flushall()
 
-    def python(self, peer: Peer, what: str, jobs: int) -> dict[str, Any]:
-        """Have a peer of Python's do something on what is there."""
-        python = virtualenv(self.folder, f"redis-{peer.name}", *peer.packages)
-        command = [str(python), str(SIDE), peer.name, what, stopwatch.__file__, self.server.tcp_url, str(jobs)]
-        return _last_object(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    def sides(self, what: str, jobs: int, onward: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
+        """Give how each does something on an empty server."""
 
-    def node(self, what: str, jobs: int) -> dict[str, Any]:
-        """Have BullMQ for Node do something on what is there."""
-        parts = urlsplit(self.server.tcp_url)
-        process = node_packages(*V6).start(
-            NODE_SIDE, what, str(parts.hostname), str(parts.port), str(jobs), stdout=subprocess.PIPE
-        )
-        said, _ = process.communicate()
-        if process.returncode:
-            sys.exit(f"BullMQ for Node could not {what}")
-        return _last_object(said)
+        def on_empty(do: Callable[[], Any]) -> Any:
+            self.clear()
+            return do()
 
-    def drain_with(self, do: Callable[[str, int], dict[str, Any]], name: str, jobs: int) -> Pace:
-        """Fill an empty server and drain it."""
-        self.clear()
-        do("fill", jobs)
-        return _pace(name, do("drain", jobs))
+        peers = {peer.name: partial(peer.do, self._folder, what, self.url, jobs) for peer in PEERS}
+        return {name: partial(on_empty, do) for name, do in {"Onward": onward, **peers}.items()}
 
-    def drain_with_onward(self, jobs: int) -> Pace:
-        """Fill an empty server and drain it with Onward."""
-        self.clear()
-        url = self.server.tcp_url
-        apart(product.fill, url, Handler.ASYNC, jobs)
-        drained = apart(product.drain, url, jobs, 50)
-        self.verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
-        return drained.pace
+    def counted(self, do: Callable[[], Any]) -> float:
+        """Count the commands a second that come while something is done."""
+        doing = threading.Thread(target=do)
+        doing.start()
+        time.sleep(SETTLING)
+        sent = 0
+        with self._server.client() as client, client.monitor() as monitor:
+            end = time.monotonic() + LISTENING
+            while time.monotonic() < end:
+                if monitor.connection.can_read(timeout=0.1) and monitor.next_command()["client_type"] != "lua":
+                    sent += 1
+        doing.join()
+        return sent / LISTENING
 
 
-def _last_object(said: str) -> dict[str, Any]:
-    lines = said.splitlines()
-    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
-    return found
+def bulk(stage: Stage, jobs: int, rounds: int) -> dict[str, Any]:
+    """Say how many jobs a second are added, a thousand to a call."""
+    sides = stage.sides("bulk", jobs, lambda: apart(product.enqueue_many, stage.url, jobs, 1000))
+    paced = {name: partial(_pace, do) for name, do in sides.items()}
+    paces = take_turns(rounds, paced, lambda line: print(line, file=sys.stderr))
+    rates = {name: paces.rate(name) for name in sides}
+    return {"per_s": _rounded(rates), "times": _rounded({name: rates["Onward"] / rate for name, rate in rates.items()})}
 
 
-def _pace(name: str, found: dict[str, Any]) -> Pace:
-    if not found["once"]:
-        sys.exit(f"{name} did not run each job once: there is nothing to compare")
-    return Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
+def _pace(do: Callable[[], Any]) -> Pace:
+    found = do()
+    return found if isinstance(found, Pace) else Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
 
 
-def drain(stage: Stage, jobs: int, wanted: Callable[[str], bool]) -> Mapping[str, Callable[[], Pace]]:
-    """Give the sides of the drain."""
-
-    def of(peer: Peer) -> Callable[[], Pace]:
-        share = jobs // peer.share
-        return lambda: stage.drain_with(lambda what, number: stage.python(peer, what, number), peer.name, share)
-
-    sides: dict[str, Callable[[], Pace]] = {
-        "onward": lambda: stage.drain_with_onward(jobs),
-        "bullmq for Node": lambda: stage.drain_with(stage.node, "bullmq for Node", jobs),
-        **{peer.name: of(peer) for peer in PEERS},
-    }
-    return {name: side for name, side in sides.items() if wanted(name)}
-
-
-def bulk(stage: Stage, jobs: int, wanted: Callable[[str], bool]) -> Mapping[str, Callable[[], Pace]]:
-    """Give the sides that can add many jobs in a call."""
-
-    def onward() -> Pace:
-        stage.clear()
-        return apart(product.enqueue_many, stage.server.tcp_url, jobs, 1000)
-
-    def node() -> Pace:
-        stage.clear()
-        return _pace("bullmq for Node", stage.node("bulk", jobs))
-
-    def python() -> Pace:
-        stage.clear()
-        return _pace("bullmq", stage.python(PEERS[0], "bulk", jobs))
-
-    sides = {"onward": onward, "bullmq for Node": node, "bullmq": python}
-    return {name: side for name, side in sides.items() if wanted(name)}
-
-
-def delay(stage: Stage, rounds: int, wanted: Callable[[str], bool]) -> dict[str, Any]:
+def delay(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how late delayed jobs start, in milliseconds: the median of each round's median, and the worst of all."""
-    sides: dict[str, Callable[[], dict[str, Any]]] = {
-        "onward": lambda: apart(redis_onward.delay, stage.server.tcp_url, 200),
-        "bullmq for Node": lambda: stage.node("delay", 200),
-        "bullmq": lambda: stage.python(PEERS[0], "delay", 200),
-    }
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides if wanted(name)}
+    sides = stage.sides("delay", 200, lambda: apart(redis_onward.delay, stage.url, 200))
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, rows in found.items():
-            stage.clear()
             rows.append(sides[name]())
-            print(
-                f"{name}: {rows[-1]['median'] * 1000:.1f} ms late, worst {rows[-1]['worst'] * 1000:.1f}",
-                file=sys.stderr,
-            )
-    middle = {name: sorted(row["median"] for row in rows)[len(rows) // 2] * 1000 for name, rows in found.items()}
-    worst = {name: max(row["worst"] for row in rows) * 1000 for name, rows in found.items()}
-    return {"median_ms": _rounded(middle), "worst_ms": _rounded(worst)}
+            told = {what: f"{rows[-1][what] * 1000:.1f} ms" for what in ("median", "worst")}
+            print(f"{name}: {told}", file=sys.stderr)
+    return {
+        "median_ms": _rounded({name: _median([row["median"] for row in rows]) * 1000 for name, rows in found.items()}),
+        "worst_ms": _rounded({name: max(row["worst"] for row in rows) * 1000 for name, rows in found.items()}),
+    }
 
 
-def pickup(stage: Stage, rounds: int) -> dict[str, Any]:
+def pickup(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how long a job waits for an idle worker of Onward's, in milliseconds: medians of the rounds' p50 and p99."""
-    halves, most = [], []
+    found: dict[str, list[float]] = {"p50_ms": [], "p99_ms": [], "two_bare_trips_ms": []}
     for _ in range(rounds):
         stage.clear()
-        waits = sorted(redis_onward.pickup(stage.server.tcp_url, 200)[10:])
-        halves.append(waits[len(waits) // 2] * 1000)
-        most.append(waits[len(waits) * 99 // 100] * 1000)
-        print(f"onward: p50 {halves[-1]:.2f} ms, p99 {most[-1]:.2f}", file=sys.stderr)
-    return {"p50_ms": round(sorted(halves)[rounds // 2], 2), "p99_ms": round(sorted(most)[rounds // 2], 2)}
+        waits = sorted(redis_onward.pickup(stage.url, 200)[10:])
+        found["p50_ms"].append(waits[len(waits) // 2] * 1000)
+        found["p99_ms"].append(waits[len(waits) * 99 // 100] * 1000)
+        found["two_bare_trips_ms"].append(apart(redis_onward.bare_trip, stage.url, 200) * 2000)
+        print({what: round(figures[-1], 2) for what, figures in found.items()}, file=sys.stderr)
+    return _rounded({what: _median(figures) for what, figures in found.items()})
+
+
+def idle(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
+    """Say how many commands a second an idle worker sends."""
+    seconds = int(SETTLING + LISTENING + 2)
+    sides = stage.sides("idle", seconds, lambda: apart(redis_onward.idle, stage.url, seconds))
+    found = {name: [stage.counted(do) for _ in range(rounds)] for name, do in sides.items()}
+    return {"commands_per_s": _rounded({name: _median(figures) for name, figures in found.items()})}
+
+
+def _median(figures: list[float]) -> float:
+    return sorted(figures)[len(figures) // 2]
 
 
 def _rounded(figures: Mapping[str, float]) -> dict[str, float]:
     return {name: round(figure, 2) for name, figure in figures.items()}
 
 
-def _rates(paces: Paces, names: Mapping[str, object]) -> dict[str, Any]:
-    rates = {name: paces.rate(name) for name in names}
-    found: dict[str, Any] = {"per_s": {name: round(rate) for name, rate in rates.items()}}
-    if "onward" in rates:
-        found["times"] = _rounded({name: rates["onward"] / rate for name, rate in rates.items() if name != "onward"})
-    found["cpu_us"] = _rounded({name: paces.cpu_per_job(name) * 1e6 for name in names})
-    return found
+SCENARIOS = {"bulk": bulk, "delay": delay, "pickup": pickup, "idle": idle}
 
 
 def main() -> None:
     """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", nargs="?", default="drain", choices=["drain", "bulk", "delay", "pickup"])
-    parser.add_argument("--jobs", type=int, default=20_000, help="for the fast ones; others get fewer")
+    parser.add_argument("scenario", choices=list(SCENARIOS))
+    parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--valkey", action="store_true", help="on Valkey 9 instead of Redis 6.2")
-    parser.add_argument("--only", action="append", help="a peer's name; can be given more than once")
     default = os.environ.get("BENCH_DIR") or str(Path(tempfile.gettempdir()) / "onward-peers")
     parser.add_argument("--folder", type=Path, default=Path(default), help="where the virtualenvs are")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
+    for peer in PEERS:
+        peer.install(given.folder)
     with RedisServer(Kind.VALKEY if given.valkey else Kind.REDIS, port=True) as server:
-        stage = Stage(server, given.folder)
-
-        def wanted(name: str) -> bool:
-            return not given.only or name in given.only
-
-        if given.scenario == "delay":
-            figures = delay(stage, given.rounds, wanted)
-        elif given.scenario == "pickup":
-            figures = pickup(stage, given.rounds)
-        else:
-            sides = (drain if given.scenario == "drain" else bulk)(stage, given.jobs, wanted)
-            figures = _rates(take_turns(given.rounds, sides, lambda line: print(line, file=sys.stderr)), sides)
-    head = {"store": str(server.kind), "scenario": given.scenario, "jobs": given.jobs, "rounds": given.rounds}
-    print(json.dumps({**head, **figures, "verified": stage.verified, "load": round(os.getloadavg()[0], 2)}))
-    sys.exit(0 if stage.verified else 1)
+        figures = SCENARIOS[given.scenario](Stage(server, given.folder), given.jobs, given.rounds)
+    head = {"store": str(server.kind), "scenario": given.scenario, "rounds": given.rounds}
+    print(json.dumps({**head, **figures, "load": round(os.getloadavg()[0], 2)}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 // BullMQ for Node, measured by the same rules as bench/redis_side.py: see bench/redis_peers.py.
 //
-//   node redis_side.cjs fill|bulk|drain|delay HOST PORT JOBS        all but fill print one JSON object
+//   node redis_side.cjs fill|bulk|drain|delay URL JOBS     all but fill print one JSON object
+//   node redis_side.cjs idle URL SECONDS                  a worker with nothing to do
 'use strict';
 const { Queue, Worker } = require('bullmq');
-const [what, host, port, number] = process.argv.slice(2);
+const [what, url, number] = process.argv.slice(2);
+const { hostname: host, port } = new URL(url);
 const connection = { host, port: Number(port), maxRetriesPerRequest: null };
 const jobs = Number(number);
 const TOGETHER = 1000;
@@ -58,6 +60,11 @@ async function drain(queue) {
 (async () => {
   const queue = new Queue('bench', { connection });
   await queue.waitUntilReady();
+  if (what === 'idle') {
+    new Worker('bench', async () => {}, { connection, concurrency: CONCURRENCY });
+    await new Promise((resolve) => setTimeout(resolve, jobs * 1000));
+    process.exit(0);
+  }
   const found = what === 'drain' || what === 'delay' ? await drain(queue) : await bulk(queue);
   if (what !== 'fill') console.log(JSON.stringify(found));
   await queue.close();

@@ -1,9 +1,10 @@
-"""Python's queues on Redis, by Onward's own stop-watch, each in a virtualenv of its own: see redis_peers.py.
+"""Python's queues on Redis, by Onward's own stop-watch, each in a virtualenv of its own: see peers.py.
 
     python redis_side.py PEER fill    STOPWATCH.PY URL JOBS
     python redis_side.py PEER drain   STOPWATCH.PY URL JOBS     prints one JSON object
     python redis_side.py bullmq bulk  STOPWATCH.PY URL JOBS     the same
     python redis_side.py bullmq delay STOPWATCH.PY URL JOBS     the same
+    python redis_side.py bullmq idle  STOPWATCH.PY URL SECONDS  a worker with nothing to do
 
 Each as it comes, in one process, with its log off. Results are off where that is a setting, so that they have less to
 do than Onward, which keeps them. Where a queue can run several jobs at once, it may run fifty.
@@ -14,65 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import logging
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-CONCURRENCY = 50
-TOGETHER = 1000
-LONGEST = 600
-
-
-def load(path: str) -> ModuleType:
-    """Load Onward's stop-watch, without the rest of Onward."""
-    spec = importlib.util.spec_from_file_location("stopwatch", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-class Measure:
-    """One measurement: what to do, where, how many jobs, and the watch in the handlers."""
-
-    def __init__(self, what: str, stopwatch: str, url: str, jobs: int) -> None:
-        self.what, self.url, self.jobs = what, url, jobs
-        self.done = threading.Event()
-        self._wakes: list[Callable[[], object]] = [self.done.set]
-        self.watch = load(stopwatch).Stopwatch(jobs, self._all)
-        self.start = self.watch.start
-
-    def _all(self) -> None:
-        for wake in self._wakes:
-            wake()
-
-    @property
-    def is_fill(self) -> bool:
-        """Whether jobs are to be put in, not to be run."""
-        return self.what == "fill"
-
-    async def until_done(self) -> None:
-        """Await the last handler's start, without a thread that looks for it."""
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-        self._wakes.append(lambda: loop.call_soon_threadsafe(done.set))
-        if not self.watch.has_all:
-            await asyncio.wait_for(done.wait(), LONGEST)
-
-    def on_done(self, wake: Callable[[], object]) -> None:
-        """Have something called when the last handler has started."""
-        self._wakes.append(wake)
-
-    def tell(self, left: int) -> None:
-        """Print what was found; ``left`` jobs are still in the store."""
-        once = sorted(self.watch.started) == list(range(self.jobs)) and left == 0
-        found = {"seconds": self.watch.seconds, "cpu_seconds": self.watch.cpu_seconds}
-        print(json.dumps({"jobs": self.jobs - 1, "once": once, **found}))
+from side import CONCURRENCY, LONGEST, TOGETHER, Measure
 
 
 def huey(measure: Measure) -> None:
@@ -299,6 +251,11 @@ def bullmq(measure: Measure) -> None:
             return job.data["n"]
 
         worker = Worker("bench", noop, {"connection": measure.url, "concurrency": CONCURRENCY})
+        if measure.what == "idle":
+            await asyncio.sleep(measure.jobs)
+            await worker.close(force=True)
+            await queue.close()
+            return
         if measure.what == "delay":
             await asyncio.sleep(1)
             await add_delayed(measure.jobs, lambda data, delay: queue.add("noop", data, {"delay": delay}))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
@@ -52,7 +53,7 @@ from onward.engines.bullmq.commands import LOADING, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.following import Follower
 from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
-from onward.engines.bullmq.listening import Listener
+from onward.engines.bullmq.listening import REST, Listener
 from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
 from onward.errors import InvalidJob
@@ -104,6 +105,7 @@ class BullMQEngine:
         self._follower = Follower(self.server, self.layout, self.names, self.ask)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._sweep = stewarding.Sweep()
+        self._promote_at = 0.0
 
     @property
     def capabilities(self) -> Capabilities:
@@ -218,6 +220,9 @@ class BullMQEngine:
         """See the contract."""
         request = exchange.request
         queues = () if request is None else request.queues
+        if not exchange.settlements and not exchange.starts and self._listener.is_resting(queues):
+            return Exchanged()
+        heard = self._listener.heard
         round_ = self._rounds.setdefault(queues, claiming.Round())
         plan = settling.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
         answer, taken = await self.ask(plan)
@@ -226,7 +231,7 @@ class BullMQEngine:
         if taken.scheduled:
             await self.ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
         if request is not None and len(answer.claimed.claims) < min(request.slots + request.soon, claiming.MOST_JOBS):
-            self._listener.hunger(queues)
+            self._listener.hunger(queues, answer.claimed, heard)
         if exchange.settlements:
             self._tell_settled(exchange.settlements)
         return answer
@@ -340,7 +345,13 @@ class BullMQEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self.ask(stewarding.promote(self.layout, self.names, term, limit))
+        # Every claim promotes too, and whoever delays a job leaves a marker: this is for what both have missed.
+        if self.layout.clock is None and monotonic() < self._promote_at:
+            return Batch()
+        batch = await self.ask(stewarding.promote(self.layout, self.names, term, limit))
+        rest = REST if batch.next_in is None else min(REST, batch.next_in)
+        self._promote_at = 0.0 if batch.more else monotonic() + rest
+        return batch
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
@@ -354,16 +365,8 @@ class BullMQEngine:
 
     async def ask(self, plan: Plan[T]) -> T:
         """Drive a plan on the event loop's own lines."""
-        asked = self._connections.of_loop().asked
-        task = asyncio.current_task()
-        cancelled = 0 if task is None else task.cancelling()
         with self.server.translated():
-            answer = await arun(plan, asked)
-        if task is not None and task.cancelling() > cancelled:
-            # The driver connects by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in
-            # the same turn as its end; whoever cancelled would wait for ever.
-            raise asyncio.CancelledError
-        return answer
+            return await arun(plan, self._connections.of_loop().asked)
 
     def _ask_sync(self, plan: Plan[T]) -> T:
         client = self._connections.plain()

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import hiredis
@@ -47,6 +48,20 @@ class Handed(Protocol):
     def let_go(self) -> None:
         """Close it."""
         ...
+
+
+@contextmanager
+def cancellation_heeded() -> Iterator[None]:
+    """Raise at the end if the task has been cancelled meanwhile.
+
+    The driver waits by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in the same turn
+    as its end; whoever cancelled would wait for ever.
+    """
+    task = asyncio.current_task()
+    cancelled = 0 if task is None else task.cancelling()
+    yield
+    if task is not None and task.cancelling() > cancelled:
+        raise asyncio.CancelledError
 
 
 class _Question:
@@ -231,6 +246,10 @@ class ByDriver:
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """See :class:`~onward.engines.bullmq.commands.Asked`."""
+        with cancellation_heeded():
+            return await self._ask(commands)
+
+    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
         if len(commands) == 1 or commands is LOADING:  # which goes to every node
             return [await self._ask_one(command) for command in commands]
         async with self._client.pipeline(transaction=isinstance(commands, Atomic)) as pipeline:

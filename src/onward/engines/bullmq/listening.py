@@ -17,15 +17,16 @@ import random
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from redis.exceptions import RedisError
 
-from onward.engine.values import Signal, SignalKind
+from onward.engine.values import Claims, Signal, SignalKind
 from onward.engines.bullmq.commands import Asked, Plan, aexecute
 from onward.engines.bullmq.layout import Layout
-from onward.engines.bullmq.naming import Names
+from onward.engines.bullmq.naming import Names, is_pattern
 from onward.engines.bullmq.server import Server
 from onward.errors import OnwardError
 from onward.rules import matches
@@ -34,6 +35,9 @@ log = logging.getLogger("onward.engines.bullmq")
 
 _WAIT: Final = 5
 """Seconds that the server sits on one question: as long as BullMQ's own workers wait."""
+REST: Final = 5.0
+"""Seconds for which a claim that has found nothing is not made again, while markers are waited for: as long as BullMQ's
+own workers trust them."""
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 """Seconds between tries to reach a server that is away."""
@@ -51,6 +55,8 @@ class Listener:
         self._names = names
         self._ask = ask
         self._lock = threading.Lock()
+        self.heard = 0
+        """How often something was told."""
         self._ears: dict[_Ear, asyncio.AbstractEventLoop] = {}
         self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, _Wait] = WeakKeyDictionary()
 
@@ -81,8 +87,13 @@ class Listener:
                 with suppress(asyncio.CancelledError):
                     await task
 
-    def hunger(self, patterns: tuple[str, ...]) -> None:
-        """Note that a claim has found too little in these queues. On the loop of the claim."""
+    def is_resting(self, queues: tuple[str, ...]) -> bool:
+        """Say whether a claim would find nothing, as far as markers tell. On the loop of the claim."""
+        wait = self._waits.get(asyncio.get_running_loop())
+        return wait is not None and queues in wait.asked_for and monotonic() < wait.rests.get(queues, 0.0)
+
+    def hunger(self, patterns: tuple[str, ...], found: Claims, heard: int) -> None:
+        """Note that a claim has found too little in these queues, and what was heard before. On its loop."""
         wait = self._waits.get(asyncio.get_running_loop())
         if wait is None:
             with self._lock:
@@ -90,9 +101,17 @@ class Listener:
         if patterns not in wait.hungry:
             wait.hungry[patterns] = None
             wait.changed.set()
+        # What was told while the claim was under way may have come too late for it; and a pattern may mean queues that
+        # are made meanwhile, whose markers nobody waits for.
+        if heard == self.heard and not found.claims and not any(map(is_pattern, patterns)):
+            wait.rests[patterns] = monotonic() + (REST if found.again_in is None else min(REST, found.again_in))
 
     def tell(self, queues: Iterable[str], kind: SignalKind = SignalKind.WORK) -> None:
         """Wake whom it may concern in this process. From any thread."""
+        with self._lock:
+            self.heard += 1
+            for wait in self._waits.values():
+                wait.rests.clear()
         if not self._ears:
             return
         names = tuple(queues)
@@ -143,7 +162,12 @@ class Listener:
                     async with asyncio.timeout(_WAIT if patterns else None):
                         await wait.changed.wait()
                 continue
-            popped = await self._pop(asked, [f"{self._layout.base(name)}marker" for name in queues], wait)
+            markers = [f"{self._layout.base(name)}marker" for name in queues]
+            wait.asked_for = frozenset(patterns)
+            try:
+                popped = await self._pop(asked, markers, wait)
+            finally:
+                wait.asked_for = frozenset()
             if popped is not None:
                 name = popped[0][len(self._layout.root) : -len(":marker")]
                 for some in [some for some in wait.hungry if any(matches(pattern, name) for pattern in some)]:
@@ -182,6 +206,10 @@ class _Wait:
     def __init__(self) -> None:
         self.hungry: dict[tuple[str, ...], None] = {}
         self.changed = asyncio.Event()
+        self.asked_for: frozenset[tuple[str, ...]] = frozenset()
+        """What the server has been asked to tell of."""
+        self.rests: dict[tuple[str, ...], float] = {}
+        """Until when nothing is expected, unless it is told of."""
         self.ears = 0
         self.task: asyncio.Task[None] | None = None
 

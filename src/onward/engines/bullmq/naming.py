@@ -97,7 +97,9 @@ class Names:
 
     def served(self) -> Plan[list[str]]:
         """List the queues that Onward serves, by all its workers and producers."""
-        yield from self.read()
+        (generation,) = yield [("GET", self._layout.generation)]
+        if int(generation or 0) != self.generation:
+            yield from self.read()
         return sorted(self._served)
 
     def serve(self, names: Sequence[str]) -> Plan[None]:
@@ -107,7 +109,7 @@ class Names:
             exist = yield [("EXISTS", self._layout.meta(name)) for name in new]
             there = [name for name, exists in zip(new, exist, strict=True) if exists]
             if there:
-                yield [("SADD", self._layout.queues, *there)]
+                yield [("SADD", self._layout.queues, *there), ("INCR", self._layout.generation)]
                 self._served.update(there)
 
     def every(self) -> Plan[list[str]]:

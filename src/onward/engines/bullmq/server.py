@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from onward.engines.bullmq.commands import Asked
-from onward.engines.bullmq.lines import ByDriver, Line, Lines
+from onward.engines.bullmq.lines import ByDriver, Line, Lines, cancellation_heeded
 from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 MOST: Final = 4
@@ -186,7 +186,8 @@ class Dialler:
         """Open one, to a server that should answer ``within`` seconds."""
         connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            await connection.connect()
+            with cancellation_heeded():
+                await connection.connect()
         except BaseException:
             connection.let_go()
             raise

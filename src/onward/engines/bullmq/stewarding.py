@@ -38,13 +38,15 @@ def resign(layout: Layout, term: Term) -> Plan[None]:
 def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[Batch]:
     """Make due jobs ready."""
     answers = yield from _in_every_queue("promote", layout, names, term, limit)
-    (now,) = yield [script("now", layout, [layout.workers])]
-    dues = [answer[1] for _, answer in answers if answer[1] >= 0]
+    next_in = None
+    if dues := [answer[1] for _, answer in answers if answer[1] >= 0]:
+        (now,) = yield [script("now", layout, [layout.workers])]
+        next_in = max(0.0, min(dues) / 1e3 - int(now) / 1e6)
     return Batch(
         changed=sum(answer[0] for _, answer in answers),
         queues=frozenset(name for name, answer in answers if answer[0]),
         more=any(answer[0] >= limit for _, answer in answers),
-        next_in=max(0.0, min(dues) / 1e3 - int(now) / 1e6) if dues else None,
+        next_in=next_in,
     )
 
 
