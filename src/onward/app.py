@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Ite
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
+from itertools import repeat
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
 
@@ -33,7 +34,7 @@ from onward.errors import InvalidJob
 from onward.events import AnyEvent, Event, EventStream
 from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
-from onward.job import Enqueued, NewJob
+from onward.job import Alike, Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
 from onward.results import Results
 from onward.rules import MAX_PAYLOAD
@@ -469,9 +470,10 @@ class App:
         )
 
     def _handles(self, jobs: Sequence[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
+        types = repeat(jobs.template.type) if isinstance(jobs, Alike) else [job.type for job in jobs]
         made = []
-        for job, one in zip(jobs, enqueued, strict=True):
-            task = self._tasks.get(job.type)
+        for type_, one in zip(types, enqueued, strict=False):
+            task = self._tasks.get(type_)
             made.append(JobHandle(one, self.results, _as_it_is if task is None else task.arguments.read_result))
         return made
 

@@ -30,6 +30,7 @@ RATES = [
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "executemany", "json_each"}),
     (("backlog", "--jobs", "200", "--sample", "50"), {"beside_future", "future_ratio", "memory_mb", "few_memory_mb"}),
     (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
+    (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
 ]
 
 
@@ -39,6 +40,7 @@ POSTGRES = [
     (("enqueue", "--jobs", "20", "--producers", "2"), {"producers"}),
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "unnest", "copy"}),
     (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
+    (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
 ]
 
 

@@ -891,6 +891,208 @@ BULLMQ: Final = (
     ),
 )
 
+_PG: Final = "engines/postgres"
+_OF_PG: Final = "tests/engines/postgres"
+_HELD_BY: Final = "where j.seq between s.seq and s.seq and j.claim_no = s.claim_no"
+
+
+def _on_postgres(name: str, edit: Edit, *tests: str) -> Mutant:
+    return Mutant(f"postgres {name}", (edit,), tests, only="postgres", engine="postgres")
+
+
+def _unfenced_on_postgres(what: str, rest: str) -> Mutant:
+    """Whatever the claim was, the job's run is ended."""
+    return _on_postgres(
+        f"settle: the fence is dropped from what {what}",
+        Edit(f"{_PG}/migrations/0003_settling.sql", _HELD_BY + rest, "where j.seq between s.seq and s.seq" + rest),
+        OLDER_CLAIM,
+    )
+
+
+def _termless_on_postgres(verb: str, then: str) -> Mutant:
+    asked = f"if not onward.is_leader(moment, {verb}.number, {verb}.leader_id) then"
+    return _on_postgres(
+        f"{verb}: without the leader's term",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", asked + then, "if false then" + then),
+        f"{CONFORMANCE}/test_leader.py",
+    )
+
+
+POSTGRES: Final = (
+    _unfenced_on_postgres("is completed", " and j.state = 'running'\n      returning"),
+    _unfenced_on_postgres(
+        "ends otherwise", "\n         and (j.state = 'running' or j.state = 'claimed' and s.state in"
+    ),
+    _unfenced_on_postgres("goes on", "\n         and (j.state = 'running' or j.state = 'claimed' and s.move ="),
+    _termless_on_postgres("promote", "\n    return next;"),
+    _termless_on_postgres("rescue", "\n    return next;"),
+    _termless_on_postgres("prune", " return 0; end if;"),
+    _on_postgres(
+        "claim: a paused queue gives",
+        Edit(f"{_PG}/migrations/0004_claiming.sql", "where l.since is not null and q.paused is not true", "where true"),
+        f"{CONFORMANCE}/test_queues.py",
+    ),
+    _on_postgres(
+        "claim: two who claim wait for each other",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql",
+            "order by c.ready_at, c.seq limit taken for update skip locked))",
+            "order by c.ready_at, c.seq limit taken for update))",
+        ),
+        f"{_OF_PG}/test_plans.py::test_concurrent_claims_of_unlimited_queues_wait_for_nobody",
+    ),
+    _on_postgres(
+        "enqueue: what was left word of is not told",
+        Edit(f"{_PG}/notifying.py", "return _written(owed.union(queues))", "return _written(queues)"),
+        f"{_OF_PG}/test_notifying.py",
+    ),
+    _on_postgres(
+        "enqueue: nobody is told when the commit that was to tell fails",
+        Edit(f"{_PG}/engine.py", 'self._bell.leave_word(notice.split(","))', "pass"),
+        f"{_OF_PG}/test_notifying.py",
+    ),
+    _on_postgres(
+        "connections: one that the server has closed is used",
+        Edit("postgresql/connections.py", "        return not poll.poll(0)\n    return False", "        return True"),
+        f"{_OF_PG}/test_trouble.py",
+    ),
+)
+
+# Batches --------------------------------------------------------------------------------------------------------------
+
+_GATHER: Final = f"{CONFORMANCE}/test_batches.py"
+_HOLDS: Final = f"{CONFORMANCE}/test_throttle.py"
+
+BATCHES: Final = (
+    Mutant(
+        "batches: one that is not sealed finishes",
+        (Edit(f"{_SQL}/batch_stand.sql", "select sealed and completed", "select completed"),),
+        (_GATHER,),
+    ),
+    Mutant(
+        "batches: a callback is not taken out when it is enqueued",
+        (
+            Edit(
+                f"{_SQL}/batch_turn.sql",
+                "set on_failure = iif(:fails or :finishes, null, on_failure)",
+                "set on_failure = on_failure",
+            ),
+        ),
+        (_GATHER,),
+        in_ci=True,
+    ),
+    Mutant(
+        "batches: jobs that are cancelled by a button are not told of",
+        (
+            Edit(
+                f"{_PY}/operating.py",
+                "        transaction.woke = True\n        gathering.advance(transaction)\n",
+                "        transaction.woke = True\n",
+            ),
+            Edit(f"{_PY}/stewarding.py", "advance(transaction) if _leads(transaction, term) else False", "False"),
+        ),
+        (_GATHER,),
+    ),
+    Mutant(
+        "batches: a leader that is none goes on with them",
+        (
+            Edit(
+                f"{_PY}/stewarding.py",
+                "advance(transaction) if _leads(transaction, term) else False",
+                "advance(transaction)",
+            ),
+        ),
+        (_GATHER,),
+    ),
+    Mutant(
+        "batches: one that has finished takes jobs",
+        (Edit(f"{_SQL}/batch_grow.sql", " and finished_at is null and not stopped", ""),),
+        (_GATHER,),
+    ),
+    Mutant(
+        "flows: a job is ready when the first of those it waits for has ended",
+        (
+            Edit(
+                f"{_SQL}/unblock.sql",
+                "state = iif(waits_for = ended, 'pending', 'blocked'),\n"
+                "       ready_at = iif(waits_for = ended, :now, null)",
+                "state = 'pending',\n       ready_at = :now",
+            ),
+        ),
+        (_GATHER,),
+        in_ci=True,
+    ),
+    Mutant(
+        "flows: a job that failed counts as one that completed",
+        (
+            Edit(
+                f"{_SQL}/news_links.sql",
+                "coalesce(p.state, 'cancelled') = 'completed' or c.on_failure = 'continue'",
+                "true",
+            ),
+        ),
+        (_GATHER,),
+    ),
+    Mutant(
+        "flows: what is added after a job that has ended waits for ever",
+        (Edit(f"{_PY}/linking.py", "    transaction.execute(SQL.link_ended, named)\n", ""),),
+        (_GATHER,),
+    ),
+    Mutant(
+        "throttle: its period is counted from the last that was turned away",
+        (
+            Edit(
+                f"{_PY}/enqueueing.py",
+                "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n",
+                "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n"
+                "        transaction.connection.execute('update onward_hold set until = until + 30000000')\n",
+            ),
+        ),
+        (_HOLDS,),
+    ),
+    Mutant(
+        "debounce: a job that has been tried is replaced",
+        (Edit(f"{_SQL}/replace.sql", " and attempts = 0", ""),),
+        (_HOLDS,),
+    ),
+    _on_postgres(
+        "batches: one that has finished calls back again",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "update onward.batch b set finished_at = moment, on_success = null, on_failure = null, on_finished = null",
+            "update onward.batch b set on_success = null, on_failure = null",
+        ),
+        _GATHER,
+    ),
+    _on_postgres(
+        "flows: one who is followed while it ends is not seen",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "    update onward.job j set followed = true, updated_at",
+            "    update onward.job j set followed = false, updated_at",
+        ),
+        _GATHER,
+    ),
+    _on_postgres(
+        "batches: jobs that end together are counted as one",
+        Edit(
+            f"{_PG}/migrations/0003_settling.sql",
+            "followed then id end, true, count(*) from ended",
+            "followed then id end, true, 1 from ended",
+        ),
+        _GATHER,
+    ),
+    _on_postgres(
+        "throttle: an old hold holds for ever",
+        Edit(
+            f"{_PG}/migrations/0002_enqueueing.sql",
+            "if throttles[no] is not null and standing.until > moment then",
+            "if throttles[no] is not null then",
+        ),
+        _HOLDS,
+    ),
+)
+
 MUTANTS: Final = (
     *WORDS,
     *FENCES,
@@ -903,4 +1105,6 @@ MUTANTS: Final = (
     *LANES,
     *SCHEDULES,
     *BULLMQ,
+    *POSTGRES,
+    *BATCHES,
 )

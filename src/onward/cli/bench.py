@@ -204,6 +204,26 @@ def backlog(
 
 
 @bench.command()
+def batches(
+    jobs: JobsOption = 100_000,
+    rounds: RoundsOption = 5,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Put jobs in and run them, as a batch and without one."""
+    from onward.bench.batched import batches as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+    )
+
+
+@bench.command()
 def events(
     jobs: JobsOption = 20_000,
     rounds: RoundsOption = 5,

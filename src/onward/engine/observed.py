@@ -516,7 +516,7 @@ class ObservedEngine:
                 self._check_job(callback)
                 if callback.batch is not None:
                     raise InvalidJob(field, callback.batch, "must belong to no batch: this one would never finish")
-        for job in jobs:
+        for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
             if job.batch != batch.name:
                 raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
         self._check_jobs(jobs, within)
