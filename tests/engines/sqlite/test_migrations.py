@@ -62,6 +62,16 @@ async def test_migrating_again_does_nothing(engine, bare, path):  # O9
     assert (schema_of(bare), bare.execute("select * from onward_migration").fetchall()) == before
 
 
+async def test_opening_what_is_up_to_date_waits_for_nobody(engine, bare, path):  # O9
+    bare.execute("begin immediate")
+    try:
+        another = SQLiteEngine(path)
+        await another.open()
+        await another.close()
+    finally:
+        bare.execute("rollback")
+
+
 @pytest.mark.parametrize("shipped", [migrating.MIGRATIONS, LATER], ids=["shipped", "with one more"])
 def test_the_script_for_the_console_makes_the_same_schema(tmp_path, shipped):  # O9
     by_hand = sqlite3.connect(tmp_path / "by-hand.db")

@@ -113,7 +113,11 @@ class SQLiteEngine:
         self.database.check_place()
         self._writer.open()
         self._reader.open()
-        await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
+        # Who finds all in place takes no lock: a caller may be in the middle of a transaction of its own.
+        if not self.database.path.exists() or not await self._reader.ask(
+            lambda transaction: migrating.is_up_to_date(transaction.connection, self.database)
+        ):
+            await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
         if self._told != (None, None):
             await self._writer.ask(lambda transaction: telling.settle_on(transaction, *self._told))
 

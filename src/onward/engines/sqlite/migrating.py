@@ -50,6 +50,13 @@ def check(connection: sqlite3.Connection, database: Database, shipped: Sequence[
     return max(have, default=0)
 
 
+def is_up_to_date(
+    connection: sqlite3.Connection, database: Database, shipped: Sequence[Migration] = MIGRATIONS
+) -> bool:
+    """Say whether nothing is missing; refuse a schema that is too new."""
+    return not migrations.plan(shipped, applied(connection), store=str(database))
+
+
 def applied(connection: sqlite3.Connection) -> dict[int, str]:
     """Read which steps a database has, with their checksums."""
     exists = connection.execute("select 1 from sqlite_schema where name = 'onward_migration'").fetchone()
