@@ -189,12 +189,13 @@ begin
   jobs := coalesce(gave.array_agg, '{}'); seqs := coalesce(gave.seqs, '{}');
   -- In the order of the tour: who had no turn because there was no room comes first, who gave a whole turn may have more.
   for gave in
-    select min(l.n)::integer as first, max(l.n)::integer as last, min(l.weight) * turns as turn, l.queue,
-           coalesce(g.got, 0) as got
-      from unnest(lanes) with ordinality l (queue, priority, since, weight, is_limited, lease, n)
-      left join (select g.queue, sum(g.got) as got from unnest(gave.queues, gave.counts) g (queue, got) group by g.queue) g
-        on g.queue = l.queue
-     group by l.queue, g.got order by 1
+    select min(t.n)::integer as first, max(t.n)::integer as last, min(t.weight) * turns as turn, t.queue, sum(t.got) as got
+      -- Not a join: here it would compare each with each.
+      from (select l.queue, l.n, l.weight, 0 as got
+              from unnest(lanes) with ordinality l (queue, priority, since, weight, is_limited, lease, n)
+            union all
+            select g.queue, null, null, g.got from unnest(gave.queues, gave.counts) g (queue, got)) t
+     group by t.queue order by 1
   loop
     if gave.got >= gave.turn then
       willing := willing || gave.first || gave.last;
