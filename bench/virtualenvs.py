@@ -14,7 +14,7 @@ def virtualenv(folder: Path, name: str, *packages: str) -> Path:
     ready = home / ".ready"
     if not ready.exists() or ready.read_text() != " ".join(packages):
         venv.create(home, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages]
         subprocess.run(install, check=True)
         ready.write_text(" ".join(packages))
     return python

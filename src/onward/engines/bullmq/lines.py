@@ -121,11 +121,12 @@ class Line(asyncio.Protocol):
         return done  # type: ignore[no-any-return]
 
     def _send(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
+        text = b"".join([hiredis.pack_command(command) for command in commands])
         question = _Question(len(commands), self._loop.create_future(), self._loop.time())
         self._questions.append(question)
         if self._watch is None:
             self._watch = self._loop.call_later(self._within, self._look)
-        self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))
+        self._transport.write(text)
         return question.answer
 
     def data_received(self, data: bytes) -> None:
@@ -213,18 +214,12 @@ class Lines:
         return await (line or await self._another()).ask(commands)
 
     def _free(self) -> Line | None:
-        best = None
-        for line in self._lines:
-            if line.is_open:
-                if not line.waiting:
-                    return line
-                if best is None or line.waiting < best.waiting:
-                    best = line
-        return best if len(self._lines) >= self._most else None
+        self._lines = [line for line in self._lines if line.is_open]
+        best = min(self._lines, key=lambda line: line.waiting, default=None)
+        return best if best is not None and (not best.waiting or len(self._lines) >= self._most) else None
 
     async def _another(self) -> Line:
         async with self._dialling:
-            self._lines = [line for line in self._lines if line.is_open]
             if (line := self._free()) is None:
                 line = await self._dialler.dial()
                 self._lines.append(line)
