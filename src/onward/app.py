@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import repeat
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
@@ -24,7 +24,7 @@ from onward.config import WORKER_TIMEOUT, Config, url_from
 from onward.context import JobContext, Middleware
 from onward.control import as_duration
 from onward.cron import rhythm_of
-from onward.engine.capabilities import Capabilities
+from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.contract import Engine, Enqueue
 from onward.engine.observed import ObservedEngine, Observer
 from onward.engine.teller import Events
@@ -36,6 +36,8 @@ from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Alike, Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
+from onward.metering import Span, Usage, UsageBy, UsageQuery, one_of
+from onward.prometheus import exposition
 from onward.results import Results
 from onward.rules import MAX_PAYLOAD
 from onward.schedule import Missed, Schedule, missed_of
@@ -415,6 +417,52 @@ class App:
             return await (await self._opened()).events(queues or ("*",), after=after, types=words)
 
         return EventStream(begin)
+
+    async def usage(
+        self,
+        *,
+        span: Span | str = Span.DAY,
+        by: Iterable[UsageBy | str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        org_id: str | None = None,
+        queue: str | None = None,
+        type: str | None = None,
+    ) -> list[Usage]:
+        """Sum up what was run: ``await app.usage(span="day", by=["org_id", "type"], since=…)``.
+
+        Args:
+            span: of how long a time each sum is: ``minute`` (of the last two days), ``day`` or ``all``.
+            by: what to tell apart: ``org_id``, ``queue``, ``type``, ``outcome``.
+            since: from this moment on.
+            until: before this moment.
+            org_id: of this organisation only.
+            queue: of this queue only.
+            type: of this task only.
+
+        Raises:
+            InvalidJob: a word is not one of those.
+        """
+        query = UsageQuery(
+            span=one_of("span", Span, span),
+            by=frozenset(one_of("by", UsageBy, word) for word in by),
+            since=since,
+            until=until,
+            org_id=org_id,
+            queue=queue,
+            type=type,
+        )
+        return await (await self._opened()).usage(query)
+
+    async def metrics(self) -> str:
+        """Tell how things stand, as Prometheus reads it: queues, workers, runs and how long they took."""
+        engine = await self._opened()
+        usage: list[Usage] = []
+        if self.capabilities.has(Feature.USAGE):
+            every = frozenset({UsageBy.QUEUE, UsageBy.TYPE, UsageBy.OUTCOME})
+            usage = await engine.usage(UsageQuery(span=Span.ALL, by=every))
+        info = await engine.check()
+        return exposition(await engine.queues(), await engine.workers(), usage, now=info.now)
 
     # Working
 

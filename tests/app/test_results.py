@@ -133,7 +133,7 @@ async def test_when_nobody_waits_nothing_watches(app: App):
     handle = await pay.enqueue()
     wait = asyncio.create_task(handle.result())
     async with asyncio.timeout(10):
-        while not (watching := _watching()):
+        while not (watching := _watching()):  # noqa: ASYNC110 - told of nowhere
             await asyncio.sleep(0)
     wait.cancel()
     await asyncio.wait([wait, *watching])

@@ -248,6 +248,13 @@ async def test_callbacks_say_how_a_batch_went(desk: Desk, outcome: Any, expected
     assert len(refs) == 3
 
 
+async def test_a_batch_that_is_open_still_tells_of_its_first_failure_and_does_not_finish(desk: Desk):
+    (ref,) = await put(desk, member(), sealed=False, callbacks=CALLBACKS)
+    await run(desk, ref, outcome=Fail(BOOM))
+    assert await calls(desk) == ["failed"]
+    assert not (await info(desk)).is_finished
+
+
 async def test_a_callback_is_the_job_that_was_given(desk: Desk):
     given = NewJob(type="done", queue="calls", payload='{"batch":"import"}', priority=3, org_id="acme", max_attempts=2)
     await put(desk, callbacks=Callbacks(on_finished=given))

@@ -19,6 +19,7 @@ from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, Qu
 from onward.errors import Unsupported
 from onward.job import NewJob
 from onward.lifecycle import Complete, State
+from onward.metering import UsageQuery
 from onward.schedule import Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
 from tests.conformance.desk import Desk
@@ -137,6 +138,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.THROTTLE: lambda engine, planted: engine.enqueue(
         [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]
     ),
+    Feature.USAGE: lambda engine, planted: engine.usage(UsageQuery()),
     Feature.BATCHES: lambda engine, planted: engine.put_batch(NewBatch(name="b")),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }

@@ -15,7 +15,7 @@ from onward.backoff import Backoff
 from onward.batch import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.contract import Calendar, Engine, Gather
+from onward.engine.contract import Calendar, Engine, Gather, Ledger
 from onward.engine.observed import Observation, ObservedEngine
 from onward.engine.values import (
     Claim,
@@ -34,6 +34,7 @@ from onward.engine.values import (
 from onward.errors import InvalidJob, PayloadTooLarge, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
+from onward.metering import UsageQuery
 from onward.schedule import Firing, Schedule
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
@@ -53,7 +54,9 @@ ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
 
 def contract(verb: str) -> Callable[..., Any]:
     """Find what is said of a verb."""
-    said: list[Callable[..., Any]] = [getattr(role, verb) for role in (Engine, Calendar, Gather) if hasattr(role, verb)]
+    said: list[Callable[..., Any]] = [
+        getattr(role, verb) for role in (Engine, Calendar, Gather, Ledger) if hasattr(role, verb)
+    ]
     return said[0]
 
 
@@ -180,6 +183,7 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("enqueue", [NewJob(type="t", dedupe_key="k", throttle=timedelta(seconds=1))]),
         ask("enqueue", [NewJob(type="t", dedupe_key="k", debounce=timedelta(seconds=1))]),
     ],
+    Feature.USAGE: [ask("record_usage", []), ask("usage", UsageQuery())],
     Feature.BATCHES: [
         ask("enqueue", [NewJob(type="t", batch="b")]),
         ask("find", JobFilter(batch="b")),

@@ -21,6 +21,7 @@ from onward.cli.queues import queues
 from onward.cli.schedules import schedules
 from onward.cli.schema import migrate
 from onward.cli.top import top
+from onward.cli.usage import metrics, usage
 from onward.cli.work import tick, work
 from onward.cli.workers import workers
 
@@ -51,6 +52,8 @@ onward.command(rich_help_panel=LOOK)(top)
 onward.command(rich_help_panel=LOOK)(explain)
 onward.add_typer(flow, name="flow", rich_help_panel=LOOK)
 onward.command(rich_help_panel=LOOK)(workers)
+onward.command(rich_help_panel=LOOK)(usage)
+onward.command(rich_help_panel=LOOK)(metrics)
 onward.command(rich_help_panel=LOOK)(doctor)
 onward.command(rich_help_panel=LOOK)(health)
 onward.command(rich_help_panel=OPERATE)(migrate)

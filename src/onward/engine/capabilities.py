@@ -52,6 +52,7 @@ class Feature(StrEnum):
     PROMOTION = "promotion by a leader"
     SCHEDULES = "schedules"
     BATCHES = "batches and flows"
+    USAGE = "usage"
 
 
 class Level(StrEnum):

@@ -2,7 +2,8 @@
 
 Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
 engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
-every engine has; :class:`Calendar` those that declare schedules, :class:`Gather` those that declare batches.
+every engine has; :class:`Calendar` those that declare schedules, :class:`Gather` those that declare batches,
+:class:`Ledger` those that declare usage.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
 (:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.observed`), telemetry, connections.
@@ -44,6 +45,7 @@ from onward.engine.values import (
 )
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
 
@@ -198,7 +200,7 @@ class Steward(Protocol):
         ...
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
-        """Remove finished jobs that their queue's retention no longer keeps."""
+        """Remove finished jobs that their queue's retention no longer keeps; roll usage up."""
         ...
 
 
@@ -262,6 +264,18 @@ class Gather(Protocol):
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """Read the jobs that a job has waited for, in the order in which it named them; those still kept."""
+        ...
+
+
+class Ledger(Protocol):
+    """Keeps the account of what was run."""
+
+    async def record_usage(self, usage: Sequence[Usage]) -> None:
+        """Add counts of runs to those of the present minute."""
+        ...
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """Sum up runs, the oldest span first."""
         ...
 
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from onward import rules
 from onward.batch import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Calendar, Engine, Gather
+from onward.engine.contract import Calendar, Engine, Gather, Ledger
 from onward.engine.values import (
     Batch,
     Changed,
@@ -48,6 +48,7 @@ from onward.errors import InvalidJob, PayloadTooLarge
 from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
+from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
 
@@ -549,3 +550,26 @@ class ObservedEngine:
         gather = self._gather
         with self._observed("parents"):
             return await gather.parents(ref)
+
+    # Ledger
+
+    @property
+    def _ledger(self) -> Ledger:
+        self.capabilities.require(Feature.USAGE)
+        return cast("Ledger", self.inner)
+
+    async def record_usage(self, usage: Sequence[Usage]) -> None:
+        """See the contract."""
+        ledger = self._ledger
+        with self._observed("record_usage", len(usage)):
+            return await ledger.record_usage(usage)
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """See the contract."""
+        ledger = self._ledger
+        for field in ("since", "until"):
+            moment = getattr(query, field)
+            if moment is not None:
+                rules.check_moment(field, moment)
+        with self._observed("usage"):
+            return await ledger.usage(query)

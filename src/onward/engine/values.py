@@ -87,6 +87,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     claim: Claim
     outcome: Outcome
+    seconds: float = 0.0
+    """How long it took."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

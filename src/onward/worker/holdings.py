@@ -35,13 +35,15 @@ LOST: Final = Stage.LOST
 class Held:
     """A claim in this worker's hands."""
 
-    __slots__ = ("asked_at", "claim", "stage")
+    __slots__ = ("asked_at", "claim", "stage", "took")
 
     def __init__(self, claim: Claim, asked_at: float) -> None:
         self.claim = claim
         self.asked_at = asked_at
         """When the claim was asked for, by the loop's clock: before the store could have made it."""
         self.stage: Stage = WAITING
+        self.took = 0.0
+        """Seconds that its handler has run, once it has ended."""
 
 
 class Holdings:

@@ -183,7 +183,8 @@ class Pool:
                 begun, now = now, loop.time()
                 self._together = 1 if turns == self._turns else _TOGETHER
                 self.finished += 1
-                self.spent += now - begun
+                held.took = now - begun
+                self.spent += held.took
                 settle(held, None if result is None else decided(claim, result))
                 if contextvars.copy_context() != pristine:
                     self._note_rest(now)

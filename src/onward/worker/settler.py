@@ -17,6 +17,7 @@ from onward.engine.contract import Work
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
+from onward.metering import Meter
 from onward.worker.holdings import LOST, SETTLING, Held, Holdings
 
 log = logging.getLogger("onward.job")
@@ -29,10 +30,11 @@ _QUIET: Final = frozenset({Complete, Snooze, Release})
 class Settler:
     """The outbox of one pool."""
 
-    def __init__(self, holdings: Holdings) -> None:
+    def __init__(self, holdings: Holdings, meter: Meter) -> None:
         self.on_outcome: Callable[[], None] = lambda: None
         """Called when a run has ended."""
         self._holdings = holdings
+        self._meter = meter
         self._outbox: list[Settlement] = []
 
     def __len__(self) -> int:
@@ -44,6 +46,7 @@ class Settler:
         if outcome is None:
             self._holdings.drop(held.claim.token)
             self._holdings.tally["complete"] += 1
+            self._meter.add(held.claim, Complete(), held.took)
             self.on_outcome()
             return
         if held.stage is LOST:
@@ -54,7 +57,7 @@ class Settler:
         if held.stage is SETTLING:
             return  # given up for dead before; a late word changes nothing
         held.stage = SETTLING
-        self._outbox.append(Settlement(held.claim, outcome))
+        self._outbox.append(Settlement(held.claim, outcome, held.took))
         self.on_outcome()
 
     def take(self, limit: int) -> tuple[Settlement, ...]:
@@ -69,7 +72,7 @@ class Settler:
 
     def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""
-        drop, tally = self._holdings.drop, self._holdings.tally
+        drop, tally, count = self._holdings.drop, self._holdings.tally, self._meter.add
         tells = log.isEnabledFor(logging.INFO)
         for settlement in settlements:
             token = settlement.claim.token
@@ -79,6 +82,7 @@ class Settler:
                 log.warning("claim lost, outcome dropped", extra=_facts(settlement))
                 continue
             tally[_NAME_OF[type(settlement.outcome)]] += 1
+            count(settlement.claim, settlement.outcome, settlement.seconds)
             if tells or type(settlement.outcome) not in _QUIET:
                 _tell(settlement)
 
@@ -93,7 +97,7 @@ class Settler:
             except Exception as error:
                 log.exception("outcome cannot be stored, failing the job", extra=_facts(settlement))
                 why = Failure("OutcomeNotStored", f"{type(error).__name__}: {error}")
-                failed = Settlement(settlement.claim, Fail(why))
+                failed = Settlement(settlement.claim, Fail(why), settlement.seconds)
                 try:
                     self.stored([failed], await engine.settle([failed]))
                 except StoreUnavailable:

@@ -25,6 +25,7 @@ from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.leader import Leader
 from onward.worker.leases import LOOK, Leases
 from onward.worker.memory import resident_memory
+from onward.worker.metering import Metering
 from onward.worker.options import WorkerOptions
 from onward.worker.pool import Pool
 from onward.worker.processes import Processes
@@ -46,6 +47,7 @@ _LAST_WORDS: Final = 5.0
 _LISTEN_AGAIN: Final = timedelta(seconds=1)
 _LOOK_AT_MEMORY: Final = timedelta(seconds=5)
 _DECLARED: Final = timedelta(days=1)
+_METERED: Final = timedelta(seconds=1)
 """Once is enough."""
 
 
@@ -85,6 +87,7 @@ class Shift:
         )
         self._vitals = Vitals(self.worker_id, polls_every=options.poll, file=options.health_file)
         self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)
+        self._metering = Metering(engine)
         self._pools: list[Pool] = []
         self._claimers: list[Claimer] = []
         for queues, size in options.shares:
@@ -119,7 +122,7 @@ class Shift:
         )
 
     def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
-        settler = Settler(self.holdings)
+        settler = Settler(self.holdings, self._metering.meter)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
             self._engine,
@@ -205,6 +208,7 @@ class Shift:
             async with asyncio.timeout(_LAST_WORDS):
                 for claimer in self._claimers:
                     await claimer.last_words()
+                await self._metering.send()
                 await self.leader.resign()
                 await self._engine.leave(self.worker_id)
         except (StoreUnavailable, TimeoutError):
@@ -226,6 +230,8 @@ class Shift:
             services.extend(self._upkeep.loops)
         if has(Feature.SCHEDULES):
             services.append(Every("schedules", self._scheduler.declare, interval=_DECLARED))
+        if has(Feature.USAGE):
+            services.append(Every("usage", self._metering.send, interval=_METERED))
         if has(Feature.SUSPECTS):
             services.append(Every("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:

@@ -22,12 +22,13 @@ from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
 from onward.engine.values import Pulse as Answer
-from onward.lifecycle import MOVE_OF, Interrupted, Move, Outcome, Release, Result, decide
+from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.rules import check_at_least
 from onward.schedule import Schedule
 from onward.task import Task
 from onward.worker.holdings import Holdings
 from onward.worker.identity import new_worker_id, onward_version
+from onward.worker.metering import Metering
 from onward.worker.pulse import BEATS_PER_LEASE, Pulse
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
@@ -109,6 +110,7 @@ class Ticker:
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
         self._holdings = Holdings()
+        self._metering = Metering(engine)
         self._runner = Runner(
             tasks=tasks,
             engine=engine,
@@ -144,6 +146,7 @@ class Ticker:
         finally:
             beating.cancel()
             pulse.stop()
+            await self._metering.send()
             if loop.time() >= beating.when():
                 await asyncio.to_thread(pulse.join, _LAST_BEAT)  # one under way would register us again
                 await self._engine.leave(self.worker_id)
@@ -186,6 +189,7 @@ class Ticker:
         return claims.claims
 
     async def _work(self, claim: Claim, asked_at: float, report: TickReport) -> None:
+        began = time.monotonic()
         try:
             if claim.start_within is not None and time.monotonic() - asked_at > claim.start_within:
                 result: Result | None = Interrupted()
@@ -197,12 +201,15 @@ class Ticker:
         if result is None:
             report.completed += 1
             self._holdings.drop(claim.token)
+            self._metering.meter.add(claim, Complete(), time.monotonic() - began)
         else:
-            await self._settle(claim, self._decide(claim, result), report)
+            await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
-    async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport) -> None:
-        lost = await self._engine.settle([Settlement(claim, outcome)])
+    async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport, seconds: float = 0.0) -> None:
+        lost = await self._engine.settle([Settlement(claim, outcome, seconds)])
         self._holdings.drop(claim.token)
+        if not lost:
+            self._metering.meter.add(claim, outcome, seconds)
         field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 

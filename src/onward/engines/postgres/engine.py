@@ -49,6 +49,7 @@ from onward.engines.postgres import (
     examining,
     gathering,
     holding,
+    measuring,
     migrating,
     operating,
     reading,
@@ -64,6 +65,7 @@ from onward.errors import OnwardError, StoreUnavailable
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
+from onward.metering import Usage, UsageQuery
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import PATIENCE, Database
@@ -535,6 +537,16 @@ class PostgresEngine:
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
         return await self._ask(lambda: gathering.parents(self.schema, ref))
+
+    # Ledger
+
+    async def record_usage(self, usage: Sequence[Usage]) -> None:
+        """See the contract."""
+        await self._ask(lambda: measuring.record(self.schema, usage))
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """See the contract."""
+        return await self._ask(lambda: measuring.usage(self.schema, query), at_leisure=True)
 
     def _act_soon(self, *, at_once: bool) -> None:
         if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself

@@ -9,6 +9,7 @@ from typing import Final
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
+from onward.engines.postgres.measuring import roll_up
 from onward.engines.postgres.schema import Schema
 from onward.postgresql.plans import Plan, Statement
 
@@ -148,5 +149,6 @@ def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batc
     if tending.is_time_for_days():
         ((dropped,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
     ((pruned,),) = yield Statement(schema.prune, [schema.now, term.number, term.leader_id, limit])
+    yield from roll_up(schema, term)
     ((forgotten,),) = yield Statement(schema.hold_prune, [schema.now, term.number, term.leader_id, limit])
     return Batch(changed=dropped + pruned, more=limit in {pruned, forgotten})

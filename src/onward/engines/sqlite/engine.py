@@ -41,6 +41,7 @@ from onward.engines.sqlite import (
     enqueueing,
     gathering,
     holding,
+    measuring,
     migrating,
     operating,
     reading,
@@ -55,6 +56,7 @@ from onward.engines.sqlite.watching import Watcher
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -365,6 +367,16 @@ class SQLiteEngine:
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
         return await self._reader.ask(lambda transaction: gathering.parents(transaction, ref))
+
+    # Ledger
+
+    async def record_usage(self, usage: Sequence[Usage]) -> None:
+        """See the contract."""
+        await self._writer.ask(lambda transaction: measuring.record(transaction, usage))
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: measuring.usage(transaction, query))
 
     # The caller's transaction
 

@@ -13,6 +13,7 @@ from onward.engine.values import Batch, Term
 from onward.engines.sqlite.enqueueing import default_retention, use_queues
 from onward.engines.sqlite.gathering import advance
 from onward.engines.sqlite.lane import Transaction
+from onward.engines.sqlite.measuring import roll_up
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.lifecycle import Failure, State
@@ -104,6 +105,7 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
         gone = named | {"seqs": json_text(seqs)}
         execute(SQL.event_pruned, gone)
         pruned = execute(SQL.prune, gone).rowcount
+    roll_up(transaction, term)
     forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
     return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or forgotten == limit)
 

@@ -1,0 +1,198 @@
+"""Metering: what runs were made, for whom, how they ended, and how long they waited and took (H8).
+
+Every run is counted by the worker that made it, under its organisation, queue, task and end. Workers hand their counts
+to the store every second, and a leader rolls them up by the minute and then by the day: so there is never a row for a
+job. A worker that is killed takes the counts of its last second with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from onward.errors import InvalidJob
+from onward.job import JobRef
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze
+
+BOUNDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Seconds: the upper ends of a histogram's buckets. What is longer than the last goes into one more."""
+BUCKETS: Final = len(BOUNDS) + 1
+
+_ENDS: Final[Mapping[type[Outcome], str]] = {
+    Complete: "completed",
+    Retry: "retried",
+    Fail: "failed",
+    Bury: "dead_letter",
+    Snooze: "snoozed",
+    Cancel: "cancelled",
+}
+"""How a run can end. One that was given back has not been made."""
+
+
+class UsageBy(StrEnum):
+    """What usage can be told apart by."""
+
+    ORG = "org_id"
+    QUEUE = "queue"
+    TYPE = "type"
+    OUTCOME = "outcome"
+
+
+class Span(StrEnum):
+    """Of how long a time usage is summed up."""
+
+    MINUTE = "minute"
+    """Kept for two days; what is older is told by the day."""
+    DAY = "day"
+    ALL = "all"
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def one_of(field: str, words: type[Word], word: str) -> Word:
+    """Read a word that a person wrote."""
+    try:
+        return words(word)
+    except ValueError:
+        raise InvalidJob(field, word, f"must be one of {', '.join(words)}") from None
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """Runs, summed up. A field by which they were not told apart is None."""
+
+    at: datetime | None = None
+    """When the span begins."""
+    org_id: str | None = None
+    queue: str | None = None
+    type: str | None = None
+    outcome: str | None = None
+    """``completed``, ``retried``, ``failed``, ``dead_letter``, ``snoozed`` or ``cancelled``."""
+    runs: int = 0
+    attempts: int = 0
+    """Runs that cost an attempt."""
+    waited: float = 0.0
+    """Seconds from being ready to being claimed, of all runs together."""
+    took: float = 0.0
+    """Seconds of all runs together."""
+    waits: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
+    """How many waited up to each of :data:`BOUNDS`, and longer."""
+    takes: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
+    """How many took up to each of :data:`BOUNDS`, and longer."""
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which usage, and how to sum it up."""
+
+    span: Span = Span.DAY
+    by: frozenset[UsageBy] = frozenset()
+    since: datetime | None = None
+    until: datetime | None = None
+    org_id: str | None = None
+    queue: str | None = None
+    type: str | None = None
+
+
+class Claimed(Protocol):
+    """What is to be known of the job that was run: a claim knows it."""
+
+    @property
+    def ref(self) -> JobRef: ...  # noqa: D102
+    @property
+    def type(self) -> str: ...  # noqa: D102
+    @property
+    def org_id(self) -> str | None: ...  # noqa: D102
+    @property
+    def waited(self) -> float: ...  # noqa: D102
+
+
+class Meter:
+    """Counts the runs of one worker until they are handed to the store."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str | None, type[Outcome]], Usage] = {}
+
+    def add(self, claim: Claimed, outcome: Outcome, seconds: float) -> None:
+        """Count a run."""
+        kind = type(outcome)
+        if kind is Release:
+            return
+        key = (claim.ref.queue, claim.type, claim.org_id, kind)
+        usage = self._counts.get(key)
+        if usage is None:
+            queue, type_, org_id, _ = key
+            usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=_ENDS[kind])
+        usage.runs += 1
+        usage.attempts += kind is not Snooze
+        usage.waited += claim.waited
+        usage.took += seconds
+        usage.waits[bisect_left(BOUNDS, claim.waited)] += 1
+        usage.takes[bisect_left(BOUNDS, seconds)] += 1
+
+    def take(self) -> list[Usage]:
+        """Hand over what was counted, and begin anew."""
+        counts, self._counts = self._counts, {}
+        return list(counts.values())
+
+    def put_back(self, taken: list[Usage]) -> None:
+        """Keep what could not be handed over."""
+        for usage in taken:
+            kind = next(kind for kind, word in _ENDS.items() if word == usage.outcome)
+            key = (usage.queue or "", usage.type or "", usage.org_id, kind)
+            known = self._counts.get(key)
+            self._counts[key] = usage if known is None else _sum(known, usage)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    one.runs += other.runs
+    one.attempts += other.attempts
+    one.waited += other.waited
+    one.took += other.took
+    one.waits = [a + b for a, b in zip(one.waits, other.waits, strict=True)]
+    one.takes = [a + b for a, b in zip(one.takes, other.takes, strict=True)]
+    return one
+
+
+# How stores keep it ---------------------------------------------------------------------------------------------------
+
+KEYS: Final = ("org_id", "queue", "type", "outcome")
+SUMS: Final = (
+    "runs",
+    "attempts",
+    "waited_us",
+    "took_us",
+    *(f"waits_{number}" for number in range(BUCKETS)),
+    *(f"takes_{number}" for number in range(BUCKETS)),
+)
+"""The columns of a row of usage that are summed up."""
+
+
+def row_of(usage: Usage) -> list[Any]:
+    """Lay usage out in columns: :data:`KEYS`, then :data:`SUMS`."""
+    keys = [usage.org_id, usage.queue, usage.type, usage.outcome]
+    sums = [usage.runs, usage.attempts, round(usage.waited * 1e6), round(usage.took * 1e6)]
+    return [*keys, *sums, *usage.waits, *usage.takes]
+
+
+def usage_of(at: datetime | None, keys: list[Any], sums: list[int]) -> Usage:
+    """Read a row of usage."""
+    org_id, queue, type_, outcome = keys
+    runs, attempts, waited, took, *buckets = map(int, sums)
+    return Usage(
+        at=at,
+        org_id=org_id,
+        queue=queue,
+        type=type_,
+        outcome=outcome,
+        runs=runs,
+        attempts=attempts,
+        waited=waited / 1e6,
+        took=took / 1e6,
+        waits=buckets[:BUCKETS],
+        takes=buckets[BUCKETS:],
+    )

@@ -1,0 +1,68 @@
+"""How things stand, as Prometheus reads it: the text format, version 0.0.4. Pure: values in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate, groupby
+
+from onward.engine.values import QueueInfo, WorkerInfo
+from onward.lifecycle import State
+from onward.metering import BOUNDS, Usage
+
+
+def exposition(
+    queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo], usage: Sequence[Usage], *, now: datetime | None = None
+) -> str:
+    """Write it. ``usage`` is told apart by queue, type and outcome."""
+    at = now or datetime.now(UTC)
+    lines: list[str] = []
+    lines += _metric("onward_jobs", "gauge", "Jobs in each state.")
+    for queue in queues:
+        lines += [_line("onward_jobs", queue.counts.get(state, 0), queue=queue.name, state=state) for state in State]
+    lines += _metric("onward_queue_oldest_ready_seconds", "gauge", "Age of the job that has been ready longest.")
+    for queue in queues:
+        age = 0.0 if queue.oldest_ready_at is None else max(0.0, (at - queue.oldest_ready_at).total_seconds())
+        lines.append(_line("onward_queue_oldest_ready_seconds", age, queue=queue.name))
+    lines += _metric("onward_queue_paused", "gauge", "Whether a queue is paused.")
+    lines += [_line("onward_queue_paused", int(queue.settings.paused), queue=queue.name) for queue in queues]
+    lines += _metric("onward_workers", "gauge", "Workers that have registered.")
+    lines.append(_line("onward_workers", len(workers)))
+    lines += _metric("onward_worker_slots", "gauge", "Jobs that these can run at once.")
+    lines.append(_line("onward_worker_slots", sum(worker.pool_size for worker in workers)))
+    lines += _metric("onward_runs_total", "counter", "Runs, by how they ended.")
+    lines += [
+        _line("onward_runs_total", one.runs, queue=one.queue, type=one.type, outcome=one.outcome) for one in usage
+    ]
+    lines += _histogram("onward_wait_seconds", "From being ready to being claimed.", usage, "waits", "waited")
+    lines += _histogram("onward_run_seconds", "How long runs took.", usage, "takes", "took")
+    return "\n".join(lines) + "\n"
+
+
+def _metric(name: str, kind: str, says: str) -> list[str]:
+    return [f"# HELP {name} {says}", f"# TYPE {name} {kind}"]
+
+
+def _histogram(name: str, says: str, usage: Iterable[Usage], buckets: str, total: str) -> list[str]:
+    lines = _metric(name, "histogram", says)
+
+    def key(one: Usage) -> tuple[str, str]:
+        return one.queue or "", one.type or ""
+
+    for (queue, type_), grouped in groupby(sorted(usage, key=key), key):
+        some = list(grouped)
+        counts = [sum(column) for column in zip(*(getattr(one, buckets) for one in some), strict=True)]
+        for bound, count in zip([*map(str, BOUNDS), "+Inf"], accumulate(counts), strict=True):
+            lines.append(_line(f"{name}_bucket", count, queue=queue, type=type_, le=bound))
+        lines.append(_line(f"{name}_sum", sum(getattr(one, total) for one in some), queue=queue, type=type_))
+        lines.append(_line(f"{name}_count", sum(counts), queue=queue, type=type_))
+    return lines
+
+
+def _line(name: str, value: float, **labels: str | None) -> str:
+    shown = ",".join(f'{label}="{_escaped(text or "")}"' for label, text in labels.items())
+    return f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
