@@ -359,6 +359,27 @@ class App:
         decode, results = task.arguments.read_result, self.results
         return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
 
+    # Waiting
+
+    async def gather(self, handles: Iterable[JobHandle[R]], *, timeout: timedelta | float | None = None) -> list[R]:
+        """Wait until all these jobs have ended, and give what they returned, in order.
+
+        However many they are, the store is asked for all of them at once.
+
+        Raises:
+            JobFailed: one of them ended without a result.
+            TimeoutError: they have not all ended in that time. The jobs go on.
+        """
+        seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
+        waiting = [asyncio.create_task(handle.result()) for handle in handles]
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.gather(*waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
     # Batches and flows
 
     def batch(

@@ -20,7 +20,8 @@ from onward.batch import BatchInfo, Callbacks, Link, NewBatch
 from onward.control import as_duration
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import JobFilter, Page, QueueChange
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidJob
+from onward.following import follow
 from onward.handle import JobHandle
 from onward.ids import new_id
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob, OnFailure
@@ -31,9 +32,6 @@ Handles = Callable[[Sequence[NewJob], list[Enqueued]], list[JobHandle[Any]]]
 """Makes handles of enqueued jobs."""
 _AT_ONCE: Final = 10_000
 """Jobs that are added by one transaction."""
-_SHORT: Final = 0.02
-_LONG: Final = 0.5
-"""Seconds between two looks at a batch that is waited for: soon after a signal, and seldom without."""
 
 
 class Batch:
@@ -108,32 +106,9 @@ class Batch:
     async def follow(self) -> AsyncGenerator[BatchInfo, None]:
         """Tell how it stands, now and whenever that has changed, until it has finished."""
         engine = await self._opened()
-        bell = asyncio.Event()
-
-        async def listen() -> None:
-            with contextlib.suppress(StoreUnavailable):  # then it is looked at now and then
-                async with contextlib.aclosing(engine.signals(("*",))) as signals:  # type: ignore[type-var]
-                    async for _ in signals:
-                        bell.set()
-
-        listener = asyncio.create_task(listen(), name=f"onward-batch-{self.name}")
-        try:
-            told: BatchInfo | None = None
-            while told is None or not told.is_finished:
-                info = await self.info()
-                if info != told:
-                    told = info
-                    yield info
-                    continue
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LONG):
-                        await bell.wait()
-                bell.clear()
-                await asyncio.sleep(_SHORT)
-        finally:
-            listener.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await listener
+        async with contextlib.aclosing(follow(engine, ("*",), self.info, lambda info: info.is_finished)) as told:
+            async for info in told:
+                yield info
 
     async def wait(self, *, timeout: timedelta | float | None = None) -> BatchInfo:
         """Wait until it has finished.

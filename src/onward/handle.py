@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -52,6 +53,18 @@ class JobHandle(Generic[R]):
         if job is None:
             raise _gone(self.ref)
         return job
+
+    async def follow(self) -> AsyncGenerator[Job, None]:
+        """Tell how the job stands, now and whenever that has changed: its status, progress, errors; until it has ended.
+
+        Raises:
+            JobNotFound: it is gone: deleted, or no longer kept.
+        """
+        async with aclosing(self._results.follow(self.ref)) as told:
+            async for job in told:
+                if job is None:
+                    raise _gone(self.ref)
+                yield job
 
     async def result(self, *, timeout: timedelta | float | None = None) -> R:
         """Wait until the job has ended, and give what its handler returned.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from itertools import islice
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
+from onward.following import follow
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED
 
@@ -47,6 +48,18 @@ class Results:
         """Read a job; None: there is none."""
         await self._ready()
         return await self._engine.get(ref)
+
+    async def follow(self, ref: JobRef) -> AsyncGenerator[Job | None, None]:
+        """Tell how a job stands, now and whenever that has changed, until it has ended or is gone."""
+        await self._ready()
+        queues = ("*",) if self._engine.capabilities.has(Feature.PATTERNS) else (ref.queue,)
+
+        def is_over(job: Job | None) -> bool:
+            return job is None or job.status in FINISHED
+
+        async with contextlib.aclosing(follow(self._engine, queues, lambda: self._engine.get(ref), is_over)) as told:
+            async for job in told:
+                yield job
 
     async def wait(self, ref: JobRef, timeout: float | None) -> Job | None:
         """Wait until a job has ended, and read it; None: it is gone.

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from onward import App, Cancel, DoNotRetry, JobFailed, JobHandle, JobNotFound
+from onward import App, Cancel, DoNotRetry, JobContext, JobFailed, JobHandle, JobNotFound
 from onward.engine.observed import Observation
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
@@ -185,3 +185,63 @@ async def test_a_handle_names_its_job(app: App):
     handle = await send.enqueue()
     assert (handle.ref.queue, handle.ref.id, handle.is_new) == ("mail", handle.id, True)
     assert repr(handle) == f"<JobHandle mail:{handle.id} inserted>"
+
+
+async def test_many_results_are_gathered_in_order(app: App):
+    @app.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    handles = await double.enqueue_many([{"number": number} for number in range(50)])
+    async with app.worker():
+        assert await app.gather(handles, timeout=30) == [2 * number for number in range(50)]
+    assert await app.gather([]) == []
+
+
+async def test_gathering_ends_with_the_first_failure_or_in_time(app: App):
+    @app.task(max_attempts=1)
+    async def fail() -> None:
+        raise ValueError
+
+    @app.task(queue="nobody")
+    async def wait() -> None: ...
+
+    waiting = await wait.enqueue()
+    failing = await fail.enqueue()
+    async with app.worker(queues=["default"]):
+        with pytest.raises(JobFailed):
+            await app.gather([waiting, failing], timeout=30)
+    with pytest.raises(TimeoutError):
+        await app.gather([waiting], timeout=0.01)
+
+
+async def test_the_progress_of_a_job_is_told_as_it_is_made(app: App):
+    steps = [asyncio.Event() for _ in range(3)]
+
+    @app.task
+    async def climb(context: JobContext) -> str:
+        for number, step in enumerate(steps):
+            context.progress(25 * (number + 1), f"step {number}")
+            await step.wait()
+        return "up"
+
+    handle = await climb.enqueue()
+    told: list[int] = []
+    async with asyncio.timeout(30), app.worker():
+        async for job in handle.follow():
+            if job.progress is not None and job.progress not in told:
+                told.append(job.progress)
+                steps[len(told) - 1].set()
+    assert told == [25, 50, 75]
+    assert job.result == "up"
+
+
+async def test_who_follows_a_job_that_is_gone_is_told_so(app: App):
+    @app.task
+    async def pay() -> None: ...
+
+    handle = await pay.enqueue()
+    await app.jobs.delete(handle)
+    with pytest.raises(JobNotFound):
+        async for _ in handle.follow():
+            pass
