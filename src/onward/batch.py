@@ -69,7 +69,7 @@ class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def progress(self) -> int:
         """The share that has ended, in whole percents: 100 only when all have (P7)."""
-        return 100 * self.ended // self.total if self.total else 100 * self.is_finished
+        return min(100, 100 * self.ended // self.total) if self.total else 100 * self.is_finished
 
     @property
     def is_finished(self) -> bool:

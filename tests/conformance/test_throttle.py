@@ -126,6 +126,14 @@ async def test_one_that_has_started_is_left_alone_and_another_waits_for_quiet(de
     assert (await desk.job(second.ref)).payload == {"n": 4}
 
 
+async def test_one_that_waits_to_be_tried_again_is_left_alone(desk: Desk):
+    first = await debounced(desk, 1)
+    await desk.wait(MINUTE + SECOND)
+    await desk.end(await desk.take_one(), Retry(timedelta(hours=1), BOOM))
+    assert (await debounced(desk, 2)).is_new
+    assert (await desk.job(first.ref)).payload == {"n": 1}
+
+
 async def test_one_that_has_ended_or_is_gone_is_followed_by_another(desk: Desk):
     first = await debounced(desk, 1)
     await desk.engine.cancel(JobFilter(refs=(first.ref,)))

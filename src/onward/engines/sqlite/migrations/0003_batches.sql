@@ -24,7 +24,6 @@ create table onward_batch (
   on_finished text,
   created_at  integer not null,
   finished_at integer,
-  check (completed >= 0 and failed >= 0 and cancelled >= 0 and completed + failed + cancelled <= total),
   check (finished_at is null or sealed)
 );
 
@@ -69,7 +68,7 @@ end;
 
 create trigger onward_batch_turned after update of sealed, stopped, total, completed, failed, cancelled on onward_batch
 when new.finished_at is null
- and (new.sealed and new.completed + new.failed + new.cancelled = new.total
+ and (new.sealed and new.completed + new.failed + new.cancelled >= new.total
       or new.stopped > old.stopped
       or new.failed and new.on_failure is not null)
 begin
