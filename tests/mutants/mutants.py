@@ -1090,6 +1090,116 @@ BATCHES: Final = (
             "if throttles[no] is not null then",
         ),
         _HOLDS,
+
+
+RECORDS: Final = f"{CONFORMANCE}/test_records.py"
+TELLING: Final = "tests/engines/postgres/test_telling.py"
+
+EVENTS: Final = (
+    Mutant(
+        "events: what nobody heard of is not looked for among finished jobs",
+        (Edit(f"{_PY}/telling.py", "if place.no >= self.on_no:", "if place.no >= 0:"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: who comes back from a gap misses the jobs that ended in it with its first event",
+        (Edit(f"{_SQL}/event_catch_up.sql", "j.completed_at >= :at and", "j.completed_at > :on_at and"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: a cursor of what has been trimmed is taken",
+        (Edit(f"{_PY}/telling.py", "if place.no < trimmed:", "if False:"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: a cursor of what has been pruned is taken",
+        (Edit(f"{_PY}/stewarding.py", "        execute(SQL.event_pruned, gone)\n", ""),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: recording never ends",
+        (Edit(f"{_PY}/telling.py", "log.heard_until < transaction.now", "False"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: recording ends although it is to go on always",
+        (Edit(f"{_PY}/telling.py", "if log.is_on and not log.always and", "if log.is_on and"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: a job put off by its handler counts as a retry",
+        (Edit(f"{_SQL}/event_on_moved.sql", "old.state = 'running' and new.attempts = old.attempts", "true"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: what dead workers held is given back as if they had",
+        (Edit(f"{_SQL}/event_on_moved.sql", "old.lease_until <= new.updated_at", "false"),),
+        (f"{CONFORMANCE}/test_events.py", RECORDS),
+    ),
+    Mutant(
+        "events: a page's last entry is told again",
+        (Edit(f"{_SQL}/event_catch_up.sql", "(at, source, number_of) > (", "(at, source, number_of) >= ("),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "events: all queues are told of",
+        (Edit("engine/teller.py", "                    if is_wanted:\n", "                    if True:\n"),),
+        (f"{CONFORMANCE}/test_events.py",),
+    ),
+    _on_postgres(
+        "events: a number is taken for a place",
+        Edit(
+            f"{_PG}/sql/event_read.sql",
+            "not pg_visible_in_snapshot(xid, $1::text::pg_snapshot)",
+            "xid >= pg_snapshot_xmax($1::text::pg_snapshot)",
+        ),
+        TELLING,
+    ),
+    _on_postgres(
+        "events: those are not waited for who wrote before",
+        Edit(f"{_PG}/telling.py", "        while writers:\n", "        while False:\n"),
+        TELLING,
+    ),
+    _on_postgres(
+        "events: the middle of a look is taken for its end",
+        Edit(
+            f"{_PG}/telling.py", "[place.seen, until, place.no, wanted, limit]", "[place.seen, until, 0, wanted, limit]"
+        ),
+        TELLING,
+    ),
+    _on_postgres(
+        "events: a part of a transaction is not known as such",
+        Edit(
+            f"{_PG}/sql/event_catch_up.sql",
+            "pg_snapshot_xmin($1::text::pg_snapshot)::text::bigint as first",
+            "pg_snapshot_xmax($1::text::pg_snapshot)::text::bigint + 1000 as first",
+        ),
+        TELLING,
+        RECORDS,
+    ),
+    _on_postgres(
+        "events: a cursor of what has been trimmed is taken",
+        Edit(f"{_PG}/telling.py", "if first <= self.trimmed:", "if False:"),
+        RECORDS,
+    ),
+    _on_postgres(
+        "events: a cursor of what has been pruned is taken",
+        Edit(f"{_PG}/telling.py", "if self.pruned_at >= max(place.at, place.caught[0]):", "if False:"),
+        RECORDS,
+    ),
+    _on_postgres(
+        "events: recording never ends",
+        Edit(f"{_PG}/migrations/0010_events.sql", "log.heard_until < moment and", "false and"),
+        RECORDS,
+    ),
+    _on_postgres(
+        "events: the switch is part of a transaction's view",
+        Edit(
+            f"{_PG}/migrations/0010_events.sql",
+            "return pg_catalog.pg_sequence_last_value('onward.event_switch'::pg_catalog.regclass) is not null;",
+            "return (select l.settled from onward.event_log l);",
+        ),
+        TELLING,
     ),
 )
 
@@ -1107,4 +1217,5 @@ MUTANTS: Final = (
     *BULLMQ,
     *POSTGRES,
     *BATCHES,
+    *EVENTS,
 )
