@@ -31,7 +31,7 @@ from onward.engine.teller import Events
 from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
-from onward.events import AnyEvent, Event, EventStream
+from onward.events import AnyEvent, Event, EventStream, JobCompleted, JobFailed
 from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Alike, Enqueued, NewJob
@@ -42,8 +42,12 @@ from onward.results import Results
 from onward.rules import MAX_PAYLOAD
 from onward.schedule import Missed, Schedule, missed_of
 from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
+from onward.webhook import Post, Webhook, keys_of, networks_of
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from onward.worker.relay import Relay
     from onward.worker.tick import Ticker, TickReport
     from onward.worker.worker import Worker
 
@@ -122,6 +126,7 @@ class App:
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
         """The tasks, by name."""
         self._declared: dict[str, Callable[[], Schedule]] = {}
+        self._post: Post | None = None
         self._is_open = False
         self._opening = threading.Lock()
         self.results = Results(self.engine, self.open)
@@ -314,6 +319,62 @@ class App:
 
         return declare
 
+    def webhook(
+        self,
+        name: str,
+        url: str,
+        *,
+        secret: str | Sequence[str],
+        events: Iterable[type[Event]] = (JobCompleted, JobFailed),
+        queues: Sequence[str] = ("*",),
+        allow: Iterable[str] = (),
+        timeout: timedelta | float = 10,
+        max_attempts: int = 12,
+        tls: SSLContext | None = None,
+    ) -> Webhook:
+        """Have events posted to an address: ``app.webhook("crm", "https://…", secret=…, events=[JobFailed])``.
+
+        Workers of this app make a job of each event, whose handler posts it: it is tried again, with growing pauses,
+        and ends as a dead letter when all attempts are used up. From the first worker on that declares it, none is left
+        out.
+
+        Args:
+            name: by which the store knows how far events were read for it; keep it when the address changes.
+            url: where to.
+            secret: what is signed with, at least 16 bytes; several while receivers change from one to another.
+            events: the kinds of events, from :mod:`onward.events`.
+            queues: names and patterns.
+            allow: networks that it may lead to although they are not public, such as ``10.1.0.0/16``.
+            timeout: how long one attempt may take.
+            max_attempts: the most attempts of one delivery.
+            tls: how to be sure of who is there; by the system's certificates unless given.
+
+        Raises:
+            InvalidJob: something of this cannot be kept to.
+            Unsupported: the store has no webhooks.
+        """
+        self.capabilities.require(Feature.WEBHOOKS)
+        webhook = Webhook(
+            name=name,
+            url=url,
+            queues=tuple(queues),
+            words=frozenset(str(kind.__struct_config__.tag) for kind in events),
+            keys=keys_of(secret),
+            allowed=networks_of(allow),
+            timeout=as_duration("timeout", timeout).total_seconds(),
+            max_attempts=max_attempts,
+            tls=tls,
+        )
+        if self._post is None:
+            self._post = Post(self._add, room=self.max_payload // 2)
+        return self._post.declare(webhook)
+
+    def _relays(self, holder: str) -> list[Relay]:
+        from onward.worker.relay import Relay  # noqa: PLC0415 - as for the worker
+
+        post = self._post
+        return [] if post is None else [Relay(self.engine, each, post.job_of, holder=holder) for each in post.webhooks]
+
     def declared(self) -> list[Schedule]:
         """Make the schedules that :meth:`every` has declared."""
         return [make() for make in self._declared.values()]
@@ -500,7 +561,9 @@ class App:
             "max_crashes": self.config.max_crashes,
             "lease": self.config.worker_timeout,
         } | options
-        return Worker(self.engine, self.tasks, middleware=self.middleware, declared=self.declared, **settings)
+        return Worker(
+            self.engine, self.tasks, middleware=self.middleware, declared=self.declared, relays=self._relays, **settings
+        )
 
     async def work(self, **options: Any) -> None:
         """Run jobs until cancelled."""

@@ -82,6 +82,16 @@ class JobRetry(Event, frozen=True, kw_only=True, tag="retry"):
 AnyEvent = JobWaiting | JobActive | JobProgress | JobCompleted | JobFailed | JobStalled | JobRetry
 
 
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """What came after a cursor, and how far that was looked for."""
+
+    events: tuple[AnyEvent, ...] = ()
+    cursor: str
+    """After all that was looked at, whether or not it was asked for."""
+    more: bool = False
+    """There is more already."""
+
+
 class EventStream:
     """Events as they come: ``async for event in app.events("mail/*")``.
 

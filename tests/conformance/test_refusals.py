@@ -139,6 +139,7 @@ RECIPES: dict[Feature, Ask] = {
         [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]
     ),
     Feature.USAGE: lambda engine, planted: engine.usage(UsageQuery()),
+    Feature.WEBHOOKS: lambda engine, planted: engine.hold_bookmark("w", "somebody", lease=timedelta(seconds=30)),
     Feature.BATCHES: lambda engine, planted: engine.put_batch(NewBatch(name="b")),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }

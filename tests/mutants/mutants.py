@@ -1090,7 +1090,8 @@ BATCHES: Final = (
             "if throttles[no] is not null then",
         ),
         _HOLDS,
-
+    ),
+)
 
 RECORDS: Final = f"{CONFORMANCE}/test_records.py"
 TELLING: Final = "tests/engines/postgres/test_telling.py"
@@ -1203,6 +1204,58 @@ EVENTS: Final = (
     ),
 )
 
+HOOKS: Final = "tests/app/test_webhooks.py"
+
+
+def _of_webhooks(name: str, edit: Edit) -> Mutant:
+    return Mutant(f"webhooks: {name}", (edit,), (HOOKS,))
+
+
+WEBHOOKS: Final = (
+    _of_webhooks(
+        "a private address is posted to",
+        Edit("webhook.py", "if not is_public(address) and not any(", "if False and not any("),
+    ),
+    _of_webhooks(
+        "only the first address is checked", Edit("webhook.py", "for text in addresses:", "for text in addresses[:1]:")
+    ),
+    _of_webhooks(
+        "the name is resolved once more for the connection",
+        Edit("webhook.py", "        address, port, ssl=context,", "        host, port, ssl=context,"),
+    ),
+    _of_webhooks(
+        "an address of IPv4 hides in one of IPv6",
+        Edit("webhook.py", "for each in _meant(address)", "for each in [address]"),
+    ),
+    _of_webhooks(
+        "the name is not looked for in the certificate",
+        Edit("webhook.py", "server_hostname=host if is_secure", "server_hostname=address if is_secure"),
+    ),
+    _of_webhooks("the body is not signed", Edit("webhook.py", ".encode() + body, hashlib", ".encode(), hashlib")),
+    _of_webhooks(
+        "an old message is genuine",
+        Edit("webhook.py", "- int(timestamp)) > TOLERANCE", "- int(timestamp)) > TOLERANCE * 1000"),
+    ),
+    _of_webhooks(
+        "a redirect counts as taken", Edit("webhook.py", "if not 200 <= status < 300:", "if not 200 <= status < 400:")
+    ),
+    _of_webhooks("deliveries are told of", Edit("webhook.py", " and event.ref.queue != QUEUE", "")),
+    _of_webhooks(
+        "an event is posted as often as it is told",
+        Edit("webhook.py", "idempotency_key=identity_of(webhook, event), ", ""),
+    ),
+    Mutant(
+        "bookmarks: somebody else's is taken",
+        (Edit(f"{_SQL}/bookmark_hold.sql", " where holder = excluded.holder or until <= :now\n", " where true\n"),),
+        (RECORDS,),
+    ),
+    Mutant(
+        "bookmarks: who lost it puts it further on",
+        (Edit(f"{_SQL}/bookmark_move.sql", " and holder = :holder", ""),),
+        (RECORDS,),
+    ),
+)
+
 MUTANTS: Final = (
     *WORDS,
     *FENCES,
@@ -1218,4 +1271,5 @@ MUTANTS: Final = (
     *POSTGRES,
     *BATCHES,
     *EVENTS,
+    *WEBHOOKS,
 )

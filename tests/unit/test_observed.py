@@ -15,7 +15,7 @@ from onward.backoff import Backoff
 from onward.batch import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.contract import Calendar, Engine, Gather, Ledger
+from onward.engine.contract import Bookmarks, Calendar, Engine, Gather, Ledger
 from onward.engine.observed import Observation, ObservedEngine
 from onward.engine.values import (
     Claim,
@@ -54,9 +54,8 @@ ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
 
 def contract(verb: str) -> Callable[..., Any]:
     """Find what is said of a verb."""
-    said: list[Callable[..., Any]] = [
-        getattr(role, verb) for role in (Engine, Calendar, Gather, Ledger) if hasattr(role, verb)
-    ]
+    roles = (Engine, Calendar, Gather, Ledger, Bookmarks)
+    said: list[Callable[..., Any]] = [getattr(role, verb) for role in roles if hasattr(role, verb)]
     return said[0]
 
 
@@ -178,6 +177,11 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("drop_schedule", "s"),
         ask("due_schedules"),
         ask("fire", SCHEDULE, FIRING),
+    ],
+    Feature.WEBHOOKS: [
+        ask("hold_bookmark", "w", "holder", lease=timedelta(seconds=30)),
+        ask("read_events", ["mail"], after="0"),
+        ask("move_bookmark", "w", "holder", "0"),
     ],
     Feature.THROTTLE: [
         ask("enqueue", [NewJob(type="t", dedupe_key="k", throttle=timedelta(seconds=1))]),

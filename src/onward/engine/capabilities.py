@@ -51,6 +51,7 @@ class Feature(StrEnum):
     READY_ORDER = "order of becoming ready"
     PROMOTION = "promotion by a leader"
     SCHEDULES = "schedules"
+    WEBHOOKS = "webhooks"
     BATCHES = "batches and flows"
     USAGE = "usage"
 

@@ -43,7 +43,7 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.events import AnyEvent
+from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
@@ -276,6 +276,28 @@ class Ledger(Protocol):
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """Sum up runs, the oldest span first."""
+        ...
+
+
+class Bookmarks(Protocol):
+    """Lets events be read on by whoever is there, for something that must hear of each of them."""
+
+    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+        """Hold a bookmark for a while, and answer the cursor that it stands at; None: somebody else holds it.
+
+        One that is new stands at now, and so does one that is put there ``anew``. While it is held, events are
+        recorded.
+        """
+        ...
+
+    async def read_events(
+        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+    ) -> EventPage:
+        """Read what came after a cursor, and wait for nothing. A cursor older than what the store keeps is refused."""
+        ...
+
+    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+        """Put a bookmark further on, and answer whether it is still held by who does."""
         ...
 
 

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from onward import rules
 from onward.batch import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Calendar, Engine, Gather, Ledger
+from onward.engine.contract import Bookmarks, Calendar, Engine, Gather, Ledger
 from onward.engine.values import (
     Batch,
     Changed,
@@ -45,7 +45,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.errors import InvalidJob, PayloadTooLarge
-from onward.events import AnyEvent
+from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
 from onward.metering import Usage, UsageQuery
@@ -573,3 +573,34 @@ class ObservedEngine:
                 rules.check_moment(field, moment)
         with self._observed("usage"):
             return await ledger.usage(query)
+
+    # Bookmarks
+
+    @property
+    def _bookmarks(self) -> Bookmarks:
+        self.capabilities.require(Feature.WEBHOOKS)
+        return cast("Bookmarks", self.inner)
+
+    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        rules.check_name("bookmark", name)
+        with self._observed("hold_bookmark"):
+            return await bookmarks.hold_bookmark(name, holder, lease=lease, anew=anew)
+
+    async def read_events(
+        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+    ) -> EventPage:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        for pattern in queues:
+            rules.check_pattern(pattern, foreign=self._foreign)
+        rules.check_at_least("limit", limit, 1)
+        with self._observed("read_events", limit):
+            return await bookmarks.read_events(queues, after=after, types=types, limit=limit)
+
+    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        with self._observed("move_bookmark"):
+            return await bookmarks.move_bookmark(name, holder, cursor)

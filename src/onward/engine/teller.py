@@ -23,6 +23,7 @@ from onward.clock import moment_of
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.events import (
     AnyEvent,
+    EventPage,
     JobActive,
     JobCompleted,
     JobFailed,
@@ -97,6 +98,14 @@ class Record(Protocol[P]):
         """See to it that events are recorded for a :data:`LEASE` from now on."""
         ...
 
+    def place(self, cursor: str) -> P:
+        """Read a cursor.
+
+        Raises:
+            InvalidJob: it is none.
+        """
+        ...
+
     async def begin(self, after: str | None) -> P:
         """Do the same, and find the place to begin at; when it returns, whatever is committed comes after it.
 
@@ -128,6 +137,12 @@ class Teller(Generic[P]):
         place = await self._record.begin(after)
         return self._events(tuple(queues), place, types)
 
+    async def read(self, queues: Sequence[str], after: str, types: frozenset[str] | None, limit: int) -> EventPage:
+        """See the contract's ``read_events``."""
+        read = await self._record.read(self._record.place(after), _recorded(types), limit)
+        events = [event_of(one) for one in read.entries if any(matches(pattern, one.queue) for pattern in queues)]
+        return EventPage(events=tuple(events), cursor=str(read.place), more=read.more)
+
     async def _events(
         self, queues: tuple[str, ...], place: P, types: frozenset[str] | None
     ) -> AsyncGenerator[AnyEvent, None]:
@@ -138,7 +153,7 @@ class Teller(Generic[P]):
             asyncio.create_task(self._hear(bell), name="onward-events-signals"),
         ]
         wanted: dict[str, bool] = {}
-        words = types | {"cancelled"} if types and "failed" in types else types
+        words = _recorded(types)
         pause = _FIRST_LOOK
         try:
             while True:
@@ -179,6 +194,11 @@ class Teller(Generic[P]):
         async with contextlib.aclosing(self._signals()) as signals:  # type: ignore[type-var]
             async for _ in signals:
                 bell.set()
+
+
+def _recorded(types: frozenset[str] | None) -> frozenset[str] | None:
+    """Say by which words of a record the kinds of events are found."""
+    return types | {"cancelled"} if types and "failed" in types else types
 
 
 def event_of(entry: Recorded) -> AnyEvent:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -32,6 +32,8 @@ from onward.worker.processes import Processes
 from onward.worker.pulse import Pulse
 from onward.worker.quarantine import Quarantine
 from onward.worker.recall import Recall
+from onward.worker.relay import LOOK as LOOK_FOR_EVENTS
+from onward.worker.relay import Relay
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
 from onward.worker.service import STORE_AWAY, Every, tell_trouble
@@ -64,8 +66,10 @@ class Shift:
         duties: Sequence[Duty],
         stopping: asyncio.Event,
         scheduler: Scheduler,
+        relays: Callable[[str], Sequence[Relay]],
     ) -> None:
         self.worker_id = new_worker_id()
+        self._relays = relays(self.worker_id)
         self.holdings = Holdings()
         self.stubborn = 0
         """Handlers that would not stop."""
@@ -209,6 +213,8 @@ class Shift:
                 for claimer in self._claimers:
                     await claimer.last_words()
                 await self._metering.send()
+                for relay in self._relays:
+                    await relay.let_go()
                 await self.leader.resign()
                 await self._engine.leave(self.worker_id)
         except (StoreUnavailable, TimeoutError):
@@ -232,6 +238,7 @@ class Shift:
             services.append(Every("schedules", self._scheduler.declare, interval=_DECLARED))
         if has(Feature.USAGE):
             services.append(Every("usage", self._metering.send, interval=_METERED))
+        services += [Every("webhook", relay.step, interval=LOOK_FOR_EVENTS) for relay in self._relays]
         if has(Feature.SUSPECTS):
             services.append(Every("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:

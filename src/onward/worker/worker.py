@@ -25,6 +25,7 @@ from onward.errors import InvalidJob, Unsupported
 from onward.schedule import Schedule
 from onward.task import Task, queue_pattern
 from onward.worker.options import WorkerOptions
+from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
 from onward.worker.shift import Shift
 from onward.worker.upkeep import Duty
@@ -34,8 +35,8 @@ class Worker:
     """Runs jobs until told to stop: ``await worker.run()``, or ``async with worker:`` beside something else.
 
     ``duties`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the schedules
-    that the code declares; ``more`` are settings by name, those of
-    :class:`~onward.worker.options.WorkerOptions`.
+    that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id; ``more`` are
+    settings by name, those of :class:`~onward.worker.options.WorkerOptions`.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         duties: Sequence[Duty] = (),
         declared: Callable[[], Sequence[Schedule]] = tuple,
+        relays: Callable[[str], Sequence[Relay]] = lambda _: (),
         **more: Any,
     ) -> None:
         self.options = replace(options or WorkerOptions(), **more)
@@ -58,6 +60,7 @@ class Worker:
         self._middleware = tuple(middleware)
         self._duties = tuple(duties)
         self._declared = declared
+        self._relays = relays
         self._is_told_to_stop = False
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
@@ -88,6 +91,7 @@ class Worker:
             duties=self._duties,
             stopping=self._stopping,
             scheduler=Scheduler(self._engine, self._declared),
+            relays=self._relays,
         )
         try:
             await self._shift.live(started)

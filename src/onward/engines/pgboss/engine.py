@@ -100,6 +100,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: boss_of(app).schedule(…)"),
         Feature.THROTTLE: absent("pg-boss has its own: boss_of(app).send_throttled(…) and send_debounced(…)"),
         Feature.USAGE: absent("what pg-boss keeps is its own: count its jobs by app.jobs.count(…)"),
+        Feature.WEBHOOKS: absent("there are no events here to be posted"),
         Feature.BATCHES: absent("pg-boss has none: use one of our own stores"),
         Feature.EVENTS: absent("pg-boss keeps none: await job.result(), or look at app.jobs"),
         Feature.CHANGE_TIMES: absent("pg-boss does not keep when a job was changed"),

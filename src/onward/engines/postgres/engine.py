@@ -62,7 +62,7 @@ from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.errors import OnwardError, StoreUnavailable
-from onward.events import AnyEvent
+from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
 from onward.metering import Usage, UsageQuery
@@ -555,6 +555,23 @@ class PostgresEngine:
     async def _advance(self) -> bool:
         more, _ = await self._ask(lambda: gathering.advance(self.schema), atomic=True)
         return more
+
+    # Bookmarks
+
+    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+        """See the contract."""
+        now = str(await self._record.begin(None))
+        return await self._ask(lambda: telling.hold(self.schema, name, holder, now, lease, anew=anew))
+
+    async def read_events(
+        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+    ) -> EventPage:
+        """See the contract."""
+        return await self._teller.read(queues, after, types, limit)
+
+    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+        """See the contract."""
+        return await self._ask(lambda: telling.move(self.schema, name, holder, cursor))
 
     def _tell(self, notice: str) -> None:
         self._ask_sync(lambda: holding.tell(self.schema, notice))

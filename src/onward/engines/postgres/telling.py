@@ -16,6 +16,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
@@ -131,6 +132,18 @@ def _catch_up(schema: Schema, place: Place, whole: Place, words: list[str] | Non
     return Read(entries, places[-1] if len(rows) == limit else whole, more=True)
 
 
+def hold(schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool) -> Plan[str | None]:
+    """Hold a bookmark; one that is new stands at the cursor."""
+    values = [schema.now, name, holder, cursor, anew, lease // MICROSECOND]
+    rows = yield Statement(schema.bookmark_hold, values)
+    return str(rows[0][0]) if rows else None
+
+
+def move(schema: Schema, name: str, holder: str, cursor: str) -> Plan[bool]:
+    """Put a bookmark further on."""
+    return bool((yield Statement(schema.bookmark_move, [name, holder, cursor])))
+
+
 def tend(schema: Schema) -> Plan[bool]:
     """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
     ((more,),) = yield Statement(schema.event_tend, [schema.now, _TRIMMED_AT_ONCE])
@@ -155,6 +168,10 @@ class Record:
         if await self._ask(self._listen):
             await self.settle()
         await self.tend()
+
+    def place(self, cursor: str) -> Place:
+        """See the protocol."""
+        return Place.of(cursor)
 
     async def begin(self, after: str | None) -> Place:
         """See the protocol."""

@@ -54,7 +54,7 @@ from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchrono
 from onward.engines.sqlite.lane import Lane, Transaction
 from onward.engines.sqlite.watching import Watcher
 from onward.errors import InvalidJob, SchemaTooOld
-from onward.events import AnyEvent
+from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
@@ -377,6 +377,22 @@ class SQLiteEngine:
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
         return await self._reader.ask(lambda transaction: measuring.usage(transaction, query))
+
+    # Bookmarks
+
+    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: telling.hold(transaction, name, holder, lease, anew=anew))
+
+    async def read_events(
+        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+    ) -> EventPage:
+        """See the contract."""
+        return await self._teller.read(queues, after, types, limit)
+
+    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: telling.move(transaction, name, holder, cursor))
 
     # The caller's transaction
 

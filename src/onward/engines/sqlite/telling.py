@@ -11,6 +11,7 @@ event: by the time, what became of jobs while nothing was recorded is found amon
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
@@ -155,6 +156,19 @@ def tend(transaction: Transaction) -> bool:
     return transaction.execute(SQL.event_trim, {"limit": _TRIMMED_AT_ONCE}).rowcount == _TRIMMED_AT_ONCE
 
 
+def hold(transaction: Transaction, name: str, holder: str, lease: timedelta, *, anew: bool) -> str | None:
+    """Hold a bookmark, and have events recorded."""
+    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "anew": int(anew)}
+    named |= {"until": transaction.now + lease // MICROSECOND, "now": transaction.now}
+    row = transaction.execute(SQL.bookmark_hold, named).fetchone()
+    return None if row is None else str(row[0])
+
+
+def move(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
+    """Put a bookmark further on."""
+    return transaction.execute(SQL.bookmark_move, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
+
+
 class Record:
     """The record of one database: see :class:`onward.engine.teller.Record`."""
 
@@ -166,6 +180,10 @@ class Record:
         """See the protocol. Who listens also lets go of old events: there may be no leader."""
         await self._writer.ask(listen)
         await self.tend()
+
+    def place(self, cursor: str) -> Place:
+        """See the protocol."""
+        return Place.of(cursor)
 
     async def begin(self, after: str | None) -> Place:
         """See the protocol."""

@@ -33,12 +33,21 @@ create table onward.event_log (
 
 insert into onward.event_log default values;
 
+-- How far events have been read for something that must hear of each, and who does so.
+create table onward.bookmark (
+  name   text        collate "C" primary key,
+  cursor text        not null,
+  holder text        not null,
+  until  timestamptz not null
+) with (fillfactor = 50);
+
 -- Whether events are recorded: they are, if it has been called. A sequence, because a change of it is seen at once by everybody,
 -- in whatever transaction they are.
 create sequence onward.event_switch;
 
 alter table onward.event enable row level security;
 alter table onward.event_log enable row level security;
+alter table onward.bookmark enable row level security;
 
 -- Say whether events are recorded. It is not immutable, and called so on purpose: the condition of a trigger is simplified once
 -- for each statement, and this with it, instead of being asked for each row. For conditions of triggers only: a plan that is kept
@@ -176,7 +185,7 @@ begin
   return gone.count = most;
 end $$;
 
-revoke all on onward.event, onward.event_log from public;
+revoke all on onward.event, onward.event_log, onward.bookmark from public;
 revoke all on sequence onward.event_switch from public;
 -- But for is_told, which everybody asks who adds a job.
 revoke all on function onward.wake_listeners, onward.tell_of_job, onward.tell_of_end, onward.listen,

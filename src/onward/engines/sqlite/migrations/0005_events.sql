@@ -24,3 +24,11 @@ create table onward_event_log (
 );
 
 insert into onward_event_log (one) values (1);
+
+-- How far events have been read for something that must hear of each, and who does so.
+create table onward_bookmark (
+  name   text    primary key,
+  cursor text    not null,
+  holder text    not null,
+  until  integer not null
+) without rowid;

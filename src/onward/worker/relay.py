@@ -1,0 +1,102 @@
+"""Makes jobs of the events that a webhook wants.
+
+One worker does so for each webhook, the one that holds its bookmark; when it is gone, another goes on from there. An
+event that is told twice, or relayed by two for a moment, makes one job: it is known by its key.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final, Protocol
+
+from onward.engine.observed import ObservedEngine
+from onward.errors import InvalidJob
+from onward.events import AnyEvent
+from onward.job import NewJob
+
+log = logging.getLogger("onward.worker")
+
+LOOK: Final = timedelta(seconds=1)
+"""How often events are looked for, where there are few."""
+_LEASE: Final = timedelta(seconds=30)
+_RENEW: Final = _LEASE.total_seconds() / 3
+_AT_ONCE: Final = 500
+
+
+class Wanting(Protocol):
+    """What a relay must know of a webhook."""
+
+    @property
+    def name(self) -> str:
+        """By which its bookmark is known."""
+        ...
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """Whose events it wants."""
+        ...
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Which it wants."""
+        ...
+
+    def wants(self, event: AnyEvent) -> bool:
+        """Say whether it wants one."""
+        ...
+
+
+class Relay:
+    """Reads events from one webhook's bookmark on."""
+
+    def __init__(
+        self, engine: ObservedEngine, webhook: Wanting, job_of: Callable[[str, AnyEvent], NewJob], *, holder: str
+    ) -> None:
+        self._engine = engine
+        self._webhook = webhook
+        self._job_of = job_of
+        self._holder = holder
+        self._cursor: str | None = None
+        """How far we have read, while we hold the bookmark."""
+        self._renew_at = 0.0
+
+    async def step(self) -> float | None:
+        """Relay what has come; say in how many seconds to look again, None: after a while."""
+        cursor, webhook = await self._held(), self._webhook
+        if cursor is None:
+            return None
+        try:
+            page = await self._engine.read_events(webhook.queues, after=cursor, types=webhook.words, limit=_AT_ONCE)
+        except InvalidJob:  # it was away for longer than the store keeps events
+            log.exception("events of a webhook are lost, it goes on from now", extra={"webhook": webhook.name})
+            self._cursor = await self._engine.hold_bookmark(webhook.name, self._holder, lease=_LEASE, anew=True)
+            return 0
+        jobs = [self._job_of(webhook.name, event) for event in page.events if webhook.wants(event)]
+        if jobs:
+            await self._engine.enqueue(jobs)
+            if not await self._engine.move_bookmark(webhook.name, self._holder, page.cursor):
+                self._cursor = None  # somebody else goes on from where it stood, and adds what we have added only once
+                return None
+        self._cursor = page.cursor
+        return 0 if page.more else None
+
+    async def let_go(self) -> None:
+        """Leave the bookmark to another at once."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None and await self._engine.move_bookmark(self._webhook.name, self._holder, cursor):
+            await self._engine.hold_bookmark(self._webhook.name, self._holder, lease=timedelta(0))
+
+    async def _held(self) -> str | None:
+        """Say how far we have read, if the bookmark is ours; what was read for nothing is noted now and then."""
+        now, webhook = time.monotonic(), self._webhook
+        if self._cursor is not None and now < self._renew_at:
+            return self._cursor
+        if self._cursor is not None and not await self._engine.move_bookmark(webhook.name, self._holder, self._cursor):
+            self._cursor = None
+        stands_at = await self._engine.hold_bookmark(webhook.name, self._holder, lease=_LEASE)
+        self._cursor = None if stands_at is None else self._cursor or stands_at
+        self._renew_at = now + _RENEW
+        return self._cursor
