@@ -45,6 +45,12 @@ def test_batches_are_listed_with_how_they_stand(some: Cli):
     assert (found["total"], found["completed"], found["progress"]) == (4, 1, 25)
 
 
+def test_jobs_are_listed_by_their_batch(some: Cli):
+    found = some("jobs", "list", "--batch", "letters", "--json").ok().json["jobs"]
+    assert len(found) == 4
+    assert "letters" in some("jobs", "show", found[0]["id"]).ok().out
+
+
 def test_no_batches_are_no_error(shop: Cli):
     shop("enqueue", "send_mail", "to=ann").ok()
     assert "no batches yet" in shop("batches", "list").ok().err

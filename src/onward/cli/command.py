@@ -74,6 +74,12 @@ TypesOption = Annotated[
 OrgOption = Annotated[
     str | None, typer.Option("--org", metavar="ORG", help="Of this organisation.", show_default=False)
 ]
+BatchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch", metavar="NAME", help="Of this batch.", autocompletion=completion.batches, show_default=False
+    ),
+]
 WorkerOption = Annotated[
     str | None, typer.Option("--worker", metavar="ID", help="Held by this worker.", show_default=False)
 ]
@@ -98,6 +104,7 @@ _WHICH: dict[str, Any] = {
     "queue": QueuesOption,
     "type": TypesOption,
     "org": OrgOption,
+    "batch": BatchOption,
     "worker": WorkerOption,
     "error": ErrorOption,
     "older_than": OlderOption,
@@ -174,6 +181,7 @@ def filter_of(
     queue: list[str] | None = None,
     type: list[str] | None = None,
     org: str | None = None,
+    batch: str | None = None,
     worker: str | None = None,
     error: str | None = None,
     older_than: timedelta | None = None,
@@ -186,6 +194,7 @@ def filter_of(
         queues=tuple(queue) if queue else None,
         types=tuple(type) if type else None,
         org_id=org,
+        batch=batch,
         worker_id=worker,
         error_contains=error,
         created_before=None if older_than is None else now - older_than,

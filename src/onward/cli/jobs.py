@@ -105,6 +105,7 @@ def _show_job(job: Job, lines: list[LogLine]) -> None:
     fact("queue", job.queue)
     fact("state", screen.state(job.status))
     fact("organisation", job.org_id)
+    fact("batch", job.batch)
     fact("priority", job.priority or None)
     fact("attempts", f"{job.attempts} of {job.max_attempts}")
     fact("crashes", job.crashes or None)
