@@ -6,11 +6,11 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import hiredis
 import pytest
+import trustme
 from redis import exceptions
 
 from onward.engines.bullmq.commands import Atomic
@@ -180,7 +180,7 @@ async def test_of_commands_that_go_together_all_are_done_or_none():
 async def test_a_line_may_be_encrypted():
     async with AsyncExitStack() as stack:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(Path(__file__).with_name("localhost.pem"))
+        trustme.CA().issue_cert("localhost").configure_cert(context)
         _, url = await stack.enter_async_context(hosted(echo, context))
         lines = await stack.enter_async_context(asked(f"{url}?ssl_cert_reqs=none"))
         large = "x" * 200_000
