@@ -1,0 +1,98 @@
+"""The backend: stores a task's call as a job, on the request's own connection, and reads what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+from django.utils import timezone
+
+from onward.contrib.django.framework import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    task_enqueued,
+)
+from onward.contrib.django.results import change, new_result, result_of
+from onward.contrib.django.store import Store
+from onward.engine.capabilities import Feature
+from onward.job import JobRef, NewJob
+from onward.rules import encode_json
+
+_LOWEST: Final = 100
+"""How far below 0 Django's priorities go. Ours begin at 0, so that much is added where nobody else gives any."""
+
+
+class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
+    """Keeps tasks as jobs of Onward's; ``python manage.py onward_work`` runs them."""
+
+    supports_async_task = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.store = Store(alias, self.options)
+        has = self.store.capabilities.has
+        self.supports_defer = has(Feature.DELAY)
+        self.supports_get_result = has(Feature.RESULTS)
+        self.supports_priority = has(Feature.PRIORITY)
+        self._is_foreign = self.store.capabilities.foreign_names
+        self._offset = 0 if self._is_foreign else _LOWEST
+
+    def validate_task(self, task: Task) -> None:
+        """Refuse what the store cannot keep, besides what Django refuses."""
+        super().validate_task(task)
+        if task.priority < 0 and self._is_foreign:
+            raise InvalidTask(f"priority is {task.priority}, and in a store that others use too the lowest is 0")
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: dict[str, Any]) -> TaskResult:
+        """Store a job: with the transaction that is open on the database of the jobs, or at once."""
+        self.validate_task(task)
+        app = self.store.app
+        result = new_result(task, "", args, kwargs, enqueued_at=timezone.now())
+        run_at = task.run_after
+        if run_at is not None and timezone.is_naive(run_at):
+            run_at = timezone.make_aware(run_at)
+        job = NewJob(
+            type=task.module_path,
+            payload=encode_json({"args": result.args, "kwargs": result.kwargs}, max_size=app.max_payload),
+            queue=task.queue_name,
+            priority=task.priority + self._offset if self.supports_priority else 0,
+            run_at=run_at,
+            max_attempts=self.store.max_attempts,
+        )
+        (handle,) = app.enqueue_many_sync([job], within=self.store.connection())
+        change(result, id=self.id_of(handle.ref))
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def id_of(self, ref: JobRef) -> str:
+        """Name a job as Django does: where ids are not unique by themselves, with its queue."""
+        return str(ref) if self._is_foreign else ref.id
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Read what has become of a task. What has not been committed yet is not there yet.
+
+        Raises:
+            TaskResultDoesNotExist: there is no job of that name: it never was, or is kept no longer.
+        """
+        queue, _, id = str(result_id).rpartition(":")
+        ref = JobRef(queue, id) if queue else id
+        job = self.store.ask(lambda app: app.engine.get(ref))
+        if job is None or not isinstance(job.payload, dict) or not {"args", "kwargs"} <= job.payload.keys():
+            raise TaskResultDoesNotExist(result_id)
+        return result_of(job, str(result_id), self.alias, offset=self._offset)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Tell what is missing for ``migrate`` to make the tables, and for the worker's command to be there."""
+        yield from super().check(**kwargs)
+        if not apps.is_installed("onward.contrib.django"):
+            yield checks.Warning(
+                "Onward's backend is in TASKS, but its application is not installed.",
+                hint="Add 'onward.contrib.django' to INSTALLED_APPS: migrate then makes its tables, and "
+                "manage.py has onward_work.",
+                id="onward.W001",
+            )

@@ -1,0 +1,145 @@
+"""Runs Django's tasks in a worker of Onward's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from inspect import iscoroutinefunction
+from traceback import format_exception
+from typing import Any, Final
+
+from django.apps import apps
+from django.db import close_old_connections
+from django.utils import timezone
+
+from onward.context import JobContext
+from onward.contrib.django.backend import OnwardBackend
+from onward.contrib.django.framework import (
+    InvalidTask,
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from onward.contrib.django.results import change, new_result, task_of
+from onward.control import Cancel, DoNotRetry, Snooze
+from onward.task import AsyncTask, PlainTask, TaskOptions
+from onward.task import Task as Handler
+
+_WORKER: Final = f"{socket.gethostname()}-{os.getpid()}"
+
+
+class Handlers(Mapping[str, Handler[..., Any]]):
+    """The handlers of a project's tasks, by the path of their function: made when a job of theirs comes.
+
+    Those in the ``tasks`` modules of installed applications are known beforehand, so that others can be told of them.
+    """
+
+    def __init__(self, backend: OnwardBackend) -> None:
+        self._backend = backend
+        self._known: dict[str, Handler[..., Any] | None] = {}
+
+    def __getitem__(self, path: str) -> Handler[..., Any]:
+        """Find a handler; who names what is no task has none."""
+        handler = self._known.get(path)
+        if handler is None:
+            try:
+                handler = self._known[path] = self._handler_of(task_of(path), path)
+            except InvalidTask as error:
+                raise KeyError(path) from error
+        return handler
+
+    def __iter__(self) -> Iterator[str]:
+        """Name the tasks that are known."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._known)
+
+    def discover(self) -> None:
+        """Learn of the tasks that are in the applications' ``tasks`` modules and meant for this backend."""
+        for config in apps.get_app_configs():
+            module = sys.modules.get(f"{config.name}.tasks")
+            for found in vars(module).values() if module is not None else ():
+                if isinstance(found, Task) and found.backend == self._backend.alias:
+                    self._known.setdefault(found.module_path, None)
+
+    def _handler_of(self, task: Task, path: str) -> Handler[..., Any]:
+        options, app = TaskOptions(queue=task.queue_name), self._backend.store.app
+        if iscoroutinefunction(task.func):
+            return AsyncTask(_on_the_loop(task, self._backend), name=path, options=options, app=app)
+        return PlainTask(_on_a_thread(task, self._backend), name=path, options=options, app=app)
+
+
+def _on_a_thread(task: Task, backend: OnwardBackend) -> Any:
+    def run(job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        close_old_connections()  # as a request does: one that the server has closed is not used again
+        try:
+            result = _begun(task, backend.id_of(job.ref), job, args, kwargs)
+            task_started.send(type(backend), task_result=result)
+            try:
+                value = normalize_json(task.func(*_context(task, result), *args, **kwargs))
+            except BaseException as error:
+                if _has_ended(result, job, error):
+                    task_finished.send(type(backend), task_result=result)
+                raise
+            _done(result, value)
+            task_finished.send(type(backend), task_result=result)
+            return value
+        finally:
+            close_old_connections()
+
+    return run
+
+
+def _on_the_loop(task: Task, backend: OnwardBackend) -> Any:
+    async def run(job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = _begun(task, backend.id_of(job.ref), job, args, kwargs)
+        await task_started.asend(type(backend), task_result=result)
+        try:
+            value = normalize_json(await task.func(*_context(task, result), *args, **kwargs))
+        except Exception as error:
+            if _has_ended(result, job, error):
+                await task_finished.asend(type(backend), task_result=result)
+            raise
+        _done(result, value)
+        await task_finished.asend(type(backend), task_result=result)
+        return value
+
+    return run
+
+
+def _begun(task: Task, id: str, job: JobContext, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
+    now = timezone.now()
+    workers = [""] * (job.attempt - 1) + [_WORKER]  # whose the earlier attempts were is in the store
+    running = {"status": TaskResultStatus.RUNNING, "started_at": now, "last_attempted_at": now, "worker_ids": workers}
+    return new_result(task.using(queue_name=job.queue), id, args, kwargs, **running)
+
+
+def _context(task: Task, result: TaskResult) -> list[TaskContext]:
+    return [TaskContext(task_result=result)] if task.takes_context else []
+
+
+def _done(result: TaskResult, value: Any) -> None:
+    change(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
+
+
+def _has_ended(result: TaskResult, job: JobContext, error: BaseException) -> bool:
+    """Write down that a task has failed, if it will not be tried again."""
+    if isinstance(error, Snooze) or (job.attempt < job.max_attempts and not isinstance(error, (DoNotRetry, Cancel))):
+        return False
+    kind = type(error)
+    result.errors.append(
+        TaskError(
+            exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
+        )
+    )
+    change(result, status=TaskResultStatus.FAILED, finished_at=timezone.now())
+    return True
