@@ -181,7 +181,9 @@ create table onward.lane (
   floor     timestamptz not null default '-infinity',  -- nothing to claim lies before it, by ready_at
   raised_at timestamptz not null default '-infinity',  -- when the floor was
   closing   xid8                                       -- on its way out: whoever adds a job opens another
-) with (fillfactor = 50, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
+-- Nearly all of each page is left free: while somebody's transaction stays open, no old version of a row goes, and those in
+-- the same page cost a claim next to nothing.
+) with (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
 create index lane_open on onward.lane (queue, priority desc);
 

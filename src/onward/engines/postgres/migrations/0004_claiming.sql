@@ -331,7 +331,7 @@ begin
         soon := soon - greatest(got - slots, 0)::integer; slots := slots - least(got, slots)::integer;
         last_lane := cardinality(lanes);
         for lane in select * from unnest(lanes) loop
-          if random() * 50 * last_lane < got then  -- as below, on the average
+          if random() * 10 * last_lane < got then  -- as below, on the average
             perform onward.raise_floor(moment, lane);
           end if;
         end loop;
@@ -422,7 +422,7 @@ begin
           ahead := ahead - taken::integer;
         end if;
       end loop;
-      if random() * 50 < got - got_before then  -- about once for fifty jobs
+      if random() * 10 < got - got_before then  -- about once for ten jobs: as dear as to walk over them
         perform onward.raise_floor(moment, lane);
       end if;
       exit when got >= quota;
