@@ -104,9 +104,10 @@ class Store:
 
         Who serves requests keeps no connection besides Django's own, and tests can drop their database when they end.
         """
+        url = self.url  # another thread would have connections of its own
 
         async def ask() -> T:
-            async with App(self.url) as app:
+            async with App(url) as app:
                 return await question(app)
 
         return run_elsewhere(ask)

@@ -22,6 +22,7 @@ from django.utils import timezone
 from settings import TASKS
 
 from onward.contrib.django import OnwardBackend
+from onward.contrib.django.apps import _make_tables as make_tables
 from onward.contrib.django.framework import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -217,6 +218,7 @@ class TasksTest(TransactionTestCase):
             before = connections["default"]
             connections["default"] = memory["default"]
             try:
+                make_tables(using="default")
                 OnwardBackend("mine", {})
             finally:
                 connections["default"] = before
