@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _AS_IT_COMES: Final = [PyFormat.AUTO] * 64
 """How values are written: for as many as any statement has."""
+_MOST_KEPT: Final = 500
+"""Statements that a session keeps: those that name a queue's table are as many as there are queues."""
 
 _GLANCE: Final = 0.002
 """Seconds for which the loop may be held up for an answer: a commit on a quick disk takes a fraction of it."""
@@ -119,8 +121,10 @@ class _Asks:
         return transformer.load_rows(0, results[-1].ntuples, tuple)
 
     def _is_to_be_kept(self, key: tuple[str, tuple[int, ...]]) -> bool:
-        if self._known_after is None:
+        if self._known_after is None or len(self._names) >= _MOST_KEPT:
             return False
+        if len(self._times) >= 10 * _MOST_KEPT:
+            self._times.clear()
         times = self._times[key] = self._times.get(key, 0) + 1
         return times > self._known_after
 
