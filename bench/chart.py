@@ -55,7 +55,7 @@ def draw(found: Table) -> str:
     height = y - _GAP + _FOOT
     foot = [
         f"One worker process each, every job accounted for; medians of {found.rounds} rounds, in turns. {found.date}.",
-        f"{found.machine}.",
+        f"{found.machine}, load average {found.load:.1f}.",
     ]
     for number, line in enumerate(foot):
         parts.append(f'<text class="quiet" x="0" y="{height - 20 + 16 * number}">{escape(line)}</text>')
