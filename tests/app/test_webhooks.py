@@ -207,6 +207,22 @@ async def test_a_worker_that_comes_back_delivers_what_ended_meanwhile(tmp_path: 
     assert json.loads(receiver.got[0][2])["data"]["id"] == ref.id
 
 
+async def test_an_event_that_is_told_twice_makes_one_delivery(tmp_path: Path):  # B7
+    async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
+        app.webhook("crm", "https://example.com", secret=SECRET)
+        start = await app.engine.hold_bookmark("crm", "one", lease=timedelta(seconds=30))
+        assert start is not None
+        await add(8)
+        await app.tick()
+        for _ in range(2):
+            (relay,) = app._relays("one")
+            await relay.step()
+            assert await app.engine.move_bookmark(
+                "crm", "one", start
+            )  # as if it had died before it noted how far it was
+        assert await app.jobs.count(JobFilter(queues=(QUEUE,))) == {"pending": 1}
+
+
 # Declaring
 
 
