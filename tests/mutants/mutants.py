@@ -979,7 +979,6 @@ BATCHES: Final = (
             ),
         ),
         (_GATHER,),
-        in_ci=True,
     ),
     Mutant(
         "batches: jobs that are cancelled by a button are not told of",
@@ -1020,7 +1019,6 @@ BATCHES: Final = (
             ),
         ),
         (_GATHER,),
-        in_ci=True,
     ),
     Mutant(
         "flows: a job that failed counts as one that completed",
