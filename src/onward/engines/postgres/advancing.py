@@ -82,3 +82,5 @@ class _Turn:
                     pass
             except StoreUnavailable as error:
                 log.info("news of batches are left to the leader: %s", error)
+            except Exception:  # a task of its own: nobody else would hear of it
+                log.exception("news of batches are left to the leader")

@@ -17,7 +17,6 @@ create table onward.batch (
   on_finished text,
   created_at  timestamptz not null,
   finished_at timestamptz,
-  check (completed >= 0 and failed >= 0 and cancelled >= 0 and completed + failed + cancelled <= total),
   check (finished_at is null or sealed)
 ) with (fillfactor = 50);
 
@@ -178,7 +177,7 @@ begin
       callbacks := callbacks || one.on_failure;
       update onward.batch b set on_failure = null where b.name = one.name;
     end if;
-    if one.sealed and one.completed + one.failed + one.cancelled = one.total then
+    if one.sealed and one.completed + one.failed + one.cancelled >= one.total then
       callbacks := callbacks || array_remove(
         array[case when one.completed = one.total then one.on_success end, one.on_finished], null);
       update onward.batch b set finished_at = moment, on_success = null, on_failure = null, on_finished = null
