@@ -1245,12 +1245,12 @@ WEBHOOKS: Final = (
     Mutant(
         "bookmarks: somebody else's is taken",
         (Edit(f"{_SQL}/bookmark_hold.sql", " where holder = excluded.holder or until <= :now\n", " where true\n"),),
-        (RECORDS,),
+        (f"{CONFORMANCE}/test_bookmarks.py",),
     ),
     Mutant(
         "bookmarks: who lost it puts it further on",
         (Edit(f"{_SQL}/bookmark_move.sql", " and holder = :holder", ""),),
-        (RECORDS,),
+        (f"{CONFORMANCE}/test_bookmarks.py",),
     ),
 )
 
