@@ -36,11 +36,11 @@ from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Alike, Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
-from onward.metering import Span, Usage, UsageBy, UsageQuery, one_of
+from onward.metering import Span, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.results import Results
-from onward.rules import MAX_PAYLOAD
-from onward.schedule import Missed, Schedule, missed_of
+from onward.rules import MAX_PAYLOAD, one_of
+from onward.schedule import Missed, Schedule
 from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
 from onward.webhook import Post, Webhook, keys_of, networks_of
 
@@ -302,7 +302,7 @@ class App:
             InvalidJob: the expression, the time zone or an option cannot be read.
         """
         turns = rhythm_of(rhythm, timezone=timezone)
-        policy = missed_of(missed)
+        policy = one_of("missed", Missed, missed)
 
         def declare(task: T) -> T:
             if not isinstance(task, Task):
@@ -543,8 +543,7 @@ class App:
         if self.capabilities.has(Feature.USAGE):
             every = frozenset({UsageBy.QUEUE, UsageBy.TYPE, UsageBy.OUTCOME})
             usage = await engine.usage(UsageQuery(span=Span.ALL, by=every))
-        info = await engine.check()
-        return exposition(await engine.queues(), await engine.workers(), usage, now=info.now)
+        return exposition(await engine.queues(), await engine.workers(), usage)
 
     # Working
 
@@ -602,9 +601,9 @@ class App:
         )
 
     def _handles(self, jobs: Sequence[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
-        types = repeat(jobs.template.type) if isinstance(jobs, Alike) else [job.type for job in jobs]
+        types = repeat(jobs.template.type, len(jobs)) if isinstance(jobs, Alike) else [job.type for job in jobs]
         made = []
-        for type_, one in zip(types, enqueued, strict=False):
+        for type_, one in zip(types, enqueued, strict=True):
             task = self._tasks.get(type_)
             made.append(JobHandle(one, self.results, _as_it_is if task is None else task.arguments.read_result))
         return made

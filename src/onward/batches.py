@@ -25,6 +25,7 @@ from onward.following import follow
 from onward.handle import JobHandle
 from onward.ids import new_id
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob, OnFailure
+from onward.rules import one_of
 
 Opened = Callable[[], Awaitable[ObservedEngine]]
 """Gives the engine, open."""
@@ -200,10 +201,7 @@ class Flow:
             on_failure: what becomes of it when one of those does not complete: ``stop`` cancels all of the flow that
                 has not started, ``skip`` this job and what waits for it, ``continue`` runs it all the same.
         """
-        try:
-            policy = OnFailure(on_failure)
-        except ValueError:
-            raise InvalidJob("on_failure", on_failure, f"must be one of {', '.join(OnFailure)}") from None
+        policy = one_of("on_failure", OnFailure, on_failure)
         parents = (after,) if isinstance(after, Step | JobHandle | JobRef | Job | str) else tuple(after)
         named = tuple(self._named(parent) for parent in parents)
         self._jobs.append(msgspec.structs.replace(job, after=named, on_failure=policy))

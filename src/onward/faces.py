@@ -36,7 +36,8 @@ from onward.explain import Reason, explain
 from onward.handle import JobHandle
 from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import HELD, State
-from onward.schedule import Missed, Schedule, missed_of
+from onward.rules import one_of
+from onward.schedule import Missed, Schedule
 
 One = str | JobRef | Job | JobHandle[Any]
 """One job, by any of its names."""
@@ -324,7 +325,7 @@ class Schedules:
             InvalidJob: the expression, the time zone or the job cannot be kept.
         """
         rhythm = rhythm_of(every, timezone=timezone)
-        schedule = Schedule(name=name, job=job, rhythm=rhythm, missed=missed_of(missed))
+        schedule = Schedule(name=name, job=job, rhythm=rhythm, missed=one_of("missed", Missed, missed))
         return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:

@@ -11,13 +11,12 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from onward.errors import InvalidJob
 from onward.job import JobRef
-from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Retry, Snooze
 
 BOUNDS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Seconds: the upper ends of a histogram's buckets. What is longer than the last goes into one more."""
@@ -50,17 +49,6 @@ class Span(StrEnum):
     """Kept for two days; what is older is told by the day."""
     DAY = "day"
     ALL = "all"
-
-
-Word = TypeVar("Word", bound=StrEnum)
-
-
-def one_of(field: str, words: type[Word], word: str) -> Word:
-    """Read a word that a person wrote."""
-    try:
-        return words(word)
-    except ValueError:
-        raise InvalidJob(field, word, f"must be one of {', '.join(words)}") from None
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -115,20 +103,20 @@ class Meter:
     """Counts the runs of one worker until they are handed to the store."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, str | None, type[Outcome]], Usage] = {}
+        self._counts: dict[tuple[str | None, ...], Usage] = {}
 
     def add(self, claim: Claimed, outcome: Outcome, seconds: float) -> None:
         """Count a run."""
-        kind = type(outcome)
-        if kind is Release:
+        end = _ENDS.get(type(outcome))
+        if end is None:
             return
-        key = (claim.ref.queue, claim.type, claim.org_id, kind)
+        key = (claim.ref.queue, claim.type, claim.org_id, end)
         usage = self._counts.get(key)
         if usage is None:
             queue, type_, org_id, _ = key
-            usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=_ENDS[kind])
+            usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=end)
         usage.runs += 1
-        usage.attempts += kind is not Snooze
+        usage.attempts += type(outcome) is not Snooze
         usage.waited += claim.waited
         usage.took += seconds
         usage.waits[bisect_left(BOUNDS, claim.waited)] += 1
@@ -142,8 +130,7 @@ class Meter:
     def put_back(self, taken: list[Usage]) -> None:
         """Keep what could not be handed over."""
         for usage in taken:
-            kind = next(kind for kind, word in _ENDS.items() if word == usage.outcome)
-            key = (usage.queue or "", usage.type or "", usage.org_id, kind)
+            key = (usage.queue, usage.type, usage.org_id, usage.outcome)
             known = self._counts.get(key)
             self._counts[key] = usage if known is None else _sum(known, usage)
 

@@ -9,7 +9,8 @@ import math
 import re
 import warnings
 from datetime import MAXYEAR, MINYEAR, datetime, timedelta
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -176,6 +177,17 @@ def check_kept(field: str, keep: bool | int) -> int | None:  # noqa: FBT001 - Bu
     if keep > MAX_KEPT:
         warnings.warn(f"{field} = {keep}: keeping more than {MAX_KEPT:,} jobs by count is slow", stacklevel=2)
     return keep
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def one_of(field: str, words: type[Word], word: str) -> Word:
+    """Read a word that a person wrote."""
+    try:
+        return words(word)
+    except ValueError:
+        raise InvalidJob(field, word, f"must be one of {', '.join(words)}") from None
 
 
 def check_text(field: str, text: str) -> str:

@@ -40,14 +40,6 @@ class Missed(StrEnum):
     """One job for each."""
 
 
-def missed_of(word: Missed | str) -> Missed:
-    """Read what a person wrote."""
-    try:
-        return Missed(word)
-    except ValueError:
-        raise InvalidJob("missed", word, f"must be one of {', '.join(Missed)}") from None
-
-
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A job that is enqueued whenever its turn comes."""
 

@@ -12,7 +12,8 @@ import pytest
 from onward.cron import Cron, Interval, Rhythm
 from onward.errors import InvalidJob
 from onward.job import NewJob
-from onward.schedule import MOST_MISSED, Missed, Schedule, firing_of, missed_of
+from onward.rules import one_of
+from onward.schedule import MOST_MISSED, Missed, Schedule, firing_of
 
 DUE = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
 HOURLY = Cron("0 * * * *")
@@ -86,6 +87,6 @@ def test_what_is_not_due_is_not_fired():
 
 
 def test_a_policy_that_there_is_not_is_refused():
-    assert missed_of("all") is Missed.ALL
+    assert one_of("missed", Missed, "all") is Missed.ALL
     with pytest.raises(InvalidJob, match="skip, once, all"):
-        missed_of("twice")
+        one_of("missed", Missed, "twice")

@@ -32,7 +32,7 @@ class Post:
         """How many more exchanges fail."""
         self.runner = StubRunner(handler)
         self.holdings = Holdings()
-        self.settler = Settler(self.holdings, Meter())
+        self.settler = Settler(self.holdings, Meter().add)
         self.pool = Pool(self.runner, size=size, settle=self.settler.add)
         self.suspects: list[bool] = []
         self.claimer = Claimer(
@@ -427,7 +427,7 @@ def test_at_rest_nothing_is_asked_for_but_outcomes_are_stored():
 
 def test_settlements_are_kept_in_the_order_in_which_they_came():
     holdings = Holdings()
-    settler = Settler(holdings, Meter())
+    settler = Settler(holdings, Meter().add)
     for number in range(5):
         settler.add(holdings.take(claim(number), 0.0), Complete())
     taken = settler.take(3)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -148,7 +149,7 @@ async def _named(app: App, name: str) -> Batch:
 
 def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None:
     if json:
-        screen.show_json({"batches": [{**_fields(one), "progress": one.progress} for one in found]})
+        screen.show_json({"batches": [{**msgspec.structs.asdict(one), "progress": one.progress} for one in found]})
         return
     now = datetime.now(UTC)
     screen.show_table(
@@ -168,7 +169,3 @@ def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None
         ],
         right=("progress", "total", "completed", "failed", "cancelled", "age"),
     )
-
-
-def _fields(info: BatchInfo) -> dict[str, object]:
-    return {field: getattr(info, field) for field in info.__struct_fields__}

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
+from onward.engine.values import Claim
 from onward.errors import StoreUnavailable
+from onward.lifecycle import Outcome
 from onward.metering import Meter
+
+Count = Callable[[Claim, Outcome, float], None]
+"""Counts a run: whose, how it ended, and how many seconds it took."""
 
 
 class Metering:
     """The meter of one worker, and its way to the store."""
 
     def __init__(self, engine: ObservedEngine) -> None:
-        self.meter = Meter()
+        self._meter = Meter()
         self._engine = engine
-        self._is_kept = engine.capabilities.has(Feature.USAGE)
+        # Where nobody takes the counts, they would only grow.
+        self.count: Count = self._meter.add if engine.capabilities.has(Feature.USAGE) else _ignore
 
     async def send(self) -> None:
         """Hand over what was counted; what the store does not take is kept for the next time."""
-        taken = self.meter.take()
-        if not taken or not self._is_kept:
+        taken = self._meter.take()
+        if not taken:
             return
         try:
             await self._engine.record_usage(taken)
         except StoreUnavailable:
-            self.meter.put_back(taken)
+            self._meter.put_back(taken)
             raise
+
+
+def _ignore(claim: Claim, outcome: Outcome, seconds: float) -> None:
+    """Count nothing."""

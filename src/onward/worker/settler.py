@@ -17,8 +17,8 @@ from onward.engine.contract import Work
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
-from onward.metering import Meter
 from onward.worker.holdings import LOST, SETTLING, Held, Holdings
+from onward.worker.metering import Count
 
 log = logging.getLogger("onward.job")
 
@@ -30,11 +30,11 @@ _QUIET: Final = frozenset({Complete, Snooze, Release})
 class Settler:
     """The outbox of one pool."""
 
-    def __init__(self, holdings: Holdings, meter: Meter) -> None:
+    def __init__(self, holdings: Holdings, count: Count) -> None:
         self.on_outcome: Callable[[], None] = lambda: None
         """Called when a run has ended."""
         self._holdings = holdings
-        self._meter = meter
+        self._count = count
         self._outbox: list[Settlement] = []
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Settler:
         if outcome is None:
             self._holdings.drop(held.claim.token)
             self._holdings.tally["complete"] += 1
-            self._meter.add(held.claim, Complete(), held.took)
+            self._count(held.claim, Complete(), held.took)
             self.on_outcome()
             return
         if held.stage is LOST:
@@ -72,7 +72,7 @@ class Settler:
 
     def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""
-        drop, tally, count = self._holdings.drop, self._holdings.tally, self._meter.add
+        drop, tally, count = self._holdings.drop, self._holdings.tally, self._count
         tells = log.isEnabledFor(logging.INFO)
         for settlement in settlements:
             token = settlement.claim.token

@@ -126,7 +126,7 @@ class Shift:
         )
 
     def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
-        settler = Settler(self.holdings, self._metering.meter)
+        settler = Settler(self.holdings, self._metering.count)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
             self._engine,

@@ -201,7 +201,7 @@ class Ticker:
         if result is None:
             report.completed += 1
             self._holdings.drop(claim.token)
-            self._metering.meter.add(claim, Complete(), time.monotonic() - began)
+            self._metering.count(claim, Complete(), time.monotonic() - began)
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
@@ -209,7 +209,7 @@ class Ticker:
         lost = await self._engine.settle([Settlement(claim, outcome, seconds)])
         self._holdings.drop(claim.token)
         if not lost:
-            self._metering.meter.add(claim, outcome, seconds)
+            self._metering.count(claim, outcome, seconds)
         field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from onward.batch import BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
-from onward.engine.values import Page, Term
+from onward.engine.values import JobFilter, Page, Term
 from onward.engines.postgres import reading
 from onward.engines.postgres.enqueueing import enqueue, tidings_of
 from onward.engines.postgres.filters import is_id
@@ -73,9 +73,9 @@ def parents(schema: Schema, ref: JobRef) -> Plan[list[Job]]:
     """Read the jobs that a job has waited for."""
     if not is_id(ref.id):
         return []
-    found = []
-    for (job_id,) in (yield Statement(schema.parents, [ref.id])):
-        job = yield from reading.get(schema, job_id)
-        if job is not None:
-            found.append(job)
-    return found
+    ids = [row[0] for row in (yield Statement(schema.parents, [ref.id]))]
+    if not ids:
+        return []
+    page = yield from reading.find(schema, JobFilter(ids=tuple(ids)), None, len(ids), newest_first=True)
+    found = {job.id: job for job in page.items}
+    return [found[job_id] for job_id in ids if job_id in found]
