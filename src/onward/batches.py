@@ -202,7 +202,7 @@ class Flow:
                 has not started, ``skip`` this job and what waits for it, ``continue`` runs it all the same.
         """
         policy = one_of("on_failure", OnFailure, on_failure)
-        parents = (after,) if isinstance(after, Step | JobHandle | JobRef | Job | str) else tuple(after)
+        parents = (after,) if isinstance(after, str) or not isinstance(after, Iterable) else tuple(after)
         named = tuple(self._named(parent) for parent in parents)
         self._jobs.append(msgspec.structs.replace(job, after=named, on_failure=policy))
         return Step(self, len(self._jobs) - 1)

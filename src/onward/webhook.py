@@ -15,11 +15,13 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -118,10 +120,11 @@ def keys_of(secret: str | Sequence[str]) -> tuple[bytes, ...]:
 
 def networks_of(allow: Iterable[str]) -> tuple[Network, ...]:
     """Read networks, such as ``10.1.0.0/16``."""
+    texts = list(allow)
     try:
-        return tuple(ip_network(text) for text in allow)
+        return tuple(map(ip_network, texts))
     except ValueError as error:
-        raise InvalidJob("allow", list(allow), f"must be networks such as 10.1.0.0/16: {error}") from None
+        raise InvalidJob("allow", texts, f"must be networks such as 10.1.0.0/16: {error}") from None
 
 
 # What is sent ---------------------------------------------------------------------------------------------------------
@@ -195,7 +198,7 @@ def _meant(address: Address) -> Iterator[Address]:
 async def resolved(host: str, port: int, allowed: Sequence[Network]) -> str:
     """Find the address of a host, and refuse it unless all that it has are public or allowed."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)  # 1: of streams
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise DeliveryFailed(f"{host} has no address: {error}") from error
     addresses = [str(entry[4][0]) for entry in found]
@@ -244,7 +247,7 @@ async def _exchange(webhook: Webhook, host: str, message_id: str, body: bytes) -
         **headers_of(webhook.keys, message_id, body, now=time.time()),
     }
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    context = (webhook.tls or ssl.create_default_context()) if is_secure else None
+    context = (webhook.tls or _system_tls()) if is_secure else None
     reader, writer = await asyncio.open_connection(
         address, port, ssl=context, server_hostname=host if is_secure else None, limit=_HEAD
     )
@@ -255,6 +258,12 @@ async def _exchange(webhook: Webhook, host: str, message_id: str, body: bytes) -
         return await _status(reader)
     finally:
         writer.transport.abort()
+
+
+@cache
+def _system_tls() -> ssl.SSLContext:
+    """Read the system's certificates once: that takes milliseconds, for which the event loop would stand still."""
+    return ssl.create_default_context()
 
 
 async def _status(reader: asyncio.StreamReader) -> int:
