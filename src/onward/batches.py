@@ -128,9 +128,10 @@ class Batch:
         before = await self.info()
         if before.is_finished:
             return 0
-        await engine.put_batch(NewBatch(name=self.name, sealed=True, stopped=True))
         while await engine.cancel(JobFilter(batch=self.name), reason=reason):
             pass
+        with contextlib.suppress(InvalidJob):  # by that it has finished already
+            await engine.put_batch(NewBatch(name=self.name, sealed=True, stopped=True))
         return (await self.info()).cancelled - before.cancelled
 
     async def pause(self) -> None:

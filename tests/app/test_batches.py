@@ -112,6 +112,7 @@ async def test_a_batch_is_cancelled_with_all_it_has(mill: App):
     info = await batch.info()
     assert (info.completed, info.cancelled, info.is_finished) == (5, 15, True)
     assert (await mill.jobs.count(JobFilter(batch="import"))) == {"completed": 5, "cancelled": 15}
+    assert {one.last_error for one in (await batch.jobs()).items} == {None, "wrong file"}
     assert await batch.cancel() == 0
     with pytest.raises(InvalidJob, match="has finished"):
         await batch.add([job(mill, "source", value=1)])

@@ -398,6 +398,8 @@ async def test_a_batch_can_be_stopped(desk: Desk):
     claim = await desk.take_one()
     await put(desk, stopped=True)
     assert sorted(await states(desk, refs)) == [State.CANCELLED, State.CANCELLED, State.RUNNING]
+    reasons = {(await desk.job(ref)).last_error for ref in refs}
+    assert reasons == {None, "cancelled: its batch was stopped before it started"}
     await desk.end(claim, Complete())
     assert (await info(desk)).is_finished
 

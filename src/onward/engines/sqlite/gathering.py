@@ -118,7 +118,7 @@ def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
     if ready:
         enqueueing.use_queues(transaction, ready)
     skipped = {seq for _, _, seq, _, is_well, policy in told if not is_well and policy == OnFailure.SKIP}
-    _cancel(transaction, list(skipped))
+    _cancel(transaction, list(skipped), "cancelled: a job that it waited for did not complete")
     for batch in {batch for _, _, _, batch, is_well, policy in told if not is_well and policy == OnFailure.STOP}:
         execute(SQL.batch_seal, {"name": batch, "sealed": False, "stopped": True})
     return len(told)
@@ -130,7 +130,7 @@ def _stop(transaction: Transaction, name: str) -> int:
     waiting: list[int] = _decode(execute(SQL.batch_waiting, {"name": name, "limit": _MOST}).fetchone()[0])
     if not waiting:
         return _turn(transaction, name)
-    _cancel(transaction, waiting)
+    _cancel(transaction, waiting, "cancelled: its batch was stopped before it started")
     execute(SQL.batch_look, {"name": name})
     return len(waiting)
 
@@ -154,7 +154,6 @@ def _turn(transaction: Transaction, name: str) -> int:
     return len(jobs)
 
 
-def _cancel(transaction: Transaction, seqs: Sequence[int]) -> None:
+def _cancel(transaction: Transaction, seqs: Sequence[int], reason: str) -> None:
     if seqs:
-        reason = "cancelled: a job that it waited for did not complete"
         transaction.execute(SQL.cancel, {"seqs": json_text(seqs), "last_error": reason, "now": transaction.now})

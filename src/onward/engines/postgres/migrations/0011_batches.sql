@@ -167,7 +167,7 @@ begin
                      order by j.seq limit most);
       if cardinality(seqs) > 0 then
         perform from onward.cancel_many(advance.now, channel, seqs,
-                                        'cancelled: a job that it waited for did not complete', true);
+                                        'cancelled: its batch was stopped before it started', true);
         insert into onward.news (batch, stops) values (one.name, true);
         more := true;
         continue;
