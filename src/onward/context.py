@@ -146,6 +146,11 @@ class JobContext:
         return self._run.claim.max_attempts
 
     @property
+    def trace(self) -> str | None:
+        """The headers of trace context that came with the job, as a JSON object."""
+        return self._run.claim.trace
+
+    @property
     def is_cancelled(self) -> bool:
         """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
 

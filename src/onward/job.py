@@ -69,6 +69,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of its batch that it waits for: ids, or places among those that are enqueued with it, before its own."""
     on_failure: OnFailure = OnFailure.STOP
     """What becomes of it when one of those does not complete."""
+    trace: str | None = None
+    """Who it is done for, as far as tracing knows: the headers of W3C trace context, as a JSON object. Written by
+    ``onward.contrib.otel``."""
 
 
 class Alike(Sequence[NewJob]):

@@ -28,6 +28,8 @@ MAX_KEPT: Final = 10_000
 MAX_DEPTH: Final = 100
 """Deeper payloads overflow the parsers of some stores."""
 MAX_LOG_LINES: Final = 1_000
+MAX_TRACE: Final = 8_192
+"""Characters of the headers that tracing sends along: what it allows for baggage."""
 _LONGEST_DELAY: Final = timedelta(days=365 * 100)
 # Room for a time zone at one end, and for the longest delay at the other.
 _EARLIEST: Final = MINYEAR + 1
@@ -69,6 +71,8 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
         check_name("batch", job.batch)
     if job.after:
         _check_after(job)
+    if job.trace is not None:
+        _check_trace(job.trace)
     if not isinstance(job.payload, str):
         raise InvalidJob("payload", job.payload, "must be JSON text, as encode_json writes it")
     for field in ("org_id", "idempotency_key", "dedupe_key"):
@@ -96,6 +100,12 @@ def _check_quiet(job: NewJob) -> None:
         raise InvalidJob("debounce", job.debounce, "give throttle or debounce, not both")
     if job.debounce is not None and (job.delay or job.run_at is not None or job.after):
         raise InvalidJob("debounce", job.debounce, "says when the job runs: it cannot be combined with delay or run_at")
+
+
+def _check_trace(trace: str) -> None:
+    if not isinstance(trace, str) or not trace.startswith("{") or len(trace) > MAX_TRACE:
+        raise InvalidJob("trace", trace, f"must be a JSON object of headers, of at most {MAX_TRACE:,} characters")
+    check_json_text("trace", trace)
 
 
 def _check_after(job: NewJob) -> None:

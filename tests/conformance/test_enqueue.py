@@ -12,9 +12,9 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.capabilities import Feature
-from onward.engine.values import GroupBy
+from onward.engine.values import Claim, GroupBy
 from onward.errors import InvalidJob, OnwardError, PayloadTooLarge
-from onward.job import Arrival, FailedAttempt, JobRef
+from onward.job import Alike, Arrival, FailedAttempt, JobRef
 from onward.lifecycle import Complete, Retry, State
 from onward.rules import encode_json
 from tests.conformance.cases import BOOM, EngineCase, needs
@@ -81,6 +81,42 @@ async def test_every_field_that_is_given_is_kept(desk: Desk):  # O2
     claim = await desk.take_one("mail/acme")
     assert (claim.ref, claim.type, claim.org_id, claim.priority) == (ref, "mail.send", "acme", 7)
     assert (claim.max_attempts, claim.backoff, claim.attempts, claim.started) == (4, backoff, 1, True)
+
+
+async def test_what_tracing_sends_along_comes_with_the_claim_and_with_each_later_one(desk: Desk):  # X1
+    await desk.make("default")
+    headers = encode_json(
+        {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "baggage": "a='b'"}
+    )
+    plain, traced = new_job(), new_job(trace=headers)
+    jobs = [plain, traced, new_job(trace=headers, max_attempts=7)]
+    await desk.engine.enqueue(jobs)
+    await desk.engine.enqueue(Alike(traced, ["{}"] * 400))  # many, which some stores take in by another way
+    await desk.engine.enqueue(Alike(traced, ["{}"]))
+    claims: list[Claim] = []
+    while taken := await desk.take(slots=500):
+        claims += taken
+    assert [claim.trace for claim in claims] == [None] + [headers] * 403
+    assert await desk.end(claims[1], Retry(timedelta(seconds=1), BOOM))
+    await desk.wait(1)
+    assert (await desk.take_one()).trace == headers
+
+    names = [f"mail-{number}" for number in range(20)]
+    for name in names:
+        await desk.add(queue=name, trace=headers)
+    assert [claim.trace for claim in await desk.take(*names, slots=20)] == [headers] * 20
+
+
+@needs(Feature.DEDUPLICATION)
+async def test_what_tracing_sends_along_comes_with_a_job_that_has_a_key(desk: Desk):  # X1
+    await desk.add(dedupe_key="k", trace='{"traceparent":"00-1-2-01"}')
+    assert (await desk.take_one()).trace == '{"traceparent":"00-1-2-01"}'
+
+
+@pytest.mark.parametrize("trace", ["", "[]", "{", '{"a":"' + "x" * 8192 + '"}', 7])
+async def test_headers_that_are_none_are_refused(desk: Desk, trace: Any):
+    with pytest.raises(InvalidJob, match="trace"):
+        await desk.enqueue(trace=trace)
 
 
 @needs(Feature.RESULTS, Feature.ERROR_HISTORY, Feature.CLAIMED_STATE)

@@ -1254,6 +1254,71 @@ WEBHOOKS: Final = (
     ),
 )
 
+_TRACED: Final = (
+    f"{CONFORMANCE}/test_enqueue.py::test_what_tracing_sends_along_comes_with_the_claim_and_with_each_later_one"
+)
+
+
+def _of_traces(name: str, edit: Edit) -> Mutant:
+    return Mutant(f"traces: {name}", (edit,), ("tests/contrib/test_otel.py",))
+
+
+TRACES: Final = (
+    Mutant(
+        "traces: jobs that differ lose them",
+        (
+            Edit(
+                "engines/postgres/migrations/0002_enqueueing.sql",
+                "j.waits_for, j.on_failure, j.trace",
+                "j.waits_for, j.on_failure, null",
+            ),
+        ),
+        (_TRACED,),
+        engine="postgres",
+    ),
+    Mutant(
+        "traces: a job with nothing else unusual comes without",
+        (
+            Edit(
+                "engines/postgres/migrations/0004_claiming.sql",
+                " or t.backoff is not null or t.trace is not null)",
+                " or t.backoff is not null)",
+            ),
+        ),
+        (_TRACED,),
+        engine="postgres",
+    ),
+    Mutant(
+        "traces: those of Node are not read",
+        (Edit("engines/bullmq/options.py", 'options.get("tm")', 'options.get("telemetry")'),),
+        (_TRACED,),
+        engine="bullmq",
+    ),
+    _of_traces(
+        "jobs of a batch begin anew",
+        Edit("engine/observed.py", "gather.put_batch(batch, stamped.jobs,", "gather.put_batch(batch, jobs,"),
+    ),
+    _of_traces(
+        "baggage stays behind",
+        Edit("contrib/otel.py", "    token = attach(parent)\n", "    token = attach(Context())\n"),
+    ),
+    _of_traces(
+        "the headers are those of who asked",
+        Edit(
+            "contrib/otel.py",
+            "            yield _Stamped(jobs, span)",
+            "            pass\n        yield _Stamped(jobs, span)",
+        ),
+    ),
+    _of_traces(
+        "a snooze is an error", Edit("contrib/otel.py", "except (Snooze, Cancel, asyncio", "except (Cancel, asyncio")
+    ),
+    _of_traces(
+        "an app is traced twice",
+        Edit("contrib/otel.py", "    if app.engine.tracing is not None:\n        return\n", ""),
+    ),
+)
+
 MUTANTS: Final = (
     *WORDS,
     *FENCES,
@@ -1270,4 +1335,5 @@ MUTANTS: Final = (
     *BATCHES,
     *EVENTS,
     *WEBHOOKS,
+    *TRACES,
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import UNSET
@@ -64,7 +64,31 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 Observer = Callable[[Observation], None]
 
+
+class Stamped(Protocol):
+    """Jobs on their way into the store, and with them who they are done for."""
+
+    jobs: Sequence[NewJob]
+
+    def answered(self, answers: Sequence[Enqueued]) -> None:
+        """Hear which jobs they have become."""
+        ...
+
+
+Tracing = Callable[[Sequence[NewJob]], AbstractContextManager[Stamped]]
+"""Stands around an enqueue, and sends along with the jobs what a trace needs to go on where they run."""
+
 log = logging.getLogger("onward.engine")
+
+
+class _AsTheyAre:
+    """Jobs that nobody traces."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.jobs = jobs
+
+    def answered(self, answers: Sequence[Enqueued]) -> None:
+        """Nobody asks."""
 
 
 class ObservedEngine:
@@ -75,6 +99,7 @@ class ObservedEngine:
     ) -> None:
         self.inner = engine
         self.observer = observer
+        self.tracing: Tracing | None = None
         self._max_payload = max_payload
         self._keeps_results = engine.capabilities.has(Feature.RESULTS)
         self._foreign = engine.capabilities.foreign_names
@@ -138,16 +163,23 @@ class ObservedEngine:
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
         self._check_jobs(jobs, within)
-        if self.observer is None:
+        if self.observer is None and self.tracing is None:
             return await self.inner.enqueue(jobs, within=within)
-        with self._observed("enqueue", len(jobs)):
-            return await self.inner.enqueue(jobs, within=within)
+        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
+            answers = await self.inner.enqueue(stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
         self._check_jobs(jobs, within)
-        with self._observed("enqueue", len(jobs)):
-            return self.inner.enqueue_sync(jobs, within=within)
+        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
+            answers = self.inner.enqueue_sync(stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
+
+    def _stamped(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Stamped]:
+        return nullcontext(_AsTheyAre(jobs)) if self.tracing is None or not jobs else self.tracing(jobs)
 
     def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
         if within is not None:
@@ -521,8 +553,10 @@ class ObservedEngine:
             if job.batch != batch.name:
                 raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
         self._check_jobs(jobs, within)
-        with self._observed("put_batch", len(jobs)):
-            return await gather.put_batch(batch, jobs, within=within)
+        with self._stamped(jobs) as stamped, self._observed("put_batch", len(jobs)):
+            answers = await gather.put_batch(batch, stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
 
     async def batches(
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50

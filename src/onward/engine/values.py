@@ -45,6 +45,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     org_id: str | None = None
     priority: int = 0
     backoff: Backoff | None = None
+    trace: str | None = None
+    """As in :class:`~onward.job.NewJob`."""
     waited: float = 0.0
     """Seconds between becoming ready and being claimed, by the store's clock."""
     start_within: float | None = None

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from onward import App, Backoff, DoNotRetry, JobContext, State
 from onward.errors import JobFailed
@@ -42,6 +43,23 @@ async def test_node_sees_who_ran_its_job(app: App, node6: NodePeer, name: str): 
     async with app.worker(queues=[name]):
         await queue.finished(added["id"], events)
         assert queue.job(added["id"])["processedBy"] in {worker.id for worker in await app.engine.workers()}
+
+
+async def test_traces_stand_where_nodes_telemetry_has_them(app: App, either: NodePeer, name: str):  # B1
+    seen: list[str | None] = []
+    headers = '{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}'
+
+    @app.task(name="note", queue=name)
+    async def note(context: JobContext) -> None:
+        seen.append(context.trace)
+
+    queue = either.queue(name)
+    queue.add("note", {}, telemetry={"metadata": headers})
+    (ours,) = await app.engine.enqueue([replace(note.job(), trace=headers)])
+    assert queue.job(ours.id)["opts"]["telemetry"] == {"metadata": headers}
+    async with app.worker(queues=[name]):
+        await eventually(lambda: len(seen) == 2)
+    assert seen == [headers, headers]
 
 
 async def test_jobs_run_in_the_order_that_node_gave_them(app: App, either: NodePeer, name: str):  # B9

@@ -39,6 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     org_id: str | None = None
     idempotency_key: str | None = None
     repeat: dict[str, Any] | None = None
+    trace: str | None = None
 
 
 def priority_here(priority: int) -> int:
@@ -53,7 +54,7 @@ def priority_of(priority: int) -> int:
 
 def write(job: NewJob, *, prioritized: bool) -> str:
     """Write the options of a new job, but for its delay, which the store adds by its own clock."""
-    if job.org_id is None and job.idempotency_key is None and job.dedupe_key is None:
+    if job.org_id is None and job.idempotency_key is None and job.dedupe_key is None and job.trace is None:
         return _common(job.max_attempts or MAX_ATTEMPTS, job.backoff, job.priority if prioritized else None)
     return _write(
         job.max_attempts or MAX_ATTEMPTS,
@@ -62,6 +63,7 @@ def write(job: NewJob, *, prioritized: bool) -> str:
         org_id=job.org_id,
         key=job.idempotency_key,
         dedupe=job.dedupe_key,
+        trace=job.trace,
     )
 
 
@@ -73,6 +75,7 @@ def _write(
     org_id: str | None = None,
     key: str | None = None,
     dedupe: str | None = None,
+    trace: str | None = None,
 ) -> str:
     chosen = backoff or DEFAULT_BACKOFF
     ours: dict[str, Any] = {}
@@ -91,6 +94,8 @@ def _write(
         options["priority"] = priority_here(priority)
     if dedupe is not None:
         options["de"] = {"id": dedupe}
+    if trace is not None:
+        options["tm"] = trace
     options["onward"] = ours
     return _encode(options).decode()
 
@@ -113,7 +118,7 @@ def read(text: str) -> Options:
     ours = options.get("onward")
     is_ours = isinstance(ours, dict)
     named: dict[str, Any] = ours if isinstance(ours, dict) else {}
-    repeat = options.get("repeat")
+    repeat, trace = options.get("repeat"), options.get("tm")
     return Options(
         max_attempts=max(1, _whole(options.get("attempts"))),
         backoff=_own_backoff(named.get("backoff")) if is_ours else _backoff_of_node(options.get("backoff")),
@@ -122,6 +127,7 @@ def read(text: str) -> Options:
         org_id=named.get("org"),
         idempotency_key=named.get("key"),
         repeat=repeat if isinstance(repeat, dict) else None,
+        trace=trace if isinstance(trace, str) else None,
     )
 
 

@@ -86,6 +86,7 @@ def claim_of(
         org_id=said.org_id,
         priority=options.priority_of(_number(fields, "priority")),
         backoff=said.backoff,
+        trace=said.trace,
         waited=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
         start_within=None if start_within < 0 else start_within / 1e6,
     )

@@ -89,6 +89,8 @@ def extras_of(job: NewJob, *, has_groups: bool) -> dict[str, Any]:
         extras["dedupe_key"] = job.dedupe_key
     if job.org_id is not None and not has_groups:
         extras["org_id"] = job.org_id
+    if job.trace is not None:
+        extras["trace"] = job.trace
     return extras
 
 
@@ -209,14 +211,14 @@ def claim_of(row: Row) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
     (name, id, data, retry_count, retry_limit, began, batch, place, priority, waited, retry_delay, retry_backoff,
      retry_delay_max, group_id, crashes) = row  # fmt: skip
-    type_, backoff, org_id = name, None, group_id
+    type_, backoff, org_id, trace = name, None, group_id, None
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
     elif OURS in data or _MANY_DIGITS.search(data):
         payload, extras = read_data(data)
         data = _encode(payload).decode()
         type_, backoff = _text_among(extras, "type", name) or name, _backoff_among(extras)
-        org_id = _text_among(extras, "org_id", group_id)
+        org_id, trace = _text_among(extras, "org_id", group_id), _text_among(extras, "trace", None)
     return Claim(
         ref=JobRef(name, id),
         # The first four are the fence; the rest is by what we find it again.
@@ -230,6 +232,7 @@ def claim_of(row: Row) -> Claim:
         org_id=org_id,
         priority=priority,
         backoff=backoff or backoff_of(retry_delay, retry_backoff, retry_delay_max),
+        trace=trace,
         waited=max(0.0, waited),
     )
 

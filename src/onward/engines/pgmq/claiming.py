@@ -110,5 +110,6 @@ def _claim_of(
         is_suspect=batch.is_alone,
         org_id=note.org_id,
         backoff=note.backoff or batch.backoff,
+        trace=note.trace,
         waited=waited,
     )

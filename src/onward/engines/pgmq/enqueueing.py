@@ -48,7 +48,8 @@ def _columns(jobs: Sequence[NewJob], manner: Manner) -> list[Any]:
 def _shape(job: NewJob, manner: Manner) -> tuple[str, str, int | None, int | None]:
     """All that a job is but its payload."""
     grouped = manner.way(job.queue) in GROUPED
-    headers = headers_of(job, grouped=grouped) if job.org_id or job.backoff else _plain(job.type, job.max_attempts)
+    is_plain = job.org_id is None and job.backoff is None and job.trace is None
+    headers = _plain(job.type, job.max_attempts) if is_plain else headers_of(job, grouped=grouped)
     if job.run_at is not None:
         return job.queue, headers, None, micros_of(job.run_at)
     return job.queue, headers, None if job.delay is None else job.delay // MICROSECOND, None

@@ -27,6 +27,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     org_id: str | None = None
     max_attempts: int | None = None
     backoff: Backoff | None = None
+    trace: str | None = None
     attempts: int = 0
     """Runs that ended with an outcome and were not given back."""
     reads: int = 0
@@ -72,7 +73,7 @@ def _what_can_be_read(text: str) -> Note:
 
 def headers_of(job: NewJob, *, grouped: bool) -> str:
     """Write the headers of a message to be."""
-    note = Note(type=job.type, org_id=job.org_id, max_attempts=job.max_attempts, backoff=job.backoff)
+    note = Note(type=job.type, org_id=job.org_id, max_attempts=job.max_attempts, backoff=job.backoff, trace=job.trace)
     headers: dict[str, object] = {"onward": note}
     if grouped and job.org_id is not None:
         headers[GROUP_HEADER] = job.org_id

@@ -63,6 +63,7 @@ class _Unusual(msgspec.Struct, array_like=True):
     crashes: int
     org_id: str | None
     backoff: Backoff | None
+    trace: str | None
 
 
 class _Visit(msgspec.Struct, array_like=True):
@@ -172,6 +173,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
                 org_id=one.org_id,
                 priority=priority,
                 backoff=one.backoff,
+                trace=one.trace,
                 waited=waited,
                 start_within=start_within,
             )

@@ -104,16 +104,16 @@ def _enqueue_alike(
     copies: bool,
 ) -> Plan[None]:
     """Add jobs that differ in nothing but their payloads: a lone one by a plain insert, many by COPY."""
-    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _ = shape
+    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
     is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
     if is_ready and len(ids) == 1 and batch is None:
-        values = [ids[0], payloads[0], queue, type_, priority, org_id, start_by, max_attempts, backoff]
+        values = [ids[0], payloads[0], queue, type_, priority, org_id, start_by, max_attempts, backoff, trace]
         if (yield Statement(schema.enqueue_one, [*values, schema.channel, notice])):
             return
     if is_ready and start_by is None and copies and len(ids) >= _COPIED:
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
         ((max_attempts, backoff),) = yield Statement(schema.open_lane, told)
-        alike = (queue, type_, priority, org_id, max_attempts, backoff, batch)
+        alike = (queue, type_, priority, org_id, max_attempts, backoff, batch, trace)
         yield Statement(schema.enqueue_copy, rows=_rows(ids, payloads, alike))
         return
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
@@ -147,6 +147,7 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
         job.batch,
         len(dict.fromkeys(job.after)) or None,
         job.on_failure if job.after else None,
+        job.trace,
     )
 
 
@@ -163,6 +164,7 @@ _WRITTEN: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
     _TEXTS,
     _TEXTS,
     _NUMBERS,
+    _TEXTS,
     _TEXTS,
 )
 """How each part of a shape is written."""

@@ -85,6 +85,7 @@ class _Ready(msgspec.Struct, array_like=True):
     backoff: str | None
     claim_no: int
     ready_at: int
+    trace: str | None
 
 
 class _Suspect(msgspec.Struct, array_like=True):
@@ -375,6 +376,7 @@ def _claim_of(job: _Ready, batch: _Taken, now: int) -> Claim:
         org_id=job.org_id,
         priority=job.priority,
         backoff=backoff_of(job.backoff),
+        trace=job.trace,
         waited=(now - job.ready_at) / 1e6,
         start_within=batch.start_within,
     )

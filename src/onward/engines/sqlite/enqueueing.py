@@ -54,6 +54,7 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
         job.max_attempts,
         MAX_ATTEMPTS,
         transaction.now,
+        job.trace,
         job.queue,
     )
     answer = [Enqueued(JobRef(job.queue, job_id))]
@@ -218,6 +219,7 @@ class _Shape(NamedTuple):
     batch: str | None
     waits_for: int | None
     on_failure: str | None
+    trace: str | None
 
 
 def _shape(job: NewJob, now: int) -> _Shape:
@@ -236,6 +238,7 @@ def _shape(job: NewJob, now: int) -> _Shape:
         job.batch,
         len(_parents(job)) or None,
         job.on_failure if job.after else None,
+        job.trace,
     )
 
 
@@ -273,6 +276,7 @@ def _named(shape: _Shape, now: int) -> dict[str, Any]:
         "batch": shape.batch,
         "waits_for": shape.waits_for,
         "on_failure": shape.on_failure,
+        "trace": shape.trace,
         "now": now,
         "anyhow": False,
     }

@@ -60,6 +60,7 @@ create table onward.job (
   waits_for        integer,                              -- jobs of its batch yet to end; null: it has named none
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
+  trace            text,                                 -- headers of trace context, as JSON
   -- Every live state, and what must be there in it and nowhere else. Read anew for each statement, so kept short.
   check (case when ready_at is null then lease_until is null and (state = 'blocked' or state = 'scheduled' and next_run_at is not null)
               when lease_until is null then state = 'pending'

@@ -29,7 +29,8 @@ end $$;
 -- stands in it is written as it stands.
 create function onward.enqueue_alike(
   now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
-  start_by bigint, max_attempts bigint, backoff text, batch text, waits_for integer, on_failure text, channel text, notice text
+  start_by bigint, max_attempts bigint, backoff text, batch text, waits_for integer, on_failure text, trace text,
+  channel text, notice text
 ) returns void
   language plpgsql
   set plan_cache_mode = force_generic_plan
@@ -43,7 +44,7 @@ begin
   if due <= moment then due := null; end if;
   with added as (  -- all in one statement, which is most of what a lone job costs
     insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                            start_by, created_at, updated_at, batch, waits_for, on_failure)
+                            start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
     select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type,
            case when enqueue_alike.waits_for > 0 then 'blocked' when due is null then 'pending' else 'scheduled' end,
            enqueue_alike.priority, enqueue_alike.org_id,
@@ -52,7 +53,7 @@ begin
            coalesce(enqueue_alike.backoff::json, (select q.backoff from onward.queue q where q.name = enqueue_alike.queue)),
            case when due is null and enqueue_alike.waits_for is null then moment end, due,
            onward.moment(enqueue_alike.start_by), moment, moment,
-           enqueue_alike.batch, enqueue_alike.waits_for, enqueue_alike.on_failure
+           enqueue_alike.batch, enqueue_alike.waits_for, enqueue_alike.on_failure, enqueue_alike.trace
       from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload))
   select true into has_lane from onward.lane l
    where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null limit 1;
@@ -83,7 +84,8 @@ end $$;
 create function onward.enqueue_each(
   now bigint, ids uuid[], payloads json,
   queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
-  max_attempts bigint[], backoffs text[], batches text[], waits_fors integer[], on_failures text[], channel text, notice text
+  max_attempts bigint[], backoffs text[], batches text[], waits_fors integer[], on_failures text[], traces text[],
+  channel text, notice text
 ) returns void
   language plpgsql
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -93,21 +95,21 @@ declare
   moment timestamptz := coalesce(onward.moment(enqueue_each.now), clock_timestamp());
 begin
   insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure)
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
   select j.id, j.payload, j.queue, j.type,
          case when j.waits_for > 0 then 'blocked' when j.due > moment then 'scheduled' else 'pending' end,
          j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
          case when j.due > moment or j.waits_for > 0 then null else moment end, case when j.due > moment then j.due end,
-         onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure
+         onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace
     from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
             from rows from (
                    unnest(enqueue_each.ids), json_array_elements(enqueue_each.payloads), unnest(enqueue_each.queues),
                    unnest(enqueue_each.types), unnest(enqueue_each.priorities), unnest(enqueue_each.org_ids),
                    unnest(enqueue_each.delays), unnest(enqueue_each.run_ats), unnest(enqueue_each.start_bys),
                    unnest(enqueue_each.max_attempts), unnest(enqueue_each.backoffs), unnest(enqueue_each.batches),
-                   unnest(enqueue_each.waits_fors), unnest(enqueue_each.on_failures))
+                   unnest(enqueue_each.waits_fors), unnest(enqueue_each.on_failures), unnest(enqueue_each.traces))
                  with ordinality j (id, payload, queue, type, priority, org_id, delay, run_at, start_by, max_attempts,
-                                    backoff, batch, waits_for, on_failure, no)) j
+                                    backoff, batch, waits_for, on_failure, trace, no)) j
     left join lateral (select q.max_attempts, q.backoff from onward.queue q
                         where q.name = j.queue collate "C" offset 0) q on true
    order by j.no;
@@ -128,7 +130,8 @@ end $$;
 create function onward.enqueue_keyed(
   now bigint, ids text[], payloads text[],
   queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
-  max_attempts bigint[], backoffs text[], batches text[], waits_fors integer[], on_failures text[], channel text, notice text,
+  max_attempts bigint[], backoffs text[], batches text[], waits_fors integer[], on_failures text[], traces text[],
+  channel text, notice text,
   seqs bigint[], idempotency_keys text[], key_digests bytea[], dedupe_keys text[], dedupe_digests bytea[],
   hold_digests bytea[], throttles bigint[], debounces bigint[]
 ) returns table (arrival text, queue text, id text)
@@ -204,14 +207,14 @@ begin
     loop
       insert into onward.job (seq, id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
-                              dedupe_digest, batch, waits_for, on_failure)
+                              dedupe_digest, batch, waits_for, on_failure, trace)
       values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no],
               case when waits_fors[no] > 0 then 'blocked' when due is null then 'pending' else 'scheduled' end,
               priorities[no], org_ids[no],
               coalesce(enqueue_keyed.max_attempts[no], told.max_attempts, 5), coalesce(backoffs[no]::json, told.backoff),
               case when due is null and waits_fors[no] is null then moment end, due, onward.moment(start_bys[no]), moment,
               moment, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
-              waits_fors[no], on_failures[no])
+              waits_fors[no], on_failures[no], traces[no])
       on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
       if found then
         arrivals[no] := 'inserted';

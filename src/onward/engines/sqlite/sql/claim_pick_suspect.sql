@@ -4,13 +4,13 @@
 -- Relies on: onward_job_suspect.
 select json_group_array(json_array(
          json_array(seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no,
-                    ready_at),
+                    ready_at, trace),
          json_array(queue, weight, lease_us, concurrency, rate_count, rate_period_us, rate_burst, next_slot_at)))
   from (select j.*, q.weight, q.concurrency, q.rate_count, q.rate_period_us, q.rate_burst, q.next_slot_at,
                q.lease_us as lease_us
           from json_each(:ranges) r
           join (select seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no,
-                       ready_at, queue, start_by, state
+                       ready_at, trace, queue, start_by, state
                   from onward_job indexed by onward_job_suspect where state = 'pending' and suspect = 1) j
             on j.queue >= r.value ->> 0 and j.queue < r.value ->> 1
           join onward_queue q on q.name = j.queue and q.paused = 0

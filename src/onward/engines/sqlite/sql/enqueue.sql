@@ -4,10 +4,10 @@
 --        of each row
 insert into onward_job (id, queue, type, state, priority, org_id, payload, max_attempts, backoff, idempotency_key, key_digest,
                         dedupe_key, dedupe_digest, next_run_at, start_by, claim_no, created_at, ready_at, updated_at,
-                        batch, waits_for, on_failure)
+                        batch, waits_for, on_failure, trace)
 select substr(value, 1, 36), name, :type, :state, :priority, :org_id, substr(value, 37),
        coalesce(:max_attempts, max_attempts, :most_attempts), coalesce(:backoff, backoff), :idempotency_key, :key_digest,
        :dedupe_key, :dedupe_digest, :due, :start_by, :now, :now, :ready, :now,
-       :batch, :waits_for, :on_failure
+       :batch, :waits_for, :on_failure, :trace
   from onward_queue cross join json_each(:rows)
  where name = :queue and (open = 1 or :anyhow)
