@@ -13,6 +13,7 @@ for its users costs a lone enqueue as much as sending it.
 
 from __future__ import annotations
 
+import asyncio
 import select
 import time
 from collections.abc import Generator, Sequence
@@ -74,8 +75,21 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
         return await self.wait(self._asks.asking(text, values))
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Drive one step of the driver, as long as there is patience."""
-        gen = _patiently(self, gen, self.patience)
+        """Drive one step of the driver, as long as there is patience.
+
+        Who is cancelled meanwhile hears of that. The driver would have the server stop first, and raise what comes of it
+        in the cancellation's place: whoever takes that for a store that is away goes on for ever.
+        """
+        task = asyncio.current_task()
+        cancelled = 0 if task is None else task.cancelling()
+        try:
+            return await self._wait(_patiently(self, gen, self.patience), *args, **kwargs)
+        except psycopg.Error as error:
+            if task is not None and task.cancelling() > cancelled:
+                raise asyncio.CancelledError from error
+            raise
+
+    async def _wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         if not self.glances:
             return await super().wait(gen, *args, **kwargs)
         began = time.monotonic()

@@ -76,6 +76,23 @@ async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
     assert len(await desk.jobs()) == 2
 
 
+async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_nothing_else(
+    far: ObservedEngine, proxy: Proxy
+):
+    """Or a part of a worker would take its end for a store that is away, try again, and never end."""
+    await far.workers()
+    proxy.deafen_all(hang_up=False)
+    asked = asyncio.create_task(far.workers())
+
+    async def is_lost() -> bool | None:
+        return proxy.lost_answers > 0 or None
+
+    await eventually(is_lost)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+
+
 async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_nothing(
     far: ObservedEngine, desk: Desk, proxy: Proxy
 ):  # X3, Counting
