@@ -77,8 +77,8 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience.
 
-        Who is cancelled meanwhile hears of that. The driver would have the server stop first, and raise what comes of it
-        in the cancellation's place: whoever takes that for a store that is away goes on for ever.
+        Who is cancelled meanwhile hears of that. The driver would have the server stop first, and raise in place of
+        the cancellation what comes of that: whoever takes it for a store that is away goes on for ever.
         """
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
