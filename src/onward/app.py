@@ -32,7 +32,7 @@ from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent, Event, EventStream, JobCompleted, JobFailed
-from onward.faces import DeadLetters, Jobs, Queues, Schedules, Workers
+from onward.faces import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Alike, Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
@@ -132,6 +132,7 @@ class App:
         self.results = Results(self.engine, self.open)
         self.jobs = Jobs(self._opened, timeout=self.config.worker_timeout)
         self.dead = DeadLetters(self._opened)
+        self.archive = Archive(self._opened)
         self.queues = Queues(self._opened)
         self.workers = Workers(self._opened)
         self.schedules = Schedules(self._opened, self.enqueue_many)

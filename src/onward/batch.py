@@ -10,13 +10,16 @@ Pausing and limiting are for queues: a batch that has a queue of its own is paus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 
 from onward.clock import moment_of
 from onward.job import NewJob
+
+KEPT: Final = timedelta(days=30)
+"""How long a batch stays on the list when it has finished. Its jobs stay for as long as their queue keeps them."""
 
 _job_decoder: Final = msgspec.json.Decoder(NewJob)
 

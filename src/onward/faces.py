@@ -105,11 +105,7 @@ class Jobs:
 
     async def count(self, which: JobFilter | None = None, *, by: GroupBy | str = GroupBy.STATE) -> Mapping[str, int]:
         """Count jobs by ``state``, ``queue``, ``type`` or ``org_id``."""
-        try:
-            by = GroupBy(by)
-        except ValueError:
-            raise InvalidJob("by", by, f"must be one of {', '.join(GroupBy)}") from None
-        return await (await self._opened()).count(which or JobFilter(), by=by)
+        return await (await self._opened()).count(which or JobFilter(), by=one_of("by", GroupBy, by))
 
     async def cancel(self, which: Which, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """Take jobs back. The handler of a running one is stopped, as far as it can be."""
@@ -184,6 +180,38 @@ class DeadLetters:
         """Remove one, some, or (without ``which``) all of them, at most ``limit`` at once."""
         engine = await self._opened()
         return await engine.delete(_dead(engine, which or JobFilter()), limit=limit)
+
+
+class Archive:
+    """Ended jobs that their queue no longer keeps, for a while longer: ``app.archive``. See :class:`Retention`."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+
+    async def get(self, job: One) -> Job:
+        """Read an archived job.
+
+        Raises:
+            JobNotFound: there is none of that name.
+        """
+        found = await (await self._opened()).archived(_filter_of(job), limit=1)
+        if not found.items:
+            raise JobNotFound(
+                f"there is no job {_name_of(job)} in the archive: it is kept still, or was there too long"
+            )
+        return found.items[0]
+
+    async def find(self, which: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page[Job]:
+        """List them, the last one first; hand ``page.after`` in as ``after`` for more."""
+        return await (await self._opened()).archived(which or JobFilter(), after=after, limit=limit)
+
+    async def count(self, which: JobFilter | None = None, *, by: GroupBy | str = GroupBy.STATE) -> Mapping[str, int]:
+        """Count them by ``state``, ``queue``, ``type`` or ``org_id``."""
+        return await (await self._opened()).count_archived(which or JobFilter(), by=one_of("by", GroupBy, by))
+
+    async def purge(self, which: Which | None = None, *, limit: int = 1000) -> list[Changed]:
+        """Remove one, some, or (without ``which``) all of them before their time, at most ``limit`` at once."""
+        return await (await self._opened()).purge_archived(_filter_of(which or JobFilter()), limit=limit)
 
 
 class Queues:

@@ -31,6 +31,7 @@ RATES = [
     (("backlog", "--jobs", "200", "--sample", "50"), {"beside_future", "future_ratio", "memory_mb", "few_memory_mb"}),
     (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
     (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
+    (("prune", "--jobs", "4000", "--sample", "50"), {"archived_meanwhile", "archived_per_second"}),
 ]
 
 
@@ -41,6 +42,7 @@ POSTGRES = [
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "unnest", "copy"}),
     (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
     (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
+    (("prune", "--jobs", "4000", "--sample", "50"), {"archived_meanwhile", "archived_per_second"}),
 ]
 
 

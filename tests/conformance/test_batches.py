@@ -212,6 +212,21 @@ async def test_batches_are_listed_from_the_newest_on(desk: Desk):
     assert [one.name for one in (await desk.engine.batches(limit=2, after=page.after)).items] == ["a"]
 
 
+async def test_a_batch_is_forgotten_a_month_after_it_has_finished(desk: Desk):  # P9
+    a, b = await put(desk, member(), member(after=(0,)))
+    await desk.engine.put_batch(NewBatch(name="open"))
+    await run(desk, a)
+    await run(desk, b)
+    await desk.promote()
+    await desk.advance(timedelta(days=29))
+    await desk.prune()
+    assert {one.name for one in (await desk.engine.batches()).items} == {"import", "open"}
+    await desk.advance(timedelta(days=1))
+    await desk.prune()
+    assert {one.name for one in (await desk.engine.batches()).items} == {"open"}
+    assert await desk.engine.links("import") == []
+
+
 async def test_a_finished_batch_can_be_dropped_and_its_name_used_again(desk: Desk):
     a, b = await put(desk, member(), member(after=(0,)))
     assert not await desk.engine.drop_batch("import")

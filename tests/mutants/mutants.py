@@ -1112,7 +1112,7 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a cursor of what has been pruned is taken",
-        (Edit(f"{_PY}/stewarding.py", "        execute(SQL.event_pruned, gone)\n", ""),),
+        (Edit(f"{_PY}/archiving.py", "    transaction.execute(SQL.event_pruned, gone)\n", ""),),
         (RECORDS,),
     ),
     Mutant(
@@ -1319,6 +1319,54 @@ TRACES: Final = (
     ),
 )
 
+
+def _of_archive(name: str, edit: Edit, engine: str = "sqlite", tests: str = f"{CONFORMANCE}/test_archive.py") -> Mutant:
+    return Mutant(f"archive: {name}", (edit,), (tests,), engine=engine)
+
+
+_DAYS_OF_HISTORY: Final = "tests/engines/postgres/test_history.py"
+_STEWARDING: Final = "engines/postgres/migrations/0006_stewarding.sql"
+_DAYS: Final = "engines/postgres/migrations/0007_days.sql"
+
+ARCHIVE: Final = (
+    _of_archive("nothing is", Edit(f"{_PY}/archiving.py", "    transaction.execute(SQL.archive, gone)\n", "")),
+    _of_archive(
+        "nothing ever leaves it",
+        Edit(f"{_SQL}/archive_prune.sql", "and until <= :now order", "and until < 0 order"),
+    ),
+    _of_archive(
+        "without the leader's term",
+        Edit(f"{_SQL}/archive.sql", "number = :number and leader_id = :leader_id and ", ""),
+    ),
+    _of_archive(
+        "it is emptied too soon",
+        Edit(f"{_SQL}/archive.sql", ":now + q.keep_archived_us,", "j.completed_at + q.keep_archived_us,"),
+    ),
+    _of_archive(
+        "nothing is, one by one",
+        Edit(_STEWARDING, "     where q.keep_archived is distinct from interval '0'),", "     where false),"),
+        "postgres",
+    ),
+    _of_archive(
+        "days go while others keep them",
+        Edit(_DAYS, "      continue when waits;\n", ""),
+        "postgres",
+        _DAYS_OF_HISTORY,
+    ),
+    _of_archive(
+        "days are never dropped",
+        Edit(_DAYS, "      execute format('drop table %I.%I', home, part);\n", "      null;\n"),
+        "postgres",
+        _DAYS_OF_HISTORY,
+    ),
+    _of_archive(
+        "days go row by row",
+        Edit(_STEWARDING, "and (not k.goes_by_day or", "and (true or"),
+        "postgres",
+        _DAYS_OF_HISTORY,
+    ),
+)
+
 MUTANTS: Final = (
     *WORDS,
     *FENCES,
@@ -1336,4 +1384,5 @@ MUTANTS: Final = (
     *EVENTS,
     *WEBHOOKS,
     *TRACES,
+    *ARCHIVE,
 )

@@ -15,7 +15,7 @@ from onward.backoff import Backoff
 from onward.batch import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.contract import Bookmarks, Calendar, Engine, Gather, Ledger
+from onward.engine.contract import Archive, Bookmarks, Calendar, Engine, Gather, Ledger
 from onward.engine.observed import Observation, ObservedEngine
 from onward.engine.values import (
     Claim,
@@ -54,7 +54,7 @@ ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
 
 def contract(verb: str) -> Callable[..., Any]:
     """Find what is said of a verb."""
-    roles = (Engine, Calendar, Gather, Ledger, Bookmarks)
+    roles = (Engine, Calendar, Gather, Ledger, Archive, Bookmarks)
     said: list[Callable[..., Any]] = [getattr(role, verb) for role in roles if hasattr(role, verb)]
     return said[0]
 
@@ -183,6 +183,12 @@ ASKED: dict[Feature, list[Ask]] = {
         ask("read_events", ["mail"], after="0"),
         ask("move_bookmark", "w", "holder", "0"),
     ],
+    Feature.ARCHIVE: [
+        *configuring(retention=Retention(archived=timedelta(days=1))),
+        ask("archived", EVERY),
+        ask("count_archived", EVERY, by=GroupBy.STATE),
+        ask("purge_archived", EVERY),
+    ],
     Feature.THROTTLE: [
         ask("enqueue", [NewJob(type="t", dedupe_key="k", throttle=timedelta(seconds=1))]),
         ask("enqueue", [NewJob(type="t", dedupe_key="k", debounce=timedelta(seconds=1))]),
@@ -252,6 +258,7 @@ async def test_plain_jobs_ask_for_nothing_special(feature):  # X1
 
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - what the rule is about
 
+_LIMITED = ("find", "cancel", "replay", "delete", "archived", "purge_archived")
 BROKEN: list[tuple[str, list[Ask]]] = [
     ("type", adding(type="")),
     ("queue", adding(queue="Mail")),
@@ -263,7 +270,7 @@ BROKEN: list[tuple[str, list[Ask]]] = [
     ("created_after", filtering(created_after=NAIVE)),
     ("created_before", filtering(created_before=NAIVE)),
     ("finished_before", filtering(finished_before=NAIVE)),
-    ("limit", [ask(verb, EVERY, limit=limit) for verb in ("find", "cancel", "replay", "delete") for limit in (0, -1)]),
+    ("limit", [ask(verb, EVERY, limit=limit) for verb in _LIMITED for limit in (0, -1)]),
     ("reason", [ask("cancel", EVERY, reason="a\0b")]),
     ("progress", [ask("report", CLAIM, progress=101)]),
     ("progress message", [ask("report", CLAIM, message="a\0b")]),

@@ -124,10 +124,12 @@ def test_resigning_gives_the_term_up_at_once():  # O6
     in_virtual_time(main)
 
 
-def _doing(step: Callable[[Term], Awaitable[Batch]], interval: float) -> tuple[Leader, Upkeep, StubSteward]:
+def _doing(
+    step: Callable[[Term], Awaitable[Batch]], interval: float, share: float = 1.0
+) -> tuple[Leader, Upkeep, StubSteward]:
     steward = StubSteward()
     leader = Leader(steward, "me", lease=LEASE)
-    duty = Duty("duty", step, timedelta(seconds=interval))
+    duty = Duty("duty", step, timedelta(seconds=interval), share)
     return leader, Upkeep(leader, (duty,), on_ready=lambda _: None), steward
 
 
@@ -171,6 +173,26 @@ def test_the_next_step_is_when_something_is_due():
         return steps
 
     assert in_virtual_time(main) == pytest.approx([0, 0, 0.2, 0.4])
+
+
+def test_what_nobody_waits_for_has_its_share_of_the_time_and_no_more():  # P9
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        began, steps = loop.time(), list[float]()
+
+        async def step(_: Term) -> Batch:
+            steps.append(round(loop.time() - began, 3))
+            await asyncio.sleep(0.1)
+            return Batch(changed=1, more=len(steps) < 4)
+
+        leader, upkeep, _ = _doing(step, 10.0, share=0.2)
+        await leader.step()
+        running = asyncio.create_task(upkeep.loops[0].run())
+        await asyncio.sleep(5)
+        running.cancel()
+        return steps
+
+    assert in_virtual_time(main) == pytest.approx([0, 0.5, 1.0, 1.5])
 
 
 def test_where_work_has_become_ready_is_passed_on():

@@ -243,6 +243,29 @@ def events(
     )
 
 
+@bench.command()
+def prune(
+    jobs: Annotated[int, typer.Option("--jobs", "-n", min=2, help="Jobs that have ended.")] = 1_000_000,
+    rounds: RoundsOption = 5,
+    sample: Annotated[int, typer.Option(min=2, help="Jobs that are run in each round.")] = 20_000,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run jobs while a great many that have ended are archived."""
+    from onward.bench.pruning import prune as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(
+            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, sample=sample
+        ),
+    )
+
+
 def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, Tell], Report]) -> None:
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
     with told(debug=debug):

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import msgspec
 import typer
 
-from onward.app import App
 from onward.cli import screen
 from onward.cli.quantities import count
 from onward.cli.trouble import usage
 from onward.engine.values import Changed, JobFilter
 from onward.errors import JobNotFound
+from onward.faces import Archive, Jobs
 from onward.job import JobRef
 from onward.lifecycle import State
 
@@ -34,6 +34,8 @@ class Verb:
     sources: frozenset[State]
     """States in which it can be done."""
     act: Act
+    among: Jobs | Archive
+    """Where they are looked for."""
 
 
 def name_of(text: str) -> JobRef | str:
@@ -43,7 +45,6 @@ def name_of(text: str) -> JobRef | str:
 
 
 async def do(
-    app: App,
     verb: Verb,
     ids: Sequence[str],
     which: JobFilter,
@@ -57,35 +58,35 @@ async def do(
     if ids and which != JobFilter():
         raise usage("give ids or filters, not both")
     if ids:
-        await _do_each(app, verb, ids, dry_run=dry_run, json=json)
+        await _do_each(verb, ids, dry_run=dry_run, json=json)
     elif which == JobFilter() and not everything:
         raise usage(f"which jobs shall be {verb.done}? none were named", remedy="give ids, or filters, or --all")
     else:
-        await _do_all(app, verb, which, yes=yes, dry_run=dry_run, json=json)
+        await _do_all(verb, which, yes=yes, dry_run=dry_run, json=json)
 
 
-async def _do_each(app: App, verb: Verb, ids: Sequence[str], *, dry_run: bool, json: bool) -> None:
+async def _do_each(verb: Verb, ids: Sequence[str], *, dry_run: bool, json: bool) -> None:
     changed: list[Changed] = []
     refused = 0
     for id in ids:
         name = name_of(id)
         if dry_run:
-            job = await app.jobs.get(name)
+            job = await verb.among.get(name)
             done = [Changed(job.ref, job.status)] if job.status in verb.sources else []
         else:
             done = await verb.act(name)
         changed += done
         if not done:
             refused += 1
-            await _say_why(app, verb, name)
+            await _say_why(verb, name)
     _report(verb, changed, dry_run=dry_run, json=json)
     if refused:
         raise typer.Exit(1)
 
 
-async def _say_why(app: App, verb: Verb, name: JobRef | str) -> None:
+async def _say_why(verb: Verb, name: JobRef | str) -> None:
     try:
-        job = await app.jobs.get(name)
+        job = await verb.among.get(name)
     except JobNotFound as error:
         screen.complain(str(error), remedy="onward jobs list")
     else:
@@ -97,10 +98,10 @@ async def _say_why(app: App, verb: Verb, name: JobRef | str) -> None:
         )
 
 
-async def _do_all(app: App, verb: Verb, which: JobFilter, *, yes: bool, dry_run: bool, json: bool) -> None:
+async def _do_all(verb: Verb, which: JobFilter, *, yes: bool, dry_run: bool, json: bool) -> None:
     states = verb.sources if which.states is None else verb.sources & which.states
     which = msgspec.structs.replace(which, states=states)
-    matching = sum((await app.jobs.count(which)).values()) if states else 0
+    matching = sum((await verb.among.count(which)).values()) if states else 0
     if dry_run or not matching:
         if json:
             screen.show_json({"verb": verb.name, "changed": 0, "matching": matching, "jobs": []})

@@ -35,8 +35,8 @@ async def replay(
     json: JsonOption = False,
 ) -> None:
     """Give dead letters a new life, by id or by filter: ready now, with all their attempts."""
-    verb = bulk.Verb(name="replay", done="replayed", sources=_states(app), act=app.dead.replay)
-    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    verb = bulk.Verb(name="replay", done="replayed", sources=_states(app), act=app.dead.replay, among=app.jobs)
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @dead.command()
@@ -51,8 +51,8 @@ async def purge(
     json: JsonOption = False,
 ) -> None:
     """Remove dead letters for good, by id or by filter."""
-    verb = bulk.Verb(name="purge", done="purged", sources=_states(app), act=app.dead.purge)
-    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    verb = bulk.Verb(name="purge", done="purged", sources=_states(app), act=app.dead.purge, among=app.jobs)
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 def _states(app: App) -> frozenset[State]:

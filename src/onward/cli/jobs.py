@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -81,14 +82,15 @@ async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")
     """Show everything about one job: its arguments, errors and log."""
     job = await app.jobs.get(bulk.name_of(id))
     lines = await app.jobs.log_lines(job) if app.capabilities.has(Feature.LOG_LINES) else []
+    show_job(job, lines, json=json)
+
+
+def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
+    """Write everything about a job."""
     if json:
         log = [{"at": line.at, "line": line.line} for line in lines]
         screen.show_json({**msgspec.structs.asdict(job), "log": log})
-    else:
-        _show_job(job, lines)
-
-
-def _show_job(job: Job, lines: list[LogLine]) -> None:
+        return
     console = screen.output()
 
     def fact(name: str, value: Any) -> None:
@@ -161,8 +163,9 @@ async def cancel(
         done="cancelled",
         sources=MOVES[Move.CANCEL][0],
         act=lambda some: app.jobs.cancel(some, reason=reason),
+        among=app.jobs,
     )
-    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @jobs.command()
@@ -177,8 +180,10 @@ async def retry(
     json: JsonOption = False,
 ) -> None:
     """Run failed, dead and cancelled jobs again, by id or by filter: ready now, with all their attempts."""
-    verb = bulk.Verb(name="retry", done="made ready again", sources=MOVES[Move.REPLAY][0], act=app.jobs.replay)
-    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    verb = bulk.Verb(
+        name="retry", done="made ready again", sources=MOVES[Move.REPLAY][0], act=app.jobs.replay, among=app.jobs
+    )
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @jobs.command()
@@ -193,5 +198,5 @@ async def delete(
     json: JsonOption = False,
 ) -> None:
     """Remove jobs and their keys, by id or by filter. One that a worker holds stays."""
-    verb = bulk.Verb(name="delete", done="deleted", sources=WAITING | FINISHED, act=app.jobs.delete)
-    await bulk.do(app, verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    verb = bulk.Verb(name="delete", done="deleted", sources=WAITING | FINISHED, act=app.jobs.delete, among=app.jobs)
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)

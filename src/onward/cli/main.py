@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.cli import screen
+from onward.cli.archive import archive
 from onward.cli.batches import batches, flow
 from onward.cli.bench import bench
 from onward.cli.dead import dead
@@ -48,6 +49,7 @@ onward.add_typer(queues, name="queues", rich_help_panel=OPERATE)
 onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(batches, name="batches", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
+onward.add_typer(archive, name="archive", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=LOOK)(top)
 onward.command(rich_help_panel=LOOK)(explain)
 onward.add_typer(flow, name="flow", rich_help_panel=LOOK)

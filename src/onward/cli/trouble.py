@@ -80,7 +80,7 @@ def trouble_of(error: Exception, engine: str = "") -> Trouble:
         case EngineNotIncluded():
             return Trouble(str(error), effect="nothing was done", code=WRONG)
         case JobNotFound():
-            return Trouble(str(error), remedy="onward jobs list")
+            return Trouble(str(error), remedy="onward jobs list, onward archive list")
         case JobFailed():
             return Trouble(str(error))
         case SchemaTooOld():

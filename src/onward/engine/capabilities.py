@@ -35,6 +35,7 @@ class Feature(StrEnum):
     QUEUES_BY_USE = "queues made by use"
     QUEUE_DEFAULTS = "retry defaults per queue"
     RETENTION = "retention per queue"
+    ARCHIVE = "archive"
     ERROR_HISTORY = "errors of earlier attempts"
     PROGRESS = "progress"
     LOG_LINES = "log lines"

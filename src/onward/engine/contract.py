@@ -3,7 +3,8 @@
 Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
 engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
 every engine has; :class:`Calendar` those that declare schedules, :class:`Gather` those that declare batches,
-:class:`Ledger` those that declare usage.
+:class:`Ledger` those that declare usage, :class:`Archive` those that declare one, :class:`Bookmarks` those that declare
+webhooks.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
 (:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.observed`), telemetry, connections.
@@ -200,7 +201,10 @@ class Steward(Protocol):
         ...
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
-        """Remove finished jobs that their queue's retention no longer keeps; roll usage up."""
+        """Archive finished jobs that their queue no longer keeps, remove what was archived long enough; roll usage up.
+
+        ``changed`` counts those that are no longer kept.
+        """
         ...
 
 
@@ -276,6 +280,22 @@ class Ledger(Protocol):
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """Sum up runs, the oldest span first."""
+        ...
+
+
+class Archive(Protocol):
+    """Keeps ended jobs for a while after their queue no longer does."""
+
+    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+        """List archived jobs, the last one first."""
+        ...
+
+    async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """Count archived jobs."""
+        ...
+
+    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """Remove archived jobs before their time, and answer which."""
         ...
 
 

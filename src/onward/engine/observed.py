@@ -19,7 +19,7 @@ from msgspec import UNSET
 from onward import rules
 from onward.batch import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Bookmarks, Calendar, Engine, Gather, Ledger
+from onward.engine.contract import Archive, Bookmarks, Calendar, Engine, Gather, Ledger
 from onward.engine.values import (
     Batch,
     Changed,
@@ -38,6 +38,7 @@ from onward.engine.values import (
     Pulse,
     QueueChange,
     QueueInfo,
+    Retention,
     Settlement,
     Signal,
     Term,
@@ -456,6 +457,8 @@ class ObservedEngine:
                 rules.check_at_least("max_attempts", change.max_attempts, 1)
         if change.retention is not UNSET:
             require(Feature.RETENTION)
+            if change.retention.archived != Retention().archived:
+                require(Feature.ARCHIVE)
 
     # Steward
 
@@ -607,6 +610,36 @@ class ObservedEngine:
                 rules.check_moment(field, moment)
         with self._observed("usage"):
             return await ledger.usage(query)
+
+    # Archive
+
+    @property
+    def _archive(self) -> Archive:
+        self.capabilities.require(Feature.ARCHIVE)
+        return cast("Archive", self.inner)
+
+    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        rules.check_at_least("limit", limit, 1)
+        with self._observed("archived", limit):
+            return await archive.archived(which, after=after, limit=limit)
+
+    async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        with self._observed("count_archived"):
+            return await archive.count_archived(which, by=by)
+
+    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        rules.check_at_least("limit", limit, 1)
+        with self._observed("purge_archived", limit):
+            return await archive.purge_archived(which, limit=limit)
 
     # Bookmarks
 

@@ -236,7 +236,10 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long finished jobs are kept; None: until purged. A job goes when its age or its queue's count says so."""
+    """How long finished jobs are kept; None: until purged. A job goes when its age or its queue's count says so.
+
+    Where it goes is the archive, if the engine has one: out of listings, counts and keys, but there to be looked up.
+    """
 
     completed: timedelta | None = timedelta(days=7)
     completed_count: int | None = None
@@ -244,10 +247,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Failed jobs and dead letters."""
     failed_count: int | None = None
     cancelled: timedelta | None = timedelta(days=7)
+    archived: timedelta | None = timedelta(days=30)
+    """From then on; zero: not at all."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept to."""
-        for field in ("completed", "failed", "cancelled"):
+        for field in ("completed", "failed", "cancelled", "archived"):
             age = getattr(self, field)
             if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
                 raise InvalidJob(

@@ -5,6 +5,7 @@ Each duty is a step that takes the term and says what it did; it runs only while
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Duty:
     step: Callable[[Term], Awaitable[Batch]]
     interval: timedelta
     """The longest time between two steps; a step that knows of something due earlier comes earlier."""
+    share: float = 1.0
+    """How much of the time may go into it while there is more to be done."""
 
 
 def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -> tuple[Duty, ...]:
@@ -49,7 +52,8 @@ def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -
         Duty("promote", promote, timedelta(seconds=0.5)),
         # A dead worker's jobs are free again within its lease + 5 s (O7).
         Duty("rescue", rescue, timedelta(seconds=2)),
-        Duty("prune", prune, timedelta(seconds=60)),
+        # Nobody waits for it, and claims do wait behind it, where a store has one writer or a disk is slow.
+        Duty("prune", prune, timedelta(seconds=60), share=0.2),
     )
 
 
@@ -79,6 +83,8 @@ class Upkeep:
         term = self._leader.term
         if term is None:
             return None
+        clock = asyncio.get_running_loop().time
+        began = clock()
         batch = await duty.step(term)
         if batch.queues:
             self._on_ready(batch.queues)
@@ -86,4 +92,4 @@ class Upkeep:
             level = logging.WARNING if batch.buried or duty.name == "rescue" else logging.DEBUG
             facts = {"duty": duty.name, "changed": batch.changed, "buried": batch.buried, "term": term.number}
             log.log(level, "upkeep", extra=facts)
-        return 0 if batch.more else batch.next_in
+        return (clock() - began) * (1 / duty.share - 1) if batch.more else batch.next_in

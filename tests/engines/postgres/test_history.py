@@ -1,4 +1,4 @@
-"""History by the day: what nobody keeps any longer goes at once, with its keys and logs (P9)."""
+"""History by the day: what nobody keeps any longer is archived at once, and its keys and logs go (P9)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from onward.engine.values import Claim, Retention, Settlement
+from onward.engine.values import Claim, JobFilter, Retention, Settlement
 from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Outcome, State
 from tests.conformance.cases import BOOM
@@ -28,14 +28,19 @@ def parts(store: PostgresStore) -> list[str]:
         return [name.rpartition(".")[2] for (name,) in rows]
 
 
-def days(store: PostgresStore) -> list[str]:
+def days(store: PostgresStore, of: str = "history_done") -> list[str]:
     """Name the days, by the test's clock, that have a part of their own; those of the real one come with the schema."""
     with psycopg.connect(store.url) as connection:
         rows = connection.execute(
-            "select tablename from pg_tables where schemaname = %s and tablename ~ 'history_day_203' order by 1",
-            [store.schema],
+            "select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid"
+            " where i.inhparent = %s::regclass and c.relname ~ 'history_day_203' order by 1",
+            [f"{store.schema}.{of}"],
         ).fetchall()
         return [name for (name,) in rows]
+
+
+async def archived(desk: Desk) -> list[JobRef]:
+    return [job.ref for job in (await desk.engine.archived(JobFilter())).items]
 
 
 async def ended(desk: Desk, outcome: Outcome, **fields: object) -> JobRef:
@@ -63,18 +68,22 @@ async def test_days_are_made_ahead_and_jobs_end_in_theirs(desk: Desk, store: Pos
     assert parts(store) == ["history_day_other", "history_day_20300102", "history_failed", "history_day_other"]
 
 
-async def test_a_day_that_nobody_keeps_goes_as_a_whole_with_keys_and_logs(desk: Desk, store: PostgresStore):  # P9, O4
+async def test_a_day_that_nobody_keeps_is_archived_as_a_whole_and_its_keys_and_logs_go(
+    desk: Desk, store: PostgresStore
+):  # P9, O4
     await desk.prune()
     old = await ended(desk, Complete(), idempotency_key="k")
     dead = await ended(desk, Bury(BOOM), idempotency_key="dead")
     await desk.advance(4 * DAY)
     await prune_as_new_leader(desk)
     young = await ended(desk, Complete())
-    await desk.advance(3.5 * DAY)
-    assert await prune_as_new_leader(desk) == 1, "by its age, though others of that day are kept"
+    await desk.advance(3.2 * DAY)
+    assert await prune_as_new_leader(desk) == 0, "others of its day are kept"
     await desk.advance(DAY)
-    await prune_as_new_leader(desk)
+    assert await prune_as_new_leader(desk) == 1
     assert "history_day_20300101" not in days(store)
+    assert days(store, "archive_days") == ["history_day_20300101"]
+    assert await archived(desk) == [old]
     assert await desk.engine.get(old) is None
     assert await desk.engine.log_lines(old) == []
     assert {job.ref for job in await desk.jobs()} == {dead, young}
@@ -82,22 +91,47 @@ async def test_a_day_that_nobody_keeps_goes_as_a_whole_with_keys_and_logs(desk: 
     assert (await desk.enqueue(idempotency_key="dead")).ref == dead
 
 
-async def test_dropping_a_day_counts_its_jobs_and_frees_their_keys(desk: Desk, store: PostgresStore):  # P9, O4
+async def test_a_day_counts_its_jobs_frees_their_keys_and_is_dropped_when_its_time_is_over(
+    desk: Desk, store: PostgresStore
+):  # P9, O4
     await desk.prune()
-    for number in range(3):
-        await ended(desk, Complete(), idempotency_key=f"k{number}")
+    refs = [await ended(desk, Complete(), idempotency_key=f"k{number}") for number in range(3)]
     await desk.advance(9 * DAY)
     assert await prune_as_new_leader(desk) == 3
     assert days(store)[0] == "history_day_20300103"
     with psycopg.connect(store.url) as connection:
-        for table in ("history", "key", "log"):
+        for table in ("history", "key", "log", "archive_rows"):
             assert connection.execute(f"select count(*) from {store.schema}.{table}").fetchone() == (0,)
+    assert await archived(desk) == refs[::-1]
+    assert days(store, "archive_days") == ["history_day_20300101", "history_day_20300102"]
+    await desk.advance(29 * DAY)
+    await prune_as_new_leader(desk)
+    assert "history_day_20300101" not in days(store, "archive_days")
+    assert await archived(desk) == []
+
+
+async def test_of_a_day_that_goes_nothing_is_taken_along_that_was_not_to_be_archived(
+    desk: Desk, store: PostgresStore
+):  # P9
+    await desk.set("none", retention=Retention(archived=timedelta(0)))
+    await desk.prune()
+    ref = await ended(desk, Complete())
+    for _ in range(3):
+        await ended(desk, Complete(), queue="none")
+    await desk.advance(9 * DAY)
+    desk_of_leader = Desk(store, await store.connect())
+    assert (await desk_of_leader.prune(limit=2)).changed == 2
+    assert days(store)[0] == "history_day_20300101", "it waits for the last one"
+    assert (await desk_of_leader.prune(limit=2)).changed == 1
+    assert await archived(desk) == []
+    assert await prune_as_new_leader(desk) == 1
+    assert await archived(desk) == [ref]
 
 
 @pytest.mark.parametrize("kept", [timedelta(days=60), None])
 async def test_no_day_goes_that_any_queue_still_keeps(desk: Desk, store: PostgresStore, kept: timedelta | None):  # P9
     await desk.prune()
-    await desk.set("long", retention=Retention(completed=kept))
+    await desk.set("long", retention=Retention(completed=kept, cancelled=kept))
     ref = await ended(desk, Complete(), queue="long")
     other = await ended(desk, Complete())
     await desk.advance(30 * DAY)

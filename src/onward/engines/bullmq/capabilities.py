@@ -40,6 +40,7 @@ _MADE_UP_OR_ABSENT: Final = {
     ),
     Feature.LEADER: emulated("elected by a key under onward:; it looks after the queues that Onward serves"),
     Feature.THROTTLE: absent("BullMQ has its own: bull_of(app).add(…, deduplication=…)"),
+    Feature.ARCHIVE: absent("BullMQ has no second place for ended jobs: those that are no longer kept are gone"),
     Feature.USAGE: absent("BullMQ keeps its own metrics, by the minute: bull:<queue>:metrics:completed"),
     Feature.WEBHOOKS: absent("this version has them on SQLite and PostgreSQL; here, listen by app.events()"),
     Feature.BATCHES: absent("BullMQ has flows of its own: bull_of(app).add_flow(…)"),

@@ -99,6 +99,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
         Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: boss_of(app).schedule(…)"),
         Feature.THROTTLE: absent("pg-boss has its own: boss_of(app).send_throttled(…) and send_debounced(…)"),
+        Feature.ARCHIVE: absent("ended jobs go by pg-boss's own keep times, and since version 11 it has no archive"),
         Feature.USAGE: absent("what pg-boss keeps is its own: count its jobs by app.jobs.count(…)"),
         Feature.WEBHOOKS: absent("there are no events here to be posted"),
         Feature.BATCHES: absent("pg-boss has none: use one of our own stores"),

@@ -111,6 +111,7 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.SCHEDULES: absent("PGMQ has none: use pg_cron, or an app on another store of ours"),
         Feature.THROTTLE: absent("PGMQ has none: use one of our own stores"),
+        Feature.ARCHIVE: absent("ended messages are in PGMQ's archive, and are listed as jobs from there"),
         Feature.USAGE: absent("what PGMQ keeps is its own: see pgmq.metrics"),
         Feature.WEBHOOKS: absent("there are no events here to be posted"),
         Feature.BATCHES: absent("PGMQ has none: use one of our own stores"),

@@ -44,6 +44,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.postgres import (
+    archiving,
     claiming,
     enqueueing,
     examining,
@@ -555,6 +556,20 @@ class PostgresEngine:
     async def _advance(self) -> bool:
         more, _ = await self._ask(lambda: gathering.advance(self.schema), atomic=True)
         return more
+
+    # Archive
+
+    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+        """See the contract."""
+        return await self._ask(lambda: archiving.find(self.schema, which, after, limit), at_leisure=True)
+
+    async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self._ask(lambda: archiving.count(self.schema, which, by), at_leisure=True)
+
+    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._ask(lambda: archiving.purge(self.schema, which, limit), at_leisure=True)
 
     # Bookmarks
 

@@ -8,6 +8,7 @@ from uuid import UUID
 from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
+from onward.errors import InvalidJob
 from onward.lifecycle import FINISHED, State
 
 
@@ -56,6 +57,13 @@ class Condition:
         if which.finished_before is not None:
             before = self.value(micros_of(which.finished_before))
             self._of_ended.append(f"completed_at < onward.moment({before}::bigint)")
+
+    def go_on(self, after: str | None, *, newest_first: bool) -> None:
+        """Narrow it to what comes after a page; None: to nothing."""
+        if after is not None:
+            if not after.isdecimal():
+                raise InvalidJob("after", after, "must be what the page before gave as `after`")
+            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", int(after))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""

@@ -32,7 +32,7 @@ def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[li
     rows = list((yield Statement(schema.cancel, [schema.now, schema.channel, picked, reason, False])))
     for seq in sorted(set(picked) - {row[0] for row in rows}):
         rows += yield Statement(schema.cancel, [schema.now, schema.channel, [seq], reason, True])
-    return _changed(rows)
+    return changed_of(rows)
 
 
 def replay(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
@@ -40,7 +40,7 @@ def replay(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     picked = yield from _pick(schema, which, MOVES[Move.REPLAY][0], limit)
     if not picked:
         return []
-    return _changed((yield Statement(schema.replay, [schema.now, schema.channel, picked])))
+    return changed_of((yield Statement(schema.replay, [schema.now, schema.channel, picked])))
 
 
 def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
@@ -48,7 +48,7 @@ def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     picked = yield from _pick(schema, which, WAITING | FINISHED, limit)
     if not picked:
         return []
-    return _changed((yield Statement(schema.delete, [picked])))
+    return changed_of((yield Statement(schema.delete, [picked])))
 
 
 def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[list[int]]:
@@ -66,7 +66,8 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
     return [row[0] for row in rows]
 
 
-def _changed(rows: Sequence[Row]) -> list[Changed]:
+def changed_of(rows: Sequence[Row]) -> list[Changed]:
+    """Read which jobs were moved, and the state that each had."""
     return [Changed(JobRef(queue, job_id), State(before)) for _, queue, job_id, before in sorted(rows)]
 
 
@@ -117,6 +118,7 @@ def _columns(change: QueueChange) -> dict[str, Any]:
             "keep_failed": _interval(micros(kept.failed)),
             "keep_failed_count": kept.failed_count,
             "keep_cancelled": _interval(micros(kept.cancelled)),
+            "keep_archived": _interval(micros(kept.archived)),
         }
     return columns
 

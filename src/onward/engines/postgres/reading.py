@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from onward.clock import moment_of
@@ -10,20 +10,20 @@ from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, W
 from onward.engines.postgres.filters import Condition, is_id, together
 from onward.engines.postgres.rows import job_of, moment, queue_of, ranges_of
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, State
-from onward.postgresql.plans import Plan, Statement
+from onward.postgresql.plans import Plan, Row, Statement
 
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""
 
-_COUNTED: Final[Mapping[GroupBy, str]] = {
+COUNTED: Final[Mapping[GroupBy, str]] = {
     GroupBy.STATE: "state",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
     GroupBy.ORG: "coalesce(org_id, '')",
 }
+"""What jobs are counted by."""
 
 
 def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
@@ -41,10 +41,7 @@ def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
 def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
     """List jobs in the order of their numbers: that in which they were created."""
     condition = Condition(which)
-    if after is not None:
-        if not after.isdecimal():
-            raise InvalidJob("after", after, "must be what the page before gave as `after`")
-        condition.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", int(after))
+    condition.go_on(after, newest_first=newest_first)
     order = f"order by seq {'desc' if newest_first else 'asc'} limit {condition.value(limit + 1)}::bigint"
     parts = []
     if condition.states - FINISHED:
@@ -54,6 +51,11 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
     if not parts:
         return Page()
     rows = yield Statement(schema.put_in(together(parts, order)), condition.values)
+    return page_of(rows, limit)
+
+
+def page_of(rows: Sequence[Row], limit: int) -> Page[Job]:
+    """Make a page of what was found, one more than it may have if there are more."""
     shown = rows[:limit]
     return Page(items=tuple(map(job_of, shown)), after=str(shown[-1][_SEQ]) if len(rows) > limit else None)
 
@@ -63,9 +65,9 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     condition = Condition(which)
     parts = []
     if condition.states - FINISHED:
-        parts.append(f"select {_COUNTED[by]} as of from onward.job where {condition.live()}")  # noqa: S608 - ours only
+        parts.append(f"select {COUNTED[by]} as of from onward.job where {condition.live()}")  # noqa: S608 - ours only
     if condition.states & FINISHED:
-        parts.append(f"select {_COUNTED[by]} as of from onward.history where {condition.ended()}")  # noqa: S608
+        parts.append(f"select {COUNTED[by]} as of from onward.history where {condition.ended()}")  # noqa: S608
     if not parts:
         return {}
     text = f"select of, count(*) from ({' union all '.join(parts)}) every group by of"  # noqa: S608

@@ -91,7 +91,7 @@ def failure_text(failure: Failure) -> str:
 def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
     (name, paused, rate_count, rate_period, rate_burst, next_slot_at, concurrency, weight, lease, max_attempts, backoff,
-     keep_completed, completed_count, keep_failed, failed_count, keep_cancelled) = row  # fmt: skip
+     keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
@@ -106,6 +106,7 @@ def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) ->
             failed=duration(keep_failed),
             failed_count=failed_count,
             cancelled=duration(keep_cancelled),
+            archived=duration(keep_archived),
         ),
     )
     return QueueInfo(

@@ -7,6 +7,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import Final
 
+from onward.batch import KEPT
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
 from onward.engines.postgres.measuring import roll_up
@@ -107,11 +108,15 @@ class Tending:
         """Say whether it is time to close lanes, too."""
         return monotonic() >= self._closing_due
 
-    def is_time_for_days(self) -> bool:
-        """Say whether it is time to look after the days of the history, and count it as done."""
-        is_due = monotonic() >= self._days_due
+    def is_time_for_days(self, now: int | None) -> bool:
+        """Say whether it is time to look after the days of the history, and count it as done.
+
+        ``now``: the store's time, where it does not go by its own clock.
+        """
+        clock = monotonic() if now is None else now / 1e6
+        is_due = clock >= self._days_due
         if is_due:
-            self._days_due = monotonic() + _DAYS_EVERY
+            self._days_due = clock + _DAYS_EVERY
         return is_due
 
     def done(self, began: float, *, closed: bool) -> None:
@@ -144,11 +149,14 @@ def rescue(
 
 
 def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batch]:
-    """Remove ended jobs that are no longer kept: by whole days where it can be, else one by one."""
-    dropped = 0
-    if tending.is_time_for_days():
-        ((dropped,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
-    ((pruned,),) = yield Statement(schema.prune, [schema.now, term.number, term.leader_id, limit])
+    """Archive ended jobs that are no longer kept: by whole days where it can be, else one by one."""
+    by_day = 0
+    if tending.is_time_for_days(schema.now):
+        ((by_day,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
+    values = [schema.now, term.number, term.leader_id, limit]
+    ((pruned,),) = yield Statement(schema.prune, values)
+    ((over,),) = yield Statement(schema.prune_archive, values)
     yield from roll_up(schema, term)
-    ((forgotten,),) = yield Statement(schema.hold_prune, [schema.now, term.number, term.leader_id, limit])
-    return Batch(changed=dropped + pruned, more=limit in {pruned, forgotten})
+    ((forgotten,),) = yield Statement(schema.hold_prune, values)
+    ((batches,),) = yield Statement(schema.batch_prune, [*values, KEPT // MICROSECOND])
+    return Batch(changed=by_day + pruned, more=limit in {pruned, over, forgotten, batches})

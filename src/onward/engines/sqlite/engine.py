@@ -37,6 +37,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.sqlite import (
+    archiving,
     claiming,
     enqueueing,
     gathering,
@@ -377,6 +378,20 @@ class SQLiteEngine:
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
         return await self._reader.ask(lambda transaction: measuring.usage(transaction, query))
+
+    # Archive
+
+    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: archiving.find(transaction, which, after, limit))
+
+    async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        return await self._reader.ask(lambda transaction: reading.count(transaction, which, by, "onward_archive"))
+
+    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        return await self._writer.ask(lambda transaction: archiving.purge(transaction, which, limit))
 
     # Bookmarks
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from onward.batch import BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.batch import KEPT, BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.clock import MICROSECOND
 from onward.engine.values import Page
 from onward.engines.sqlite import enqueueing, reading
 from onward.engines.sqlite.lane import Transaction
@@ -70,6 +71,13 @@ def drop(transaction: Transaction, name: str) -> bool:
         return False
     transaction.execute(SQL.batch_drop_links, {"name": name})
     return True
+
+
+def prune(transaction: Transaction, limit: int) -> int:
+    """Forget batches that finished long ago; answer how many."""
+    over = {"before": transaction.now - KEPT // MICROSECOND, "limit": limit}
+    names = [name for (name,) in transaction.execute(SQL.batch_over, over).fetchall()]
+    return sum(drop(transaction, name) for name in names)
 
 
 def links(transaction: Transaction, name: str) -> list[Link]:

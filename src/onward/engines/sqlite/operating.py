@@ -124,6 +124,7 @@ def _columns(change: QueueChange) -> dict[str, Any]:
             "keep_failed_us": micros(kept.failed),
             "keep_failed_count": kept.failed_count,
             "keep_cancelled_us": micros(kept.cancelled),
+            "keep_archived_us": micros(kept.archived),
         }
     return columns
 

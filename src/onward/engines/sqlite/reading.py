@@ -19,10 +19,10 @@ from onward.job import Job, JobRef
 from onward.lifecycle import State
 
 _COUNTED: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "select state, count(*) from onward_job where {condition} group by state",
-    GroupBy.QUEUE: "select queue, count(*) from onward_job where {condition} group by queue",
-    GroupBy.TYPE: "select type, count(*) from onward_job where {condition} group by type",
-    GroupBy.ORG: "select coalesce(org_id, ''), count(*) from onward_job where {condition} group by org_id",
+    GroupBy.STATE: "select state, count(*) from {table} where {condition} group by state",
+    GroupBy.QUEUE: "select queue, count(*) from {table} where {condition} group by queue",
+    GroupBy.TYPE: "select type, count(*) from {table} where {condition} group by type",
+    GroupBy.ORG: "select coalesce(org_id, ''), count(*) from {table} where {condition} group by org_id",
 }
 
 
@@ -35,8 +35,16 @@ def get(transaction: Transaction, ref: JobRef | str) -> Job | None:
     return job_of(row)
 
 
-def find(transaction: Transaction, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Page[Job]:
-    """List jobs in the order of their row numbers: that in which they were created."""
+def find(
+    transaction: Transaction,
+    which: JobFilter,
+    after: str | None,
+    limit: int,
+    *,
+    newest_first: bool,
+    among: str = SQL.find,
+) -> Page[Job]:
+    """List jobs in the order of their row numbers: that in which they were created, or archived."""
     condition, values = condition_of(which)
     if after is not None:
         if not after.isdecimal():
@@ -45,16 +53,18 @@ def find(transaction: Transaction, which: JobFilter, after: str | None, limit: i
         values["after"] = int(after)
     order = "desc" if newest_first else "asc"
     rows = transaction.connection.execute(
-        f"{SQL.find} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}
+        f"{among} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}
     ).fetchall()
     shown = rows[:limit]
     return Page(items=tuple(map(job_of, shown)), after=str(shown[-1][27]) if len(rows) > limit else None)
 
 
-def count(transaction: Transaction, which: JobFilter, by: GroupBy) -> Mapping[str, int]:
+def count(transaction: Transaction, which: JobFilter, by: GroupBy, table: str = "onward_job") -> Mapping[str, int]:
     """Count jobs."""
     condition, values = condition_of(which)
-    return dict(transaction.connection.execute(_COUNTED[by].format(condition=condition), values).fetchall())
+    return dict(
+        transaction.connection.execute(_COUNTED[by].format(table=table, condition=condition), values).fetchall()
+    )
 
 
 def queues(transaction: Transaction, pattern: str) -> list[QueueInfo]:

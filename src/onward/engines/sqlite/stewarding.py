@@ -10,8 +10,8 @@ import msgspec
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
+from onward.engines.sqlite import archiving, gathering
 from onward.engines.sqlite.enqueueing import default_retention, use_queues
-from onward.engines.sqlite.gathering import advance
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.measuring import roll_up
 from onward.engines.sqlite.rows import failed_attempt, json_text
@@ -52,7 +52,7 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
     if queues:
         use_queues(transaction, queues)
     next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
-    has_news = advance(transaction) if _leads(transaction, term) else False
+    has_news = gathering.advance(transaction) if _leads(transaction, term) else False
     return Batch(
         changed=promoted + expired,
         queues=frozenset(queues),
@@ -79,7 +79,7 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
     if execute(SQL.reopen_lost, named).rowcount:
         transaction.woke = True
     if buried:
-        advance(transaction)
+        gathering.advance(transaction)
     return Batch(changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried)
 
 
@@ -100,14 +100,12 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
             if kept is not None and len(seqs) < limit:
                 wanted = {"name": name, "states": json_text(states), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
-    pruned = 0
-    if seqs:
-        gone = named | {"seqs": json_text(seqs)}
-        execute(SQL.event_pruned, gone)
-        pruned = execute(SQL.prune, gone).rowcount
+    pruned = archiving.archive(transaction, seqs, named) if seqs else 0
+    over = archiving.prune(transaction, limit, named)
+    batches = gathering.prune(transaction, limit) if _leads(transaction, term) else 0
     roll_up(transaction, term)
     forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
-    return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or forgotten == limit)
+    return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, batches, forgotten})
 
 
 def _leads(transaction: Transaction, term: Term) -> bool:

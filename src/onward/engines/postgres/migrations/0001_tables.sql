@@ -138,6 +138,31 @@ create index history_id on onward.history (id);
 create index history_batch on onward.history (batch, seq) where batch is not null;
 create index history_prune on onward.history (queue, state, completed_at);
 
+-- Ended jobs that their queue no longer keeps, for a while longer: in nobody's way, and there to be looked up. Days that are
+-- over for all of their jobs come here as they are. Where a queue keeps its jobs for a shorter time than others do, they come
+-- one by one, with the time until which they stay.
+create table onward.archive_days (like onward.history including constraints) partition by range (completed_at);
+create index archive_seq on onward.archive_days (seq);
+create index archive_id on onward.archive_days (id);
+create index archive_batch on onward.archive_days (batch, seq) where batch is not null;
+create index archive_prune on onward.archive_days (queue, state, completed_at);
+
+create table onward.archive_rows (like onward.history including constraints, until timestamptz not null);
+create index archive_row_seq on onward.archive_rows (seq);
+create index archive_row_id on onward.archive_rows (id);
+create index archive_row_until on onward.archive_rows (until);
+
+create view onward.archive as
+select seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at, started_at, id, max_attempts, priority,
+       attempts, crashes, progress, queue, state, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
+       dedupe_digest, backoff, last_error, errors, progress_message, batch, result
+  from onward.archive_days
+union all
+select seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at, started_at, id, max_attempts, priority,
+       attempts, crashes, progress, queue, state, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
+       dedupe_digest, backoff, last_error, errors, progress_message, batch, result
+  from onward.archive_rows;
+
 create table onward.log (
   seq  bigint      not null,
   no   bigint      generated always as identity,
@@ -167,6 +192,7 @@ create table onward.queue (
   keep_failed          interval,
   keep_failed_count    bigint,
   keep_cancelled       interval    default '7 days',
+  keep_archived        interval    default '30 days',  -- from then on; 0: not at all, null: until purged
   created_at           timestamptz not null default clock_timestamp(),
   check (num_nulls(rate_count, rate_period, rate_burst, spacing, credit, reach) in (0, 6))
 ) with (fillfactor = 50);

@@ -116,7 +116,8 @@ begin
          rate_period = told.rate_period, rate_burst = told.rate_burst, spacing = told.spacing, credit = told.credit,
          reach = told.reach, lease = told.lease, max_attempts = told.max_attempts, backoff = told.backoff,
          keep_completed = told.keep_completed, keep_completed_count = told.keep_completed_count,
-         keep_failed = told.keep_failed, keep_failed_count = told.keep_failed_count, keep_cancelled = told.keep_cancelled
+         keep_failed = told.keep_failed, keep_failed_count = told.keep_failed_count, keep_cancelled = told.keep_cancelled,
+         keep_archived = told.keep_archived
    where q.name = old.name;
 
   if (old.concurrency is null) <> (told.concurrency is null) then

@@ -218,7 +218,32 @@ begin
   return lowered + opened;
 end $$;
 
--- Remove ended jobs that their queue's retention no longer keeps; answer how many.
+-- The longest times of all: for which some queue keeps what has completed or was cancelled (`kept`; null: for ever), for which one
+-- archives it (`archived`), and for which one that does not keep it for ever keeps it (`longest`).
+create function onward.longest(out kept interval, out archived interval, out longest interval)
+  language sql stable
+begin atomic
+  select case when bool_or(q.keep_completed is null or q.keep_cancelled is null) then null
+              else greatest(interval '7 days', max(q.keep_completed), max(q.keep_cancelled)) end,
+         greatest(interval '30 days', max(q.keep_archived)),
+         greatest(interval '7 days', max(q.keep_completed), max(q.keep_cancelled))
+    from onward.queue q;
+end;
+
+-- How long each queue keeps its ended jobs. Those that were told nothing do so for a week, and archive them for thirty days. Queues
+-- that keep and archive theirs for the longest time of all let them go by the day.
+create view onward.retention as
+with known as (
+  select q.name, q.keep_completed, q.keep_failed, q.keep_cancelled, q.keep_archived from onward.queue q
+  union all
+  select distinct l.queue, interval '7 days', null::interval, interval '7 days', interval '30 days' from onward.lane l
+   where not exists (select from onward.queue q where q.name = l.queue))
+select k.*, coalesce(k.keep_completed = d.kept and k.keep_cancelled = d.kept and k.keep_archived = d.archived, false)
+              as goes_by_day
+  from known k cross join onward.longest() d;
+
+-- Archive ended jobs that their queue no longer keeps, one by one: those that do not go by the day, or whose day was never made.
+-- Answers how many.
 create function onward.prune(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
 as $$
@@ -230,17 +255,14 @@ declare
   newest timestamptz;
 begin
   if not onward.is_leader(moment, prune.number, prune.leader_id) then return 0; end if;
-  with known as (
-    select q.name, q.keep_completed, q.keep_failed, q.keep_cancelled from onward.queue q
-    union all
-    select distinct l.queue, interval '7 days', null::interval, interval '7 days' from onward.lane l
-     where not exists (select from onward.queue q where q.name = l.queue))
   select array(
-    select h.seq from known k
+    select h.seq from onward.retention k
       cross join lateral (values ('completed', k.keep_completed), ('cancelled', k.keep_cancelled), ('failed', k.keep_failed),
                                  ('dead_letter', k.keep_failed)) r (state, keep)
       cross join lateral (select h.seq from onward.history h
                            where h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep
+                             and (not k.goes_by_day or h.state in ('failed', 'dead_letter')
+                                  or h.tableoid = 'onward.history_day_other'::regclass)
                            limit most) h
      limit most) into gone;
   if cardinality(gone) < most then
@@ -258,12 +280,47 @@ begin
        limit most - cardinality(gone));
   end if;
   if cardinality(gone) = 0 then return 0; end if;
-  with ended as (
-    delete from onward.history h where h.seq = any (gone) returning h.seq, h.key_digest, h.completed_at),
+  with ended as (delete from onward.history h where h.seq = any (gone) returning h.*),
+  kept as (
+    insert into onward.archive_rows
+    select e.*, case when q.name is null then moment + interval '30 days'
+                     else coalesce(moment + q.keep_archived, timestamptz 'infinity') end
+      from ended e left join onward.queue q on q.name = e.queue
+     where q.keep_archived is distinct from interval '0'),
   keys as (delete from onward.key k using ended e where k.digest = e.key_digest),
   logs as (delete from onward.log l using ended e where l.seq = e.seq)
   select count(*), max(e.completed_at) into pruned, newest from ended e;
   -- How these jobs ended can no longer be told to who was not listening.
   update onward.event_log l set pruned_at = greatest(l.pruned_at, newest) where l.pruned_at < newest;
   return pruned;
+end $$;
+
+-- Remove archived jobs whose time is over, of those that came one by one; answer how many.
+create function onward.prune_archive(now bigint, number bigint, leader_id text, most integer) returns bigint
+  language plpgsql
+as $$
+declare
+  moment timestamptz := coalesce(onward.moment(prune_archive.now), clock_timestamp());
+  gone   bigint;
+begin
+  if not onward.is_leader(moment, prune_archive.number, prune_archive.leader_id) then return 0; end if;
+  with over as (
+    delete from onward.archive_rows r
+     where r.ctid = any (array(select o.ctid from onward.archive_rows o where o.until <= moment order by o.until limit most))
+    returning 1)
+  select count(*) into gone from over;
+  return gone;
+end $$;
+
+-- Remove archived jobs, because somebody said so; answers for each what delete_many does.
+create function onward.purge_archived(picked bigint[])
+  returns table (seq bigint, queue text, id text, state text)
+  language plpgsql
+as $$
+#variable_conflict use_column
+begin
+  return query
+  with days as (delete from onward.archive_days a where a.seq = any (picked) returning a.seq, a.queue, a.id, a.state),
+  single as (delete from onward.archive_rows a where a.seq = any (picked) returning a.seq, a.queue, a.id, a.state)
+  select g.seq, g.queue, g.id::text, g.state from (select * from days union all select * from single) g order by g.seq;
 end $$;

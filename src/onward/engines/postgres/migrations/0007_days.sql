@@ -31,8 +31,9 @@ end $$;
 
 select onward.make_days(clock_timestamp());
 
--- Make days ahead, and drop those that the longest retention no longer keeps; answer how many jobs went. What has no day of
--- its own is in history_day_other, and goes row by row. With the owner's rights, for a worker may have none to make tables.
+-- Make days ahead, archive those that nobody keeps any longer, and drop those that were archived long enough; answer how many
+-- jobs are no longer kept. What has no day of its own is in history_day_other, and goes one by one; so does what is in a day
+-- that others keep for longer, and the day waits for it. With the owner's rights, for a worker may have none to make tables.
 create function onward.keep_days(now bigint, number bigint, leader_id text) returns bigint
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -44,34 +45,46 @@ declare
   moment  timestamptz := coalesce(onward.moment(keep_days.now), clock_timestamp());
   home    text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
                     where c.oid = 'onward.history_done'::regclass);
-  longest interval;
-  is_kept boolean;
+  days    record;
   part    text;
+  day     date;
+  waits   boolean;
   gone    bigint;
   total   bigint := 0;
 begin
   if not onward.is_leader(moment, keep_days.number, keep_days.leader_id) then return 0; end if;
   perform onward.make_days(moment);
-
-  -- Queues that were told nothing keep theirs for a week.
-  select greatest(interval '7 days', max(greatest(q.keep_completed, q.keep_cancelled))),
-         coalesce(bool_or(q.keep_completed is null or q.keep_cancelled is null), false)
-    into longest, is_kept from onward.queue q;
-  if is_kept then return 0; end if;
-  for part in
-    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+  select * into days from onward.longest();
+  for part, day in
+    select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits i join pg_class c on c.oid = i.inhrelid
      where i.inhparent = 'onward.history_done'::regclass and c.relname ~ '^history_day_\d{8}$'
-       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (moment - longest)::date
+       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (moment - days.kept)::date
      order by c.relname
   loop
     begin
+      execute format('select exists (select from onward.retention r where not r.goes_by_day
+                                        and exists (select from %I.%I h where h.queue = r.name))', home, part) into waits;
+      continue when waits;
       execute format('lock table %I.%I in access exclusive mode', home, part);
       execute format('delete from onward.key k using %I.%I h where k.digest = h.key_digest', home, part);
       execute format('delete from onward.log l using %I.%I h where l.seq = h.seq', home, part);
       execute format('select count(*) from %I.%I', home, part) into gone;
-      execute format('drop table %I.%I', home, part);
-      update onward.event_log l set pruned_at = greatest(l.pruned_at, to_date(right(part, 8), 'YYYYMMDD') + 1);
+      execute format('alter table onward.history_done detach partition %I.%I', home, part);
+      execute format('alter table onward.archive_days attach partition %I.%I for values from (%L) to (%L)', home, part,
+                     day::timestamptz, (day + 1)::timestamptz);
+      update onward.event_log l set pruned_at = greatest(l.pruned_at, day + 1);
       total := total + gone;
+    exception when lock_not_available then
+      exit;
+    end;
+  end loop;
+  for part in
+    select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+     where i.inhparent = 'onward.archive_days'::regclass
+       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (moment - days.longest - days.archived)::date
+  loop
+    begin
+      execute format('drop table %I.%I', home, part);
     exception when lock_not_available then
       exit;
     end;

@@ -90,6 +90,8 @@ alter table onward.history enable row level security;
 alter table onward.history_done enable row level security;
 alter table onward.history_failed enable row level security;
 alter table onward.history_day_other enable row level security;
+alter table onward.archive_days enable row level security;
+alter table onward.archive_rows enable row level security;
 alter table onward.log enable row level security;
 alter table onward.queue enable row level security;
 alter table onward.lane enable row level security;

@@ -20,6 +20,8 @@ create table onward.batch (
   check (finished_at is null or sealed)
 ) with (fillfactor = 50);
 
+create index batch_finished on onward.batch (finished_at) where finished_at is not null;
+
 create table onward.link (
   child  uuid    not null,
   place  integer not null,                 -- in what the child has named

@@ -3,11 +3,12 @@
 select name, paused, rate_count, onward.micros(rate_period), rate_burst,
        case when spacing is not null and isfinite(next_slot_at) then onward.micros(next_slot_at) end,
        concurrency, weight, onward.micros(lease), max_attempts, backoff::text, onward.micros(keep_completed),
-       keep_completed_count, onward.micros(keep_failed), keep_failed_count, onward.micros(keep_cancelled)
+       keep_completed_count, onward.micros(keep_failed), keep_failed_count, onward.micros(keep_cancelled),
+       onward.micros(keep_archived)
   from onward.queue where name >= $1::text collate "C" and name < $2::text collate "C"
 union all
 select distinct queue, false, null::bigint, null::bigint, null::bigint, null::bigint, null::bigint, 1, null::bigint, null::bigint,
-       null, 604800000000, null::bigint, null::bigint, null::bigint, 604800000000
+       null, 604800000000, null::bigint, null::bigint, null::bigint, 604800000000, 2592000000000
   from onward.lane l
  where queue >= $1::text collate "C" and queue < $2::text collate "C"
    and not exists (select from onward.queue q where q.name = l.queue)

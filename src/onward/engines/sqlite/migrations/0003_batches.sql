@@ -27,6 +27,8 @@ create table onward_batch (
   check (finished_at is null or sealed)
 );
 
+create index onward_batch_finished on onward_batch (finished_at) where finished_at is not null;
+
 create table onward_link (
   child  text    not null,
   place  integer not null,              -- in what the child has named

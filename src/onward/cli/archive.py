@@ -1,0 +1,48 @@
+"""``onward archive``: ended jobs that their queue no longer keeps, for a while longer (P9)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onward.app import App
+from onward.cli import bulk
+from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.jobs import AllOption, show_job, show_page
+from onward.engine.values import JobFilter
+from onward.lifecycle import FINISHED
+
+archive = typer.Typer(no_args_is_help=True, help="Look at archived jobs, and purge them.")
+
+
+@archive.command("list")
+@on_app()
+async def list_archived(
+    app: App, which: JobFilter, limit: LimitOption = 50, after: AfterOption = None, json: JsonOption = False
+) -> None:
+    """List archived jobs, the last one first."""
+    show_page(await app.archive.find(which, limit=limit, after=after), json=json)
+
+
+@archive.command()
+@on_app()
+async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
+    """Show everything about one archived job: its arguments, result and errors."""
+    show_job(await app.archive.get(bulk.name_of(id)), [], json=json)
+
+
+@archive.command()
+@on_app()
+async def purge(
+    app: App,
+    which: JobFilter,
+    ids: IdsArgument = None,
+    everything: AllOption = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove archived jobs before their time, by id or by filter."""
+    verb = bulk.Verb(name="purge", done="purged", sources=FINISHED, act=app.archive.purge, among=app.archive)
+    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)

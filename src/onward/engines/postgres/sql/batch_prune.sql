@@ -1,0 +1,12 @@
+-- Forget batches that finished long ago, and their links.
+-- $1 now, $2 number and $3 leader_id of the term, $4 limit, $5 how long they are kept
+with over as (
+  delete from onward.batch b
+   where b.name = any (array(
+           select o.name from onward.batch o
+            where o.finished_at <= coalesce(onward.moment($1::bigint), clock_timestamp()) - onward.span($5::bigint)
+            limit $4::bigint for update skip locked))
+     and (select onward.is_leader(coalesce(onward.moment($1::bigint), clock_timestamp()), $2::bigint, $3::text))
+  returning b.name),
+links as (delete from onward.link l using over o where l.batch = o.name)
+select count(*) from over

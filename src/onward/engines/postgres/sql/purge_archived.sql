@@ -1,0 +1,2 @@
+-- Remove archived jobs; answers those that were there, and the state that each had.
+select seq, queue, id, state from onward.purge_archived($1::bigint[])
