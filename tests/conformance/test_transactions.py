@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import Settlement
 from onward.errors import InvalidJob, OnwardError
-from onward.job import Arrival
+from onward.job import Arrival, JobRef
 from onward.lifecycle import Complete, Fail, State
 from tests.conformance.cases import BOOM, Caller, needs
 from tests.conformance.desk import Desk, new_job
+from tests.conformance.test_signals import listening
 
 pytestmark = needs(Feature.TRANSACTIONS)
 
@@ -118,6 +120,34 @@ async def test_an_outcome_is_part_of_the_handlers_own_transaction(desk: Desk, ca
     caller.commit()
     assert await desk.state(ref) is State.COMPLETED
     assert caller.notes() == ["effect"]
+
+
+@needs(Feature.PUSH)
+async def test_a_stage_ends_and_the_next_begins_in_one_transaction_and_its_worker_is_woken(
+    desk: Desk, caller: Caller
+):  # G4, X4
+    """The queue's part of a pipeline: what a stage found goes on if and only if the stage has ended."""
+    next_stage = Desk(desk.store, await desk.store.connect())
+    ref = await desk.add()
+    claim = await desk.take_one()
+
+    async def go_on() -> JobRef:
+        caller.begin()
+        assert await desk.engine.settle([Settlement(claim, Complete())], within=caller.handle) == frozenset()
+        (answer,) = await desk.engine.enqueue([new_job(queue="fresh", payload='{"n":1}')], within=caller.handle)
+        return answer.ref
+
+    await go_on()
+    caller.rollback()
+    assert (await desk.state(ref), await next_stage.take("fresh")) == (State.RUNNING, ())
+
+    async with listening(next_stage.engine, "fresh") as hear:
+        following = await go_on()
+        caller.commit()
+        while not (claims := await next_stage.take("fresh")):
+            await hear()
+    assert [(one.ref, json.loads(one.payload)) for one in claims] == [(following, {"n": 1})]
+    assert await desk.state(ref) is State.COMPLETED
 
 
 async def test_a_lost_claim_is_told_before_the_handlers_effects_are_kept(desk: Desk, caller: Caller):  # X3
