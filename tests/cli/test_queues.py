@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from onward import App
+from onward import App, Retention
 from tests.cli.conftest import Cli
 
 
@@ -96,3 +98,27 @@ def test_a_limit_that_cannot_be_kept_is_refused(some: Cli, on_store, words, told
     some("queues", "limit", "mail", *words).wrong(told)
     settings = on_store(_mail)
     assert (settings.rate, settings.concurrency) == (None, None)
+
+
+def test_a_queue_is_told_how_long_to_keep_jobs(some: Cli, on_store):  # P9
+    said = some("queues", "keep", "mail", "--completed", "12h", "--cancelled", "0", "--archived", "forever").ok().out
+    assert said == (
+        "mail keeps jobs that have ended: completed 12 h; failed for ever; cancelled not at all; archived for ever\n"
+    )
+    some("queues", "keep", "mail", "--failed", "90d", "--json").ok()
+
+    async def retention(app: App) -> Retention:
+        return (await app.queues.get("mail")).settings.retention
+
+    assert on_store(retention) == Retention(
+        completed=timedelta(hours=12), failed=timedelta(days=90), cancelled=timedelta(0), archived=None
+    )
+
+
+def test_what_is_to_be_kept_must_be_said(some: Cli):
+    some("queues", "keep", "mail").wrong("which jobs, and for how long?", "onward queues keep mail --completed 12h")
+    some("queues", "keep", "mail", "--completed", "long").wrong("'long' is no duration")
+    some("queues", "keep", "mial", "--completed", "1h").wrong("there is no queue 'mial'", "mail")
+    assert (
+        some("queues", "keep", "new", "--completed", "1h", "--create", "--json").ok().json["queues"][0]["name"] == "new"
+    )

@@ -59,6 +59,11 @@ def read_limit(text: str) -> int | None:
     return int(text)
 
 
+def read_keeping(text: str) -> timedelta | None:
+    """Read for how long something is kept: a duration, or ``forever``."""
+    return None if text.lower() == "forever" else read_duration(text)
+
+
 def _seconds(unit: str) -> float:
     unit = unit.lower()
     return _SECONDS["d" if unit == "day" else unit]

@@ -1,21 +1,21 @@
-"""``onward queues``: look at queues, pause and resume them, limit them."""
+"""``onward queues``: look at queues, pause and resume them, limit them, say how long they keep jobs."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 from rich.text import Text
 
 from onward.app import App
 from onward.arguments import nearest
 from onward.cli import bulk, completion, screen
 from onward.cli.command import JsonOption, YesOption, on_app
-from onward.cli.quantities import count, duration, rate, read_limit, read_rate
+from onward.cli.quantities import count, duration, rate, read_keeping, read_limit, read_rate
 from onward.cli.trouble import usage
-from onward.engine.values import QueueInfo, Rate
+from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, State
 
 queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and limit them.")
@@ -23,6 +23,12 @@ queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume a
 PatternArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A name, or a pattern: mail/*.", autocompletion=completion.queues)
 ]
+
+
+def _keeping(what: str) -> Any:
+    return typer.Option(metavar="TIME", help=f"{what}: 12h, 30d, forever, 0.", show_default=False)
+
+
 CreateOption = Annotated[bool, typer.Option("--create", help="Make it if there is none.", show_default=False)]
 
 
@@ -98,6 +104,51 @@ async def limit(
     if len(names) > 1:
         bulk.agree(f"{count(len(names), 'queue')} will be limited, each by itself", yes=yes)
     _report([await app.queues.limit(name, rate=limited, concurrency=most) for name in names], "limited", json=json)
+
+
+@queues.command()
+@on_app()
+async def keep(
+    app: App,
+    queue: PatternArgument,
+    completed: Annotated[str | None, _keeping("Completed jobs")] = None,
+    failed: Annotated[str | None, _keeping("Failed jobs and dead letters")] = None,
+    cancelled: Annotated[str | None, _keeping("Cancelled jobs")] = None,
+    archived: Annotated[str | None, _keeping("All of them from then on, in the archive")] = None,
+    create: CreateOption = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Say how long a queue keeps jobs that have ended: 12h, 30d, forever; 0: not at all."""
+    given = {"completed": completed, "failed": failed, "cancelled": cancelled, "archived": archived}
+    told = {kind: read_keeping(text) for kind, text in given.items() if text is not None}
+    if not told:
+        raise usage(
+            "which jobs, and for how long?", remedy=f"onward queues keep {queue} --completed 12h --archived 90d"
+        )
+    names = await _chosen(app, queue, create=create)
+    if len(names) > 1:
+        bulk.agree(f"{count(len(names), 'queue')} will be told how long to keep jobs", yes=yes)
+    changed = []
+    for name in names:
+        known = await app.queues.list(name)
+        before = known[0].settings.retention if known else Retention()
+        changed.append(await app.queues.configure(name, retention=structs.replace(before, **told)))
+    if json:
+        screen.show_json({"queues": changed})
+        return
+    for one in changed:
+        screen.say(f"{one.name} keeps jobs that have ended: {_kept(one.settings.retention)}")
+
+
+def _kept(retention: Retention) -> str:
+    counts = {"completed": retention.completed_count, "failed": retention.failed_count}
+    parts = []
+    for kind in ("completed", "failed", "cancelled", "archived"):
+        age, most = getattr(retention, kind), counts.get(kind)
+        said = "for ever" if age is None else duration(age) if age else "not at all"
+        parts.append(f"{kind} {said}" + (f", at most {most:,}" if most is not None else ""))
+    return "; ".join(parts)
 
 
 def _rate(text: str | None, burst: int | None) -> Rate | UnsetType | None:
