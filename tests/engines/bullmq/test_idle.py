@@ -1,35 +1,41 @@
-"""An idle worker: it asks no more often than BullMQ's own, and misses nothing for that."""
+"""An idle worker: its claim stands at the server, so it asks no more often than BullMQ's own, and misses nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from urllib.parse import urlsplit
 
 import pytest
 import redis
 
-from onward.engine.values import ClaimRequest, SignalKind
+from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, QueueChange, Settlement, SignalKind
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.listening import Listener
+from onward.engines.bullmq.waiting import Wait
 from onward.job import NewJob
+from onward.lifecycle import Complete, State
 from tests.engines.bullmq.queue import Queue
-from tests.servers.redis import redis_url
+from tests.servers.redis import RedisServer, redis_url
 
 DEADLINE = 20
+JOB = NewJob(type="send", queue="mail")
 
 
 @asynccontextmanager
-async def listening(engine: BullMQEngine) -> AsyncIterator[asyncio.Queue[SignalKind]]:
+async def listening(engine: BullMQEngine, *queues: str) -> AsyncIterator[asyncio.Queue[SignalKind]]:
     """Have a worker's ear on the queue for the length of a block."""
     heard: asyncio.Queue[SignalKind] = asyncio.Queue()
 
     async def listen() -> None:
-        async with aclosing(engine.signals(("mail",))) as signals:  # type: ignore[type-var]
+        async with aclosing(engine.signals(queues or ("mail",))) as signals:  # type: ignore[type-var]
             async for signal in signals:
                 heard.put_nowait(signal.kind)
 
     ear = asyncio.create_task(listen())
+    await asyncio.sleep(0)
     try:
         yield heard
     finally:
@@ -37,63 +43,227 @@ async def listening(engine: BullMQEngine) -> AsyncIterator[asyncio.Queue[SignalK
         await asyncio.gather(ear, return_exceptions=True)
 
 
-def claims_of(client: redis.Redis) -> int:
+@asynccontextmanager
+async def opened(url: str, prefix: str) -> AsyncIterator[BullMQEngine]:
+    """Have another engine, as another process would."""
+    engine = BullMQEngine(url, prefix=prefix)
+    await engine.open()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+def request(slots: int = 1, *, worker: str = "w", queue: str = "mail") -> ClaimRequest:
+    return ClaimRequest(worker_id=worker, queues=(queue,), slots=slots)
+
+
+async def exchanged(engine: BullMQEngine, wanted: ClaimRequest, *done: Claim) -> Exchanged:
+    """Do as a worker does."""
+    settlements = tuple(Settlement(claim, Complete()) for claim in done)
+    return await engine.exchange(Exchange(settlements=settlements, request=wanted))
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for what another process or the server will do."""
+    async with asyncio.timeout(DEADLINE):
+        while not holds():  # noqa: ASYNC110 - the server does not ring
+            await asyncio.sleep(0.001)
+
+
+def is_at_the_server(wait: Wait, client: redis.Redis) -> bool:
+    lines = client.client_list(client_id=[str(wait._line)]) if wait.promised else []
+    return any("b" in line["flags"] for line in lines)
+
+
+async def stand(queue: Queue, slots: int = 1, *, worker: str = "w") -> None:
+    """Claim in vain, so that a claim stands at the server."""
+    wanted = request(slots, worker=worker)
+    assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
+    wait = queue.engine._listener.wait_of(wanted)
+    assert wait is not None
+    await until(partial(is_at_the_server, wait, queue.client))
+    assert wait.promised == slots
+
+
+async def hear(heard: asyncio.Queue[SignalKind]) -> None:
+    """Wait for word of work."""
+    async with asyncio.timeout(DEADLINE):
+        while await heard.get() is not SignalKind.WORK:
+            pass
+
+
+def scripts_run(client: redis.Redis) -> int:
     stats: dict[str, dict[str, int]] = client.info("commandstats")
     return stats.get("cmdstat_evalsha", {"calls": 0})["calls"]
 
 
-async def come_to_rest(queue: Queue) -> None:
-    """Claim until the server is waited for."""
-    async with asyncio.timeout(DEADLINE):
-        while not queue.engine._listener.is_resting(("mail",)):
-            assert await queue.take() == ()
-            await asyncio.sleep(0)
+def waiting(queue: Queue) -> object:
+    return queue.client.lrange(queue.key("wait"), 0, -1)
 
 
-async def test_who_waits_for_markers_does_not_ask_in_vain(queue: Queue):
+async def test_while_a_claim_stands_nobody_asks_in_vain(queue: Queue):
     async with listening(queue.engine):
-        await come_to_rest(queue)
-        before = claims_of(queue.client)
+        await stand(queue, 3)
+        before = scripts_run(queue.client)
         for _ in range(10):
-            assert await queue.take() == ()
-        assert claims_of(queue.client) == before
+            assert await exchanged(queue.engine, request(3)) == Exchanged()
+        assert scripts_run(queue.client) == before
 
 
-async def test_a_marker_ends_the_rest_and_so_does_a_job_of_our_own(queue: Queue, prefix: str):
-    other = BullMQEngine(redis_url(), prefix=prefix)
-    await other.open()
-    try:
-        for enqueue in (other.enqueue, queue.engine.enqueue):
-            async with listening(queue.engine) as heard:
-                await come_to_rest(queue)
-                (made,) = await enqueue([NewJob(type="send", queue="mail")])
-                async with asyncio.timeout(DEADLINE):
-                    while await heard.get() is not SignalKind.WORK:
-                        pass
-                assert [claim.ref for claim in await queue.take()] == [made.ref]
-    finally:
-        await other.close()
+@pytest.mark.parametrize("whose", ["another's", "our own"])
+async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queue, prefix: str, whose: str):
+    async with opened(redis_url(), prefix) as other, listening(queue.engine) as heard:
+        await stand(queue)
+        engine = other if whose == "another's" else queue.engine
+        (made,) = await engine.enqueue([JOB])
+        await hear(heard)
+        before = scripts_run(queue.client)
+        (claim,) = (await exchanged(queue.engine, request())).claimed.claims
+        assert (claim.ref, scripts_run(queue.client)) == (made.ref, before)
+        assert await queue.end(claim, Complete())
 
 
-async def test_a_claim_that_was_under_way_when_something_was_told_does_not_begin_a_rest(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-):
-    """Its answer is older than what was told."""
+async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_brought(queue: Queue):
+    first = await queue.add()
+    (held,) = (await exchanged(queue.engine, request())).claimed.claims
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        second = await queue.add()
+        await hear(heard)
+        answer = await exchanged(queue.engine, request(2), held)
+        assert ([claim.ref for claim in answer.claimed.claims], answer.lost) == ([second.ref], frozenset())
+    job = await queue.engine.get(first.ref)
+    assert job is not None
+    assert job.status is State.COMPLETED
+
+
+async def test_what_is_promised_is_not_asked_for_as_well(queue: Queue):
     async with listening(queue.engine):
-        await come_to_rest(queue)
-        listener, hunger = queue.engine._listener, Listener.hunger
-
-        def told_meanwhile(*arguments: object) -> None:
-            listener.tell(("mail",))
-            hunger(*arguments)  # type: ignore[arg-type]
-
-        listener.tell(("mail",))
-        monkeypatch.setattr(Listener, "hunger", told_meanwhile)
-        assert await queue.take() == ()
-        assert not listener._waits[asyncio.get_running_loop()].rests
+        await stand(queue, 3)
+        for number in range(10):
+            queue.add_as_node(str(number))  # without a marker: the claim that stands does not see them yet
+        assert len((await exchanged(queue.engine, request(5))).claimed.claims) == 2
 
 
-async def test_nobody_rests_on_a_pattern_which_may_mean_queues_to_come(queue: Queue):
-    async with listening(queue.engine):
-        await queue.engine.claim(ClaimRequest(worker_id="w", queues=("mail/*",), slots=1))
-        assert ("mail/*",) not in queue.engine._listener._waits[asyncio.get_running_loop()].rests
+async def test_a_claim_that_stands_gives_no_more_than_was_promised(queue: Queue):
+    async with listening(queue.engine) as heard:
+        await stand(queue, 2)
+        await queue.engine.enqueue([JOB] * 30)
+        await hear(heard)
+        assert len((await exchanged(queue.engine, request(2))).claimed.claims) == 2
+
+
+async def test_what_nobody_comes_for_goes_back_to_the_head_of_its_line(queue: Queue):  # X3
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        first, second = await queue.engine.enqueue([JOB, JOB])
+        await hear(heard)
+        await until(lambda: waiting(queue) == [second.id, first.id])
+        assert (await exchanged(queue.engine, request())).claimed.claims[0].ref == first.ref
+
+
+@pytest.mark.parametrize("how", ["the last stops to listen", "its worker leaves", "the engine is closed"])
+async def test_what_comes_to_one_who_stops_goes_back(queue: Queue, prefix: str, how: str):  # X3
+    async with opened(redis_url(), prefix) as engine:
+        theirs = Queue(engine, queue.client, prefix, "mail")
+        async with listening(engine):
+            await stand(theirs)
+            queue.add_as_node("1")  # the server finds it as it lets go of the line
+            if how == "its worker leaves":
+                await engine.leave("w")
+            elif how == "the engine is closed":
+                await engine.close()
+        assert waiting(queue) == ["1"]
+        assert {"event": "active", "jobId": "1", "prev": "waiting"} in queue.events()
+        assert [claim.ref.id for claim in await queue.take()] == ["1"]
+
+
+async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(queue: Queue):
+    async with listening(queue.engine) as heard:
+        await stand(queue, worker="one")
+        await stand(queue, worker="two")
+        await queue.engine.leave("one")
+        made = await queue.add()
+        await hear(heard)
+        assert [claim.ref for claim in (await exchanged(queue.engine, request(worker="two"))).claimed.claims] == [
+            made.ref
+        ]
+
+
+async def test_a_limited_queue_gives_nothing_to_a_claim_that_stands_and_its_worker_is_told(queue: Queue):
+    await queue.engine.configure("mail", QueueChange(concurrency=5))
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        made = await queue.add()
+        await hear(heard)
+        assert waiting(queue) == [made.id]
+        assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
+
+
+async def test_no_claim_stands_where_a_job_comes_due_meanwhile(queue: Queue):
+    await queue.add(delay=timedelta(seconds=3))
+    async with listening(queue.engine) as heard:
+        await exchanged(queue.engine, request())
+        await hear(heard)  # of the marker which says when the job is due
+        await exchanged(queue.engine, request())
+        wait = queue.engine._listener.wait_of(request())
+        assert wait is not None
+        await until(lambda: queue.client.info("clients")["blocked_clients"])
+        assert not wait.promised
+
+
+async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue: Queue):
+    await queue.add(queue="mail/one")
+    wanted = request(queue="mail/*")
+    async with listening(queue.engine, "mail/*") as heard:
+        (held,) = (await exchanged(queue.engine, wanted)).claimed.claims
+        assert await queue.end(held, Complete())
+        assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
+        made = await queue.add(queue="mail/two")
+        await hear(heard)
+        assert [claim.ref for claim in (await exchanged(queue.engine, wanted)).claimed.claims] == [made.ref]
+
+
+async def test_a_server_that_forgets_the_scripts_while_a_claim_stands_is_told_them(queue: Queue, prefix: str):
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        queue.client.script_flush()
+        async with opened(redis_url(), prefix) as other:
+            (made,) = await other.enqueue([JOB])
+        await hear(heard)
+        assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
+
+
+async def test_a_worker_goes_on_when_its_line_is_cut(queue: Queue):  # X3
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        wait = queue.engine._listener.wait_of(request())
+        assert wait is not None
+        queue.client.client_kill_filter(_id=str(wait._line))
+        async with asyncio.timeout(DEADLINE):
+            assert await heard.get() is SignalKind.CHANGED
+        made = await queue.add()
+        found = await exchanged(queue.engine, request())
+        while not found.claimed.claims:
+            await hear(heard)
+            found = await exchanged(queue.engine, request())
+        assert [claim.ref for claim in found.claimed.claims] == [made.ref]
+
+
+async def test_who_may_not_let_go_of_a_line_waits_and_stops_all_the_same(prefix: str):
+    with RedisServer(port=True) as server:
+        with server.client() as client:
+            client.execute_command(
+                "ACL", "SETUSER", "few", "on", ">secret", "~*", "&*", "+@all", "-client", "+client|setname",
+                "+client|setinfo",
+            )  # fmt: skip
+        parts = urlsplit(server.tcp_url)
+        async with opened(f"redis://few:secret@{parts.hostname}:{parts.port}", prefix) as engine:
+            async with listening(engine) as heard:
+                assert (await exchanged(engine, request())).claimed.claims == ()
+                (made,) = await engine.enqueue([JOB])
+                await hear(heard)
+                (claim,) = (await exchanged(engine, request())).claimed.claims
+                assert claim.ref == made.ref
+            assert not await engine.settle([Settlement(claim, Complete())])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.bullmq import rows
@@ -20,6 +20,8 @@ MOST_JOBS: Final = 200
 AT_ONCE: Final = 25
 """Jobs that are moved in one go: Redis does nothing else meanwhile, half a millisecond or so. A larger batch is moved
 in several, and whoever waits has a turn between them (B10)."""
+
+Before = Literal["", "outcomes", "marker"]
 
 
 class Round:
@@ -61,8 +63,12 @@ def claim(
     round_: Round,
     *,
     before: Sequence[Command] = (),
+    what: Before = "",
 ) -> Plan[tuple[list[Any], Taken]]:
-    """Take jobs; ``before`` goes ahead in the same round trip, and its answers are given with the claims."""
+    """Take jobs; ``before`` goes ahead in the same round trip, and its answers are given with the claims.
+
+    ``what`` that is matters to the claim: see ``lua/claim.lua``.
+    """
     queues = yield from names.matching(request.queues)
     yield from names.serve(queues)  # before a job is taken: where nobody serves, nobody looks for lost ones
     has_patterns = any(is_pattern(pattern) for pattern in request.queues)
@@ -81,7 +87,7 @@ def claim(
             if slots + soon == 0:
                 break
             goes = list(_goes(slots, soon))
-            replies = yield from _take(layout, request, some, goes, round_, taken, ahead, may_be_dry=bool(before))
+            replies = yield from _take(layout, request, some, goes, round_, taken, ahead, what)
             answers, ahead = answers or replies, []
             generation = taken.generation
         if has_patterns and not order:
@@ -106,8 +112,7 @@ def _take(
     round_: Round,
     taken: Taken,
     ahead: list[Command],
-    *,
-    may_be_dry: bool,
+    what: Before,
 ) -> Plan[list[Any]]:
     """Take from some queues, go by go, until they have no more; give the answers to what went ahead."""
     answers: list[Any] = []
@@ -119,9 +124,10 @@ def _take(
         keys, tokens = [layout.meta(name) for name in queues], [token_hex(8) for _ in together]
         commands = list(ahead)
         for token, (now, later) in zip(tokens, together, strict=True):
-            asked = (token, rows.milliseconds(request.lease), now, later, left, "1" if may_be_dry else "")
+            asked = (token, rows.milliseconds(request.lease), now, later, left, what)
             commands.append(script("claim", layout, keys, request.worker_id, *asked))
-            left, may_be_dry = 0, False
+            left = 0
+            what = "" if what == "outcomes" else what
         replies = yield InTurns(layout, commands)
         answers += replies[: len(ahead)]
         wanted = taken.count + sum(map(sum, together))

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import Capabilities
@@ -49,19 +50,22 @@ from onward.engines.bullmq import (
     stewarding,
 )
 from onward.engines.bullmq.capabilities import CAPABILITIES
-from onward.engines.bullmq.commands import LOADING, Plan, arun, run
+from onward.engines.bullmq.commands import LOADING, Asked, Command, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.following import Follower
 from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
-from onward.engines.bullmq.listening import REST, Listener
+from onward.engines.bullmq.listening import Listener
 from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
 from onward.errors import InvalidJob
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import Release
 
 T = TypeVar("T")
 
+_REST: Final = 5.0
+"""Seconds for which nothing is promoted that nobody has told of: as long as BullMQ's own workers trust markers."""
 _FEW: Final = 20
 """Jobs that a call may have to go out with others'."""
 
@@ -101,7 +105,7 @@ class BullMQEngine:
         self._metrics = metrics
         self._connections = Connections(self.server)
         self.names = Names(self.layout, looks=not self.server.is_cluster)
-        self._listener = Listener(self.server, self.layout, self.names, self.ask)
+        self._listener = Listener(self.server, self.layout, self.names, self)
         self._follower = Follower(self.server, self.layout, self.names, self.ask)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._sweep = stewarding.Sweep()
@@ -188,7 +192,9 @@ class BullMQEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        return (await self.exchange(Exchange(request=request))).claimed
+        claimed = (await self._exchange(Exchange(request=request))).claimed
+        self._note_hunger(request, claimed, comes_again=False)
+        return claimed
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
@@ -219,22 +225,55 @@ class BullMQEngine:
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         request = exchange.request
-        queues = () if request is None else request.queues
-        if not exchange.settlements and not exchange.starts and self._listener.is_resting(queues):
+        if request is None:
+            return await self._exchange(exchange)
+        wait = self._listener.wait_of(request)
+        brought = None if wait is None else wait.take()
+        if brought is not None:
+            answer = replace(await self._exchange(replace(exchange, request=None)), claimed=brought)
+        elif wait is not None and wait.promised:
+            answer = await self._exchange(replace(exchange, request=wait.rest_of(request)))
+        else:
+            answer = await self._exchange(exchange)
+        self._note_hunger(request, answer.claimed, comes_again=True)
+        return answer
+
+    async def _exchange(self, exchange: Exchange) -> Exchanged:
+        request = exchange.request
+        if request is None and not exchange.settlements and not exchange.starts:
             return Exchanged()
-        heard = self._listener.heard
-        round_ = self._rounds.setdefault(queues, claiming.Round())
+        round_ = claiming.Round() if request is None else self._round(request)
         plan = settling.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
         answer, taken = await self.ask(plan)
+        await self._see_to(taken)
+        if exchange.settlements:
+            self._tell_settled(exchange.settlements)
+        return answer
+
+    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> tuple[Any, Claims]:
+        """Wait for a marker and claim, in one question: see :mod:`.waiting`."""
+        round_ = self._round(request)
+        plan = claiming.claim(self.layout, self.names, request, round_, before=[pop], what="marker")
+        (popped,), taken = await arun(plan, asked)
+        await self._see_to(taken)
+        return popped, claiming.answer_of(taken)
+
+    async def give_back(self, claims: Claims) -> None:
+        """Release claims that nobody has begun."""
+        await self.ask(settling.settle(self.layout, [Settlement(claim, Release()) for claim in claims.claims]))
+
+    def _round(self, request: ClaimRequest) -> claiming.Round:
+        return self._rounds.setdefault(request.queues, claiming.Round())
+
+    async def _see_to(self, taken: claiming.Taken) -> None:
         if taken.unfit:
             await self.ask(settling.fail_unfit(self.layout, taken))
         if taken.scheduled:
             await self.ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
-        if request is not None and len(answer.claimed.claims) < min(request.slots + request.soon, claiming.MOST_JOBS):
-            self._listener.hunger(queues, answer.claimed, heard)
-        if exchange.settlements:
-            self._tell_settled(exchange.settlements)
-        return answer
+
+    def _note_hunger(self, request: ClaimRequest, found: Claims, *, comes_again: bool) -> None:
+        if len(found.claims) < min(request.slots, claiming.MOST_JOBS):
+            self._listener.hunger(request, found, comes_again=comes_again)
 
     def tell(self, queues: Iterable[str]) -> None:
         """Tell this process's own workers that there may be work."""
@@ -254,6 +293,7 @@ class BullMQEngine:
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
+        await self._listener.leave(worker_id)
         await self.ask(holding.leave(self.layout, worker_id))
 
     async def report(
@@ -349,7 +389,7 @@ class BullMQEngine:
         if self.layout.clock is None and monotonic() < self._promote_at:
             return Batch()
         batch = await self.ask(stewarding.promote(self.layout, self.names, term, limit))
-        rest = REST if batch.next_in is None else min(REST, batch.next_in)
+        rest = _REST if batch.next_in is None else min(_REST, batch.next_in)
         self._promote_at = 0.0 if batch.more else monotonic() + rest
         return batch
 

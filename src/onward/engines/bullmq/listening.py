@@ -1,64 +1,39 @@
-"""Tells of new work, by BullMQ's markers, so that an idle worker is woken in a moment and none polls.
+"""Tells of new work, so that an idle worker is woken in a moment and none polls.
 
-Whoever makes a job ready puts a marker into its queue's ``marker`` set; an idle worker waits for one (BZPOPMIN) and
-takes it, and so exactly one is woken, here or in Node. To take a marker is a promise to look for work. So an engine
-waits for markers only of queues in which a claim of its own has just found too little: a busy worker, or a program that
-only waits for results, takes none from those who are idle. What this process itself does to a queue it tells at once.
-
-States: *fed* (no claim has come back hungry: waits for nothing), *hungry* (waits for the markers of the queues asked
-for), *deaf* (the server is away: tries again, while workers poll).
+What others do is told by the markers that workers wait for (:mod:`.waiting`); what this process itself does to a queue
+it tells at once, unless somebody here waits for the marker of it with a claim that stands.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
-from time import monotonic
-from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from redis.exceptions import RedisError
-
-from onward.engine.values import Claims, Signal, SignalKind
-from onward.engines.bullmq.commands import Asked, Plan, aexecute
+from onward.engine.values import ClaimRequest, Claims, Signal, SignalKind
 from onward.engines.bullmq.layout import Layout
-from onward.engines.bullmq.naming import Names, is_pattern
+from onward.engines.bullmq.naming import Names
 from onward.engines.bullmq.server import Server
-from onward.errors import OnwardError
+from onward.engines.bullmq.waiting import Store, Wait
 from onward.rules import matches
 
-log = logging.getLogger("onward.engines.bullmq")
-
-_WAIT: Final = 5
-"""Seconds that the server sits on one question: as long as BullMQ's own workers wait."""
-REST: Final = 5.0
-"""Seconds for which a claim that has found nothing is not made again, while markers are waited for: as long as BullMQ's
-own workers trust them."""
-_FIRST_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 5.0
-"""Seconds between tries to reach a server that is away."""
-
-
-Ask = Callable[[Plan[list[str]]], Awaitable[list[str]]]
+Key = tuple[str, tuple[str, ...]]
+"""Who waits, and for which queues."""
 
 
 class Listener:
     """The ears of one engine."""
 
-    def __init__(self, server: Server, layout: Layout, names: Names, ask: Ask) -> None:
+    def __init__(self, server: Server, layout: Layout, names: Names, store: Store) -> None:
         self._server = server
         self._layout = layout
         self._names = names
-        self._ask = ask
+        self._store = store
         self._lock = threading.Lock()
-        self.heard = 0
-        """How often something was told."""
         self._ears: dict[_Ear, asyncio.AbstractEventLoop] = {}
-        self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, _Wait] = WeakKeyDictionary()
+        self._waits: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Wait]] = WeakKeyDictionary()
 
     async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """Yield a hint for each burst of changes, until closed."""
@@ -66,12 +41,6 @@ class Listener:
         ear = _Ear(queues)
         with self._lock:
             self._ears[ear] = loop
-            wait = self._waits.get(loop)
-            if wait is None:
-                wait = self._waits[loop] = _Wait()
-        wait.ears += 1
-        if wait.task is None:
-            wait.task = asyncio.create_task(self._run(wait), name="onward-bullmq-listener")
         try:
             while True:
                 await ear.told.wait()
@@ -79,42 +48,52 @@ class Listener:
                     yield Signal(kind)
         finally:
             with self._lock:
-                self._ears.pop(ear, None)
-            wait.ears -= 1
-            if not wait.ears and wait.task is not None:
-                task, wait.task = wait.task, None
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+                del self._ears[ear]
+                is_last = loop not in self._ears.values()
+            if is_last:
+                await self.close()
 
-    def is_resting(self, queues: tuple[str, ...]) -> bool:
-        """Say whether a claim would find nothing, as far as markers tell. On the loop of the claim."""
-        wait = self._waits.get(asyncio.get_running_loop())
-        return wait is not None and queues in wait.asked_for and monotonic() < wait.rests.get(queues, 0.0)
+    def wait_of(self, request: ClaimRequest) -> Wait | None:
+        """Find where a worker waits for what it asks for."""
+        return self._here().get((request.worker_id, request.queues))
 
-    def hunger(self, patterns: tuple[str, ...], found: Claims, heard: int) -> None:
-        """Note that a claim has found too little in these queues, and what was heard before. On its loop."""
-        wait = self._waits.get(asyncio.get_running_loop())
-        if wait is None:
-            with self._lock:
-                wait = self._waits[asyncio.get_running_loop()] = _Wait()
-        if patterns not in wait.hungry:
-            wait.hungry[patterns] = None
-            wait.changed.set()
-        # What was told while the claim was under way may have come too late for it; and a pattern may mean queues that
-        # are made meanwhile, whose markers nobody waits for.
-        if heard == self.heard and not found.claims and not any(map(is_pattern, patterns)):
-            wait.rests[patterns] = monotonic() + (REST if found.again_in is None else min(REST, found.again_in))
+    def hunger(self, request: ClaimRequest, found: Claims, *, comes_again: bool) -> None:
+        """Wait for more, since a claim has found less than was asked for.
+
+        ``comes_again``: whoever asked does so again when told, so that a claim may stand for it.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._ears.values():
+            return
+        key = (request.worker_id if comes_again else "", request.queues)
+        with self._lock:
+            waits = self._waits.setdefault(loop, {})
+            if (wait := waits.get(key)) is None:
+                wait = waits[key] = Wait(
+                    self._server,
+                    self._layout,
+                    self._names,
+                    self._store,
+                    self._wake,
+                    request.queues,
+                    may_stand=comes_again,
+                )
+        wait.hunger(request, found)
 
     def tell(self, queues: Iterable[str], kind: SignalKind = SignalKind.WORK) -> None:
         """Wake whom it may concern in this process. From any thread."""
-        with self._lock:
-            self.heard += 1
-            for wait in self._waits.values():
-                wait.rests.clear()
         if not self._ears:
             return
         names = tuple(queues)
+        if kind is not SignalKind.WORK or not all(map(self._is_promised, names)):
+            self._wake(names, kind)
+
+    def _is_promised(self, name: str) -> bool:
+        """Say whether the server will have a job of a queue brought here."""
+        with self._lock:
+            return any(wait.promised and name in wait.queues for of in self._waits.values() for wait in of.values())
+
+    def _wake(self, names: tuple[str, ...], kind: SignalKind) -> None:
         with self._lock:
             ears = list(self._ears.items())
         here = _running_loop()
@@ -127,70 +106,23 @@ class Listener:
                 with suppress(RuntimeError):  # that loop has closed
                     loop.call_soon_threadsafe(ear.hear, kind)
 
+    async def leave(self, worker_id: str) -> None:
+        """Have nothing brought to a worker any more."""
+        waits = self._here()
+        with self._lock:
+            gone = [waits.pop(key) for key in list(waits) if key[0] == worker_id]
+        for wait in gone:
+            await wait.stop()
+
     async def close(self) -> None:
         """Wait for nothing any more, on this loop."""
-        wait = self._waits.pop(asyncio.get_running_loop(), None)
-        if wait is not None and wait.task is not None:
-            task, wait.task = wait.task, None
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        with self._lock:
+            gone = self._waits.pop(asyncio.get_running_loop(), {})
+        for wait in gone.values():
+            await wait.stop()
 
-    async def _run(self, wait: _Wait) -> None:
-        pause = _FIRST_PAUSE
-        while True:
-            asked = self._server.asked(most=1, waits=_WAIT)
-            try:
-                await self._wait_on(asked, wait)
-            except (RedisError, OSError, OnwardError) as error:
-                log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
-            finally:
-                with suppress(RedisError, OSError):
-                    await asked.close()
-            self.tell(("*",), SignalKind.CHANGED)
-            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
-            pause = min(pause * 2, _LONGEST_PAUSE)
-
-    async def _wait_on(self, asked: Asked, wait: _Wait) -> None:
-        while True:
-            wait.changed.clear()
-            patterns = tuple(wait.hungry)
-            queues = await self._queues(patterns)
-            if not queues:
-                # None to wait for: until a claim is hungry, or such a queue is made.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_WAIT if patterns else None):
-                        await wait.changed.wait()
-                continue
-            markers = [f"{self._layout.base(name)}marker" for name in queues]
-            wait.asked_for = frozenset(patterns)
-            try:
-                popped = await self._pop(asked, markers, wait)
-            finally:
-                wait.asked_for = frozenset()
-            if popped is not None:
-                name = popped[0][len(self._layout.root) : -len(":marker")]
-                for some in [some for some in wait.hungry if any(matches(pattern, name) for pattern in some)]:
-                    del wait.hungry[some]
-                self.tell((name,))
-
-    async def _queues(self, patterns: tuple[tuple[str, ...], ...]) -> list[str]:
-        asked = tuple(dict.fromkeys(pattern for some in patterns for pattern in some))
-        return [] if not asked else await self._ask(self._names.matching(asked))
-
-    async def _pop(self, asked: Asked, markers: list[str], wait: _Wait) -> Any:
-        """Wait for a marker; None: there was none, or there is something else to wait for."""
-        asking = asyncio.ensure_future(aexecute(asked, [("BZPOPMIN", *markers, _WAIT)]))
-        asking.add_done_callback(lambda _: wait.changed.set())
-        try:
-            await wait.changed.wait()
-            return asking.result()[0] if asking.done() else None
-        finally:
-            if not asking.done():
-                asking.cancel()
-                await asked.close()  # and so goes what the server would have popped for us
-                with suppress(asyncio.CancelledError, RedisError, OSError):
-                    await asking
+    def _here(self) -> dict[Key, Wait]:
+        return self._waits.get(asyncio.get_running_loop(), {})
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -198,20 +130,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-class _Wait:
-    """What one event loop waits for."""
-
-    def __init__(self) -> None:
-        self.hungry: dict[tuple[str, ...], None] = {}
-        self.changed = asyncio.Event()
-        self.asked_for: frozenset[tuple[str, ...]] = frozenset()
-        """What the server has been asked to tell of."""
-        self.rests: dict[tuple[str, ...], float] = {}
-        """Until when nothing is expected, unless it is told of."""
-        self.ears = 0
-        self.task: asyncio.Task[None] | None = None
 
 
 class _Ear:

@@ -36,7 +36,8 @@ def exchange(
         tokens.append(starts)
     if request is None:
         return Exchanged(lost=_lost(tokens, (yield InTurns(layout, commands)))), claiming.Taken()
-    answers, taken = yield from claiming.claim(layout, names, request, round_, before=commands)
+    what: claiming.Before = "outcomes" if commands else ""
+    answers, taken = yield from claiming.claim(layout, names, request, round_, before=commands, what=what)
     return Exchanged(lost=_lost(tokens, answers), claimed=claiming.answer_of(taken)), taken
 
 

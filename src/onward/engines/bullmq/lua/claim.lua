@@ -8,7 +8,8 @@
 -- ARGV[8]   how many jobs can start at once
 -- ARGV[9]   how many more may come from queues without a limit
 -- ARGV[10]  how much of its turn the first queue has left; 0: its turn begins
--- ARGV[11]  '1': outcomes have just been stored, so that a queue may have run dry
+-- ARGV[11]  what goes before: 'outcomes', so that a queue may have run dry; 'marker': a wait for one, so that who asks has
+--           come late, takes nothing from limited queues (no slots), and is told to come again if these have something
 -- Answers {the generation of names, microseconds until something comes by itself or -1, whose turn is next (its number
 -- among KEYS), what is left of that turn, the time in microseconds, then for each job: the number of its queue, its id, the lease,
 -- microseconds within which it must start or -1, its fields (HGETALL)}.
@@ -85,6 +86,9 @@ for n, meta in ipairs(KEYS) do
       slot = tonumber(own[6]) or 0}
     queue.open = ready
     queue.room = free_slots(queue.pace, math.min(queue.room, slots))
+  end
+  if queue.limited and ARGV[11] == 'marker' and ready > 0 and queue.cap > 0 then
+    come_again(0)
   end
   queues[n] = queue
 end
@@ -189,7 +193,7 @@ for n, queue in ipairs(queues) do
   if unused > 0 and queue.cap > queue.given and call('ZCARD', base .. 'prioritized') == 0 then
     call('DEL', base .. 'pc')
   end
-  if wanted == 0 and ARGV[11] == '1' and queue.room == 0 and not next_due(base) and not is_shut(base)
+  if wanted == 0 and ARGV[11] == 'outcomes' and queue.room == 0 and not next_due(base) and not is_shut(base)
     and call('LLEN', base .. 'wait') == 0 and call('LLEN', base .. 'active') == 0
     and call('ZCARD', base .. 'prioritized') == 0 then
     tell(base, 'drained')

@@ -1,0 +1,209 @@
+"""Waits at the server for work, by BullMQ's markers, and has it brought.
+
+Whoever makes a job ready puts a marker into its queue's ``marker`` set; an idle worker waits for one (BZPOPMIN) and
+takes it, and so exactly one is woken, here or in Node. To take a marker is a promise to look for work. So only those
+wait whose claim has just found too little: a busy worker, or a program that only waits for results, takes no marker
+from those who are idle.
+
+A worker's claim *stands* right behind its wait, in the same write: the server claims as it wakes the line, and the jobs
+come with the marker, a round trip sooner. The slots that it may fill are promised to it, and the worker asks for the
+others only; what it brings is handed over at the worker's next exchange, and goes back if none comes. It takes nothing
+from a limited queue, whose jobs must start as soon as they are taken. No claim stands where one comes due before the
+wait would end, where queues are named by a pattern, which may mean others meanwhile, where a test moves the clock, nor
+on a cluster, whose lines are the driver's.
+
+States: *fed* (no claim has come back hungry: waits for nothing), *hungry* (waits at the server), *deaf* (the server is
+away: tries again, while workers poll).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from msgspec.structs import replace
+from redis.exceptions import RedisError
+
+from onward.engine.values import ClaimRequest, Claims, SignalKind
+from onward.engines.bullmq.commands import Asked, Command, Plan, aexecute
+from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.naming import Names, is_pattern
+from onward.engines.bullmq.server import Server
+from onward.errors import OnwardError
+
+log = logging.getLogger("onward.engines.bullmq")
+
+T = TypeVar("T")
+
+_WAIT: Final = 5.0
+"""Seconds that the server sits on one question: as long as BullMQ's own workers wait."""
+_MARGIN: Final = 1.0
+"""Seconds by which the server may be late to end a wait."""
+_KEPT: Final = 0.25
+"""Seconds for which what was brought is kept for a worker that does not ask: it stops, or was held up."""
+_LAST_ANSWER: Final = 1.0
+"""Seconds in which a line that is let go of should have its answer."""
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+"""Seconds between tries to reach a server that is away."""
+
+Tell = Callable[[tuple[str, ...], SignalKind], None]
+
+
+class Store(Protocol):
+    """What a wait asks of its engine."""
+
+    def ask(self, plan: Plan[T]) -> Awaitable[T]:
+        """Drive a plan on the event loop's own lines."""
+        ...
+
+    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> tuple[Any, Claims]:
+        """Wait for a marker and claim, in one question; give the marker, if there was one, and the claims."""
+        ...
+
+    async def give_back(self, claims: Claims) -> None:
+        """Release claims that nobody has begun."""
+        ...
+
+
+class Wait:
+    """One who waits at the server, on a line of its own."""
+
+    def __init__(
+        self,
+        server: Server,
+        layout: Layout,
+        names: Names,
+        store: Store,
+        tell: Tell,
+        queues: tuple[str, ...],
+        *,
+        may_stand: bool,
+    ) -> None:
+        """Wait for markers of queues; ``may_stand``: a claim may stand behind the wait."""
+        self._server = server
+        self._layout = layout
+        self._names = names
+        self._store = store
+        self._tell = tell
+        self.queues = queues
+        is_known = layout.clock is None and not server.is_cluster and not any(map(is_pattern, queues))
+        self._may_stand = may_stand and is_known
+        self.promised = 0
+        """Slots that the claim which stands may fill."""
+        self._request: ClaimRequest | None = None
+        self._due = _WAIT
+        self._hungry = asyncio.Event()
+        self._brought: Claims | None = None
+        self._line = 0
+        """The number of the line, by which the server can be told to let go of it."""
+        self._pause = _FIRST_PAUSE
+        self._is_stopping = False
+        self._task = asyncio.create_task(self._run(), name="onward-bullmq-wait")
+
+    def hunger(self, request: ClaimRequest, found: Claims) -> None:
+        """Note that a claim has found less than was asked for."""
+        if self.promised or self._brought is not None:
+            return
+        free = request.slots - len(found.claims)
+        again = found.again_in
+        stands = self._may_stand and (again is None or again > _WAIT + _MARGIN)
+        self._request = replace(request, slots=0, soon=free) if stands else None
+        self._due = _WAIT if again is None else min(_WAIT, max(again, _FIRST_PAUSE))
+        self._hungry.set()
+
+    def take(self) -> Claims | None:
+        """Take what was brought."""
+        brought, self._brought = self._brought, None
+        return brought
+
+    def rest_of(self, request: ClaimRequest) -> ClaimRequest | None:
+        """Give what there is to ask for beside the claim that stands."""
+        if not self.promised:
+            return request
+        rest = replace(request, slots=max(request.slots - self.promised, 0))
+        return rest if rest.slots + rest.soon else None
+
+    async def stop(self) -> None:
+        """Wait no more. What has been brought, or comes yet, goes back."""
+        self._is_stopping = True
+        with suppress(RedisError, OSError, OnwardError, TimeoutError):
+            if self.promised and self._line:
+                async with asyncio.timeout(_LAST_ANSWER):
+                    await self._store.ask(_let_go(self._line))
+                    await asyncio.wait([self._task])
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        with suppress(OnwardError):  # the leases will tell
+            await self._give_back()
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            asked = self._server.asked(most=1, waits=_WAIT)
+            try:
+                await self._wait_on(asked)
+            except (RedisError, OSError, OnwardError) as error:
+                log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
+                self._tell(("*",), SignalKind.CHANGED)
+            finally:
+                self.promised = 0
+                with suppress(RedisError, OSError):
+                    await asked.close()  # and so goes what the server would have popped for us
+            await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311 - jitter
+            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+
+    async def _wait_on(self, asked: Asked) -> None:
+        if self._may_stand:
+            (number,) = await asked.ask([("CLIENT", "ID")])
+            self._line = number if isinstance(number, int) else 0  # who may not know it hangs up instead
+        while not self._is_stopping:
+            await self._hungry.wait()
+            await asyncio.sleep(0)  # what has just been brought begins first
+            queues = await self._store.ask(self._names.matching(self.queues))
+            if not queues:  # of those that a pattern may mean there is none yet
+                await asyncio.sleep(_WAIT)
+                continue
+            popped, found = await self._question(asked, queues)
+            self._pause = _FIRST_PAUSE
+            if popped is None and not found.claims and found.again_in is None:
+                continue
+            self._hungry.clear()
+            name = () if popped is None else (popped[0][len(self._layout.root) : -len(":marker")],)
+            if not found.claims:
+                self._tell(name or tuple(queues), SignalKind.WORK)
+                continue
+            self._brought = found
+            if not self._is_stopping:
+                self._tell(name or tuple(queues), SignalKind.WORK)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_KEPT):
+                        await self._hungry.wait()
+                await self._give_back()
+
+    async def _question(self, asked: Asked, queues: list[str]) -> tuple[Any, Claims]:
+        request = self._request
+        markers = [f"{self._layout.base(name)}marker" for name in queues]
+        pop = ("BZPOPMIN", *markers, self._due)
+        if request is None:
+            (popped,) = await aexecute(asked, [pop])
+            return popped, Claims()
+        self.promised = request.soon
+        try:
+            popped, found = await self._store.claim_behind(asked, pop, request)
+        finally:
+            self.promised = 0
+        # A marker that has led to nothing, with nothing to come, is done with.
+        return popped if found.again_in is not None else None, found
+
+    async def _give_back(self) -> None:
+        if (left := self.take()) is not None:
+            await self._store.give_back(left)
+
+
+def _let_go(line: int) -> Plan[None]:
+    yield [("CLIENT", "UNBLOCK", line)]
