@@ -44,22 +44,30 @@ async def _delay(url: str, jobs: int) -> dict[str, float]:
     return {"median": statistics.median(late), "worst": max(late)}
 
 
-def pickup(url: str, jobs: int) -> list[float]:
-    """Say in seconds how long jobs waited for an idle worker of another process, from before they were enqueued."""
+def pickup(url: str, jobs: int) -> tuple[list[float], list[float]]:
+    """Say in seconds how long jobs waited for an idle worker of another process to begin their handler's first line.
+
+    Twice: from before enqueue was called, which has the enqueue in it, and from when it had returned: by then the job
+    has been in the store for half a round trip, and its handler may have begun (less than nothing).
+    """
     with Crew(url, concurrency=50) as crew:
         sent = apart(_send, url, jobs)
-    return [crew.started[number][0] - moment for number, moment in enumerate(sent)]
+    started = [crew.started[number][0] for number in range(jobs)]
+    from_call = [begun - called for begun, (called, _) in zip(started, sent, strict=True)]
+    from_return = [begun - returned for begun, (_, returned) in zip(started, sent, strict=True)]
+    return from_call, from_return
 
 
-def _send(url: str, jobs: int) -> list[float]:
-    async def live() -> list[float]:
+def _send(url: str, jobs: int) -> list[tuple[float, float]]:
+    async def live() -> list[tuple[float, float]]:
         sent = []
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
             for number in range(jobs):
                 await asyncio.sleep(GAP)
-                sent.append(time.monotonic())
+                called = time.monotonic()
                 await task.enqueue(n=number)
+                sent.append((called, time.monotonic()))
             await all_finished(app, jobs, within=30)
         return sent
 

@@ -24,6 +24,12 @@ DEADLINE = 20
 JOB = NewJob(type="send", queue="mail")
 
 
+@pytest.fixture(autouse=True)
+def _no_wait_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the look that follows would find what nobody was told of."""
+    monkeypatch.setattr("onward.engines.bullmq.waiting._WAIT", 3.0 * DEADLINE)
+
+
 @asynccontextmanager
 async def listening(engine: BullMQEngine, *queues: str) -> AsyncIterator[asyncio.Queue[SignalKind]]:
     """Have a worker's ear on the queue for the length of a block."""
@@ -198,6 +204,18 @@ async def test_a_limited_queue_gives_nothing_to_a_claim_that_stands_and_its_work
         made = await queue.add()
         await hear(heard)
         assert waiting(queue) == [made.id]
+        assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
+
+
+async def test_who_waits_is_told_when_more_may_run_at_once_of_which_no_marker_tells(queue: Queue):
+    await queue.engine.configure("mail", QueueChange(concurrency=1))
+    await queue.add()
+    assert len(await queue.take()) == 1
+    made = await queue.add()
+    async with listening(queue.engine) as heard:
+        await stand(queue)
+        await queue.engine.configure("mail", QueueChange(concurrency=2))
+        await hear(heard)
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
 

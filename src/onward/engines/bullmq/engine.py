@@ -230,7 +230,8 @@ class BullMQEngine:
         wait = self._listener.wait_of(request)
         brought = None if wait is None else wait.take()
         if brought is not None:
-            answer = replace(await self._exchange(replace(exchange, request=None)), claimed=brought)
+            settled = await self._exchange(replace(exchange, request=None))
+            answer = Exchanged(lost=settled.lost, claimed=brought)
         elif wait is not None and wait.promised:
             answer = await self._exchange(replace(exchange, request=wait.rest_of(request)))
         else:
@@ -371,6 +372,7 @@ class BullMQEngine:
         """See the contract."""
         info = await self.ask(operating.configure(self.layout, self.names, queue, change))
         self._listener.tell((queue,), SignalKind.CHANGED)
+        await self._listener.look_now(queue)
         return info
 
     # Steward

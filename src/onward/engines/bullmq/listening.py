@@ -106,6 +106,12 @@ class Listener:
                 with suppress(RuntimeError):  # that loop has closed
                     loop.call_soon_threadsafe(ear.hear, kind)
 
+    async def look_now(self, name: str) -> None:
+        """Have a queue looked at by those who wait here: what may be taken has changed, and no marker tells of it."""
+        for wait in list(self._here().values()):
+            if name in wait.queues:
+                await wait.look_now()
+
     async def leave(self, worker_id: str) -> None:
         """Have nothing brought to a worker any more."""
         waits = self._here()

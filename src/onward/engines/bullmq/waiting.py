@@ -99,6 +99,8 @@ class Wait:
         self._due = _WAIT
         self._hungry = asyncio.Event()
         self._brought: Claims | None = None
+        self._keeping: asyncio.TimerHandle | None = None
+        """Until when that is kept for whom it was brought."""
         self._line = 0
         """The number of the line, by which the server can be told to let go of it."""
         self._pause = _FIRST_PAUSE
@@ -119,22 +121,29 @@ class Wait:
     def take(self) -> Claims | None:
         """Take what was brought."""
         brought, self._brought = self._brought, None
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
         return brought
 
     def rest_of(self, request: ClaimRequest) -> ClaimRequest | None:
         """Give what there is to ask for beside the claim that stands."""
-        if not self.promised:
-            return request
         rest = replace(request, slots=max(request.slots - self.promised, 0))
         return rest if rest.slots + rest.soon else None
+
+    async def look_now(self) -> bool:
+        """Have the claim that stands done at once, without a marker; False: there is none, or it cannot be told."""
+        if not self.promised or not self._line:
+            return False
+        await self._store.ask(_let_go(self._line))
+        return True
 
     async def stop(self) -> None:
         """Wait no more. What has been brought, or comes yet, goes back."""
         self._is_stopping = True
-        with suppress(RedisError, OSError, OnwardError, TimeoutError):
-            if self.promised and self._line:
-                async with asyncio.timeout(_LAST_ANSWER):
-                    await self._store.ask(_let_go(self._line))
+        with suppress(OnwardError, TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWER):
+                if await self.look_now():
                     await asyncio.wait([self._task])
         self._task.cancel()
         with suppress(asyncio.CancelledError):
@@ -143,7 +152,7 @@ class Wait:
             await self._give_back()
 
     async def _run(self) -> None:
-        while not self._is_stopping:
+        while True:
             asked = self._server.asked(most=1, waits=_WAIT)
             try:
                 await self._wait_on(asked)
@@ -154,6 +163,8 @@ class Wait:
                 self.promised = 0
                 with suppress(RedisError, OSError):
                     await asked.close()  # and so goes what the server would have popped for us
+            if self._is_stopping:
+                return
             await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311 - jitter
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
@@ -163,6 +174,10 @@ class Wait:
             self._line = number if isinstance(number, int) else 0  # who may not know it hangs up instead
         while not self._is_stopping:
             await self._hungry.wait()
+            if self._brought is not None:
+                self._hungry.clear()
+                await self._give_back()
+                continue
             await asyncio.sleep(0)  # what has just been brought begins first
             queues = await self._store.ask(self._names.matching(self.queues))
             if not queues:  # of those that a pattern may mean there is none yet
@@ -173,17 +188,11 @@ class Wait:
             if popped is None and not found.claims and found.again_in is None:
                 continue
             self._hungry.clear()
-            name = () if popped is None else (popped[0][len(self._layout.root) : -len(":marker")],)
-            if not found.claims:
-                self._tell(name or tuple(queues), SignalKind.WORK)
-                continue
-            self._brought = found
+            if found.claims:
+                self._brought = found
+                self._keeping = asyncio.get_running_loop().call_later(_KEPT, self._hungry.set)
             if not self._is_stopping:
-                self._tell(name or tuple(queues), SignalKind.WORK)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_KEPT):
-                        await self._hungry.wait()
-                await self._give_back()
+                self._tell(tuple(queues) if popped is None else (self._queue_of(popped[0]),), SignalKind.WORK)
 
     async def _question(self, asked: Asked, queues: list[str]) -> tuple[Any, Claims]:
         request = self._request
@@ -199,6 +208,9 @@ class Wait:
             self.promised = 0
         # A marker that has led to nothing, with nothing to come, is done with.
         return popped if found.again_in is not None else None, found
+
+    def _queue_of(self, marker: str) -> str:
+        return marker[len(self._layout.root) : -len(":marker")]
 
     async def _give_back(self) -> None:
         if (left := self.take()) is not None:
