@@ -751,6 +751,7 @@ SCHEDULES: Final = (
 _BULL: Final = "engines/bullmq"
 _OF_BULL: Final = "tests/engines/bullmq"
 _PARITY: Final = "tests/interop/bullmq/test_parity.py"
+_IDLE: Final = f"{_OF_BULL}/test_idle.py"
 
 
 def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
@@ -888,6 +889,65 @@ BULLMQ: Final = (
         "lines: half of what goes together may be done",
         Edit(f"{_BULL}/lines.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
         f"{_OF_BULL}/test_lines.py",
+    ),
+    _on_bullmq(
+        "wait: what is promised to a claim that stands is asked for as well",
+        Edit(f"{_BULL}/engine.py", "elif wait is not None and wait.promised:", "elif False:"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: what was brought is not handed over",
+        Edit(f"{_BULL}/engine.py", "brought = None if wait is None else wait.take()", "brought = None"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: what nobody comes for stays",
+        Edit(f"{_BULL}/waiting.py", "call_later(_KEPT, self._hungry.set)", "call_later(3600, self._hungry.set)"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: who stops does not wait for what may come yet",
+        Edit(f"{_BULL}/waiting.py", "if await self.look_now():", "if False:"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: what comes to one who stops is kept",
+        Edit(
+            f"{_BULL}/waiting.py",
+            "with suppress(OnwardError):  # the leases will tell\n            await self._give_back()",
+            "pass",
+        ),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: a claim goes on standing for a worker that has left",
+        Edit(f"{_BULL}/engine.py", "        await self._listener.leave(worker_id)\n", ""),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: a claim that stands takes from limited queues",
+        Edit(f"{_BULL}/waiting.py", "replace(request, slots=0, soon=free)", "replace(request, soon=free)"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "claim: who waits is not told what a limited queue has",
+        Edit(f"{_BULL}/lua/claim.lua", "if queue.limited and ARGV[11] == 'marker' and", "if false and"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: who waits is not told that more may run at once",
+        Edit(f"{_BULL}/engine.py", "        await self._listener.look_now(queue)\n", ""),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: a claim stands on a pattern",
+        Edit(f"{_BULL}/waiting.py", " and not any(map(is_pattern, queues))", ""),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: a claim stands beyond what comes due",
+        Edit(f"{_BULL}/waiting.py", "stands = self._may_stand and not _is_near(found)", "stands = self._may_stand"),
+        _IDLE,
     ),
 )
 

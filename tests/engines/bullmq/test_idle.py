@@ -238,6 +238,9 @@ async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue:
         (held,) = (await exchanged(queue.engine, wanted)).claimed.claims
         assert await queue.end(held, Complete())
         assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
+        await hear(heard)  # of the marker that every claim leaves
+        assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
+        await until(lambda: queue.client.info("clients")["blocked_clients"])
         made = await queue.add(queue="mail/two")
         await hear(heard)
         assert [claim.ref for claim in (await exchanged(queue.engine, wanted)).claimed.claims] == [made.ref]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 
-from onward.engine.values import ClaimRequest, Settlement
+from onward.engine.values import ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, NewJob
@@ -29,6 +30,29 @@ async def test_a_queue_works_on_a_cluster_where_its_keys_keep_together():
             assert queue.counts == {State.COMPLETED: 250}
             assert engine.enqueue_sync([NewJob(type="send", queue="mail")])[0].is_new
             assert (await engine.check()).server.startswith(("Redis", "Valkey"))
+        finally:
+            await engine.close()
+
+
+async def test_a_job_is_brought_to_who_waits_on_a_cluster():
+    request = ClaimRequest(worker_id="w", queues=("mail",), slots=1)
+    wanted = Exchange(request=request)
+    with RedisCluster() as cluster:
+        engine = BullMQEngine(f"{cluster.url}?cluster=on", prefix="{bull}")
+        await engine.open()
+        try:
+            async with aclosing(engine.signals(("mail",))) as signals, asyncio.timeout(30):  # type: ignore[type-var]
+                listening = asyncio.ensure_future(anext(signals))
+                await asyncio.sleep(0)
+                assert await engine.exchange(wanted) == Exchanged()
+                wait = engine._listener.wait_of(request)
+                while wait is None or not wait.promised:  # noqa: ASYNC110 - a connection is being made
+                    await asyncio.sleep(0.001)
+                (made,) = await engine.enqueue([NewJob(type="send", queue="mail")])
+                await listening
+                found = await engine.exchange(wanted)
+                assert [claim.ref for claim in found.claimed.claims] == [made.ref]
+                assert not await engine.settle([Settlement(claim, Complete()) for claim in found.claimed.claims])
         finally:
             await engine.close()
 

@@ -251,13 +251,13 @@ class BullMQEngine:
             self._tell_settled(exchange.settlements)
         return answer
 
-    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> tuple[Any, Claims]:
+    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> Claims:
         """Wait for a marker and claim, in one question: see :mod:`.waiting`."""
         round_ = self._round(request)
         plan = claiming.claim(self.layout, self.names, request, round_, before=[pop], what="marker")
-        (popped,), taken = await arun(plan, asked)
+        _, taken = await arun(plan, asked)
         await self._see_to(taken)
-        return popped, claiming.answer_of(taken)
+        return claiming.answer_of(taken)
 
     async def give_back(self, claims: Claims) -> None:
         """Release claims that nobody has begun."""

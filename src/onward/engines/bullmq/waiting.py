@@ -8,9 +8,8 @@ from those who are idle.
 A worker's claim *stands* right behind its wait, in the same write: the server claims as it wakes the line, and the jobs
 come with the marker, a round trip sooner. The slots that it may fill are promised to it, and the worker asks for the
 others only; what it brings is handed over at the worker's next exchange, and goes back if none comes. It takes nothing
-from a limited queue, whose jobs must start as soon as they are taken. No claim stands where one comes due before the
-wait would end, where queues are named by a pattern, which may mean others meanwhile, where a test moves the clock, nor
-on a cluster, whose lines are the driver's.
+from a limited queue, whose jobs must start as soon as they are taken. No claim stands where a job comes due before the
+wait would end, where queues are named by a pattern, which may mean others meanwhile, nor where a test moves the clock.
 
 States: *fed* (no claim has come back hungry: waits for nothing), *hungry* (waits at the server), *deaf* (the server is
 away: tries again, while workers poll).
@@ -23,7 +22,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 from redis.exceptions import RedisError
@@ -47,6 +46,7 @@ _KEPT: Final = 0.25
 """Seconds for which what was brought is kept for a worker that does not ask: it stops, or was held up."""
 _LAST_ANSWER: Final = 1.0
 """Seconds in which a line that is let go of should have its answer."""
+_MARKER: Final = "marker"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 """Seconds between tries to reach a server that is away."""
@@ -61,8 +61,8 @@ class Store(Protocol):
         """Drive a plan on the event loop's own lines."""
         ...
 
-    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> tuple[Any, Claims]:
-        """Wait for a marker and claim, in one question; give the marker, if there was one, and the claims."""
+    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> Claims:
+        """Wait for a marker and claim, in one question."""
         ...
 
     async def give_back(self, claims: Claims) -> None:
@@ -91,8 +91,7 @@ class Wait:
         self._store = store
         self._tell = tell
         self.queues = queues
-        is_known = layout.clock is None and not server.is_cluster and not any(map(is_pattern, queues))
-        self._may_stand = may_stand and is_known
+        self._may_stand = may_stand and layout.clock is None and not any(map(is_pattern, queues))
         self.promised = 0
         """Slots that the claim which stands may fill."""
         self._request: ClaimRequest | None = None
@@ -112,10 +111,9 @@ class Wait:
         if self.promised or self._brought is not None:
             return
         free = request.slots - len(found.claims)
-        again = found.again_in
-        stands = self._may_stand and (again is None or again > _WAIT + _MARGIN)
+        stands = self._may_stand and not _is_near(found)
         self._request = replace(request, slots=0, soon=free) if stands else None
-        self._due = _WAIT if again is None else min(_WAIT, max(again, _FIRST_PAUSE))
+        self._due = _WAIT if found.again_in is None else min(_WAIT, max(found.again_in, _FIRST_PAUSE))
         self._hungry.set()
 
     def take(self) -> Claims | None:
@@ -169,9 +167,10 @@ class Wait:
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     async def _wait_on(self, asked: Asked) -> None:
-        if self._may_stand:
+        if self._may_stand and not self._server.is_cluster:
+            # Who may not know it, or has no line of its own, as on a cluster, hangs up instead.
             (number,) = await asked.ask([("CLIENT", "ID")])
-            self._line = number if isinstance(number, int) else 0  # who may not know it hangs up instead
+            self._line = number if isinstance(number, int) else 0
         while not self._is_stopping:
             await self._hungry.wait()
             if self._brought is not None:
@@ -183,38 +182,39 @@ class Wait:
             if not queues:  # of those that a pattern may mean there is none yet
                 await asyncio.sleep(_WAIT)
                 continue
-            popped, found = await self._question(asked, queues)
+            told, found = await self._question(asked, queues)
             self._pause = _FIRST_PAUSE
-            if popped is None and not found.claims and found.again_in is None:
+            if not told:
                 continue
             self._hungry.clear()
             if found.claims:
                 self._brought = found
                 self._keeping = asyncio.get_running_loop().call_later(_KEPT, self._hungry.set)
             if not self._is_stopping:
-                self._tell(tuple(queues) if popped is None else (self._queue_of(popped[0]),), SignalKind.WORK)
+                self._tell(told, SignalKind.WORK)
 
-    async def _question(self, asked: Asked, queues: list[str]) -> tuple[Any, Claims]:
+    async def _question(self, asked: Asked, queues: list[str]) -> tuple[tuple[str, ...], Claims]:
+        """Wait once; give the queues to tell of, if any, and what was brought."""
         request = self._request
-        markers = [f"{self._layout.base(name)}marker" for name in queues]
-        pop = ("BZPOPMIN", *markers, self._due)
+        pop = ("BZPOPMIN", *(f"{self._layout.base(name)}{_MARKER}" for name in queues), self._due)
         if request is None:
             (popped,) = await aexecute(asked, [pop])
-            return popped, Claims()
+            return () if popped is None else (popped[0][len(self._layout.root) : -len(_MARKER) - 1],), Claims()
         self.promised = request.soon
         try:
-            popped, found = await self._store.claim_behind(asked, pop, request)
+            found = await self._store.claim_behind(asked, pop, request)
         finally:
             self.promised = 0
-        # A marker that has led to nothing, with nothing to come, is done with.
-        return popped if found.again_in is not None else None, found
-
-    def _queue_of(self, marker: str) -> str:
-        return marker[len(self._layout.root) : -len(":marker")]
+        return tuple(queues) if found.claims or _is_near(found) else (), found
 
     async def _give_back(self) -> None:
         if (left := self.take()) is not None:
             await self._store.give_back(left)
+
+
+def _is_near(found: Claims) -> bool:
+    """Say whether there is something to take before a wait that began now would end."""
+    return found.again_in is not None and found.again_in <= _WAIT + _MARGIN
 
 
 def _let_go(line: int) -> Plan[None]:
