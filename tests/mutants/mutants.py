@@ -1008,12 +1008,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: nobody is told when the commit that was to tell fails",
-        Edit(f"{_PG}/engine.py", 'self._bell.leave_word(notice.split(","))', "pass"),
+        Edit(f"{_PG}/notifying.py", 'self._bell.leave_word(self._notice.split(","))', "pass"),
         f"{_OF_PG}/test_notifying.py",
     ),
     _on_postgres(
         "connections: one that the server has closed is used",
-        Edit("postgresql/connections.py", "        return not poll.poll(0)\n    return False", "        return True"),
+        Edit("postgresql/connections.py", "return connection.asks.is_quiet()", "return True"),
         f"{_OF_PG}/test_trouble.py",
     ),
 )

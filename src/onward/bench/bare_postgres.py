@@ -5,6 +5,11 @@ failed ones again, knows priorities and delays, settles one batch and claims the
 while handlers run, and moves what has ended into an archive. It uses the quickest that Python has for each part:
 asyncpg, uvloop and eager tasks. What it leaves out is what a queue is for: many queues, fairness, limits, results,
 fencing, crashes told apart from failures, heartbeats that survive a blocked loop, typed arguments, task options.
+
+:func:`insert` is the yardstick of an enqueue: the row that Onward writes for a job, with such an id and the arguments
+as JSON, into a table with those columns and the indexes on them, by a plain psycopg cursor that prepares the
+statement. What it leaves out is what a queue adds: an API for it, arguments that are checked, rules that the store
+holds, lanes, settings of queues, and word for those who wait for work.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from onward.bench.apart import everybody_is_ready
 from onward.bench.pace import Pace
 from onward.bench.stopwatch import Stopwatch
 from onward.errors import EngineNotIncluded
+from onward.ids import new_id
 
 _SCHEMA: Final = """
 create table job (
@@ -30,6 +36,14 @@ create table job (
   max_attempts smallint not null default 5, worker integer, lease timestamptz, error text, payload jsonb not null
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index job_claim on job (priority, run_at, id);
+create table enqueued (
+  seq bigint generated always as identity primary key, id uuid not null unique, queue text not null collate "C",
+  type text not null, payload json not null, priority integer not null default 0,
+  max_attempts bigint not null default 5,
+  ready_at timestamptz not null default clock_timestamp(), created_at timestamptz not null default clock_timestamp(),
+  updated_at timestamptz not null default clock_timestamp()
+);
+create index enqueued_claim on enqueued (queue, priority desc, ready_at, seq);
 create table archive (
   id bigint, task text, attempts smallint, ok boolean, payload jsonb, finished_at timestamptz default now()
 );
@@ -50,7 +64,9 @@ update job
  where id = $1
 """
 _BEAT: Final = "update job set lease = now() + interval '30 s' where id = any($1::bigint[]) and worker = $2"
-_INSERT: Final = "insert into job (task, payload) values ('noop', $1::text::jsonb)"
+_INSERT: Final = """
+insert into enqueued (id, queue, type, payload) values ($1::text::uuid, $2::text, $3::text, $4::text::json)
+"""
 _INSERT_ALL: Final = "insert into job (task, payload) select 'noop', p::jsonb from unnest($1::text[]) p"
 _COPY: Final = "copy job (task, payload) from stdin"
 _PAYLOAD: Final = '{"n": 123}'
@@ -71,14 +87,18 @@ def _connect(url: str) -> psycopg.Connection[Any]:
     return psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=0)
 
 
-def insert(url: str, jobs: int, first: int = 0) -> Pace:  # noqa: ARG001 - as product.enqueue is called
+def _row(number: int) -> tuple[str, ...]:
+    return new_id(), "bench", "noop", json.dumps({"n": number})
+
+
+def insert(url: str, jobs: int, first: int = 0) -> Pace:
     """Insert rows one by one, each durable before the next."""
     with _connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("select 1")
         everybody_is_ready()
         began, cpu = time.monotonic(), time.process_time()
-        for _ in range(jobs):
-            cursor.execute(_INSERT, (_PAYLOAD,))
+        for number in range(first, first + jobs):
+            cursor.execute(_INSERT, _row(number))
         return Pace(jobs, time.monotonic() - began, time.process_time() - cpu)
 
 
@@ -86,10 +106,10 @@ def insert_at_intervals(url: str, jobs: int, gap: float) -> list[float]:
     """Insert a row now and then; answer how many seconds each took to be durable."""
     took = []
     with _connect(url) as connection, connection.cursor() as cursor:
-        for _ in range(jobs):
+        for number in range(jobs):
             time.sleep(gap)
             began = time.monotonic()
-            cursor.execute(_INSERT, (_PAYLOAD,))
+            cursor.execute(_INSERT, _row(number))
             took.append(time.monotonic() - began)
     return took
 

@@ -8,7 +8,6 @@ when it is wanted: whoever asks again finds a server that has come back.
 from __future__ import annotations
 
 import asyncio
-import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -87,11 +86,33 @@ class Connections:
         ``at_leisure``: for what may take the server long. ``alone``: nobody else uses the loop meanwhile.
         """
         loop = asyncio.get_running_loop()
-        with self._guard:
-            of_loop = self._by_loop.get(loop)
-            if of_loop is None:
-                of_loop = self._by_loop[loop] = _OfLoop(self._most)
+        if (of_loop := self._by_loop.get(loop)) is None:
+            with self._guard:
+                of_loop = self._by_loop.setdefault(loop, _OfLoop(self._most))
         return Borrowed(of_loop, self._database, None if at_leisure else self._database.patience, alone=alone)
+
+    def at_hand(self) -> PatientAsyncConnection | None:
+        """Take a connection that lies idle on this event loop, for one who has the loop to itself; None: there is none.
+
+        It is to be put back. Nobody waits for it meanwhile, so there may be one more than otherwise for a moment.
+        """
+        of_loop = self._by_loop.get(asyncio.get_running_loop())
+        while of_loop is not None and of_loop.idle:
+            connection = of_loop.idle.pop()
+            if _is_sound(connection):
+                connection.patience = self._database.patience
+                connection.glances = True
+                return connection
+            connection.pgconn.finish()
+        return None
+
+    def put_back(self, connection: PatientAsyncConnection) -> None:
+        """Put back what was at hand, if it can be used again."""
+        of_loop = self._by_loop.get(asyncio.get_running_loop())
+        if of_loop is not None and _is_idle(connection) and len(of_loop.idle) < self._most:
+            of_loop.idle.append(connection)
+        else:
+            connection.pgconn.finish()
 
     @contextmanager
     def borrowed_sync(self) -> Iterator[PatientConnection]:
@@ -186,7 +207,7 @@ class _OfLoop:
 
 def _is_idle(connection: AnyConnection) -> bool:
     """Say whether a connection that was given back can be used again."""
-    return not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE  # of one that is closed, it is unknown
 
 
 def _is_sound(connection: AnyConnection) -> bool:
@@ -197,8 +218,6 @@ def _is_sound(connection: AnyConnection) -> bool:
     """
     if connection.closed:
         return False
-    poll = select.poll()
     with suppress(ValueError, OSError, psycopg.OperationalError):
-        poll.register(connection.pgconn.socket, select.POLLIN)
-        return not poll.poll(0)
+        return connection.asks.is_quiet()
     return False

@@ -6,7 +6,7 @@ callers cost a few commits, and each is answered only when its own jobs are dura
 statement, each call is tried again by itself, so that nobody suffers for another's fault.
 
 Who calls again and again while nobody else does is alone: nothing could gather meanwhile, and its answers are waited
-for on the spot (see :mod:`onward.postgresql.patience`), but for one in four, when the loop has its turn.
+for on the spot (see :mod:`onward.postgresql.patience`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from onward.job import Alike, Enqueued, NewJob
 
 MOST_TOGETHER: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
-
-_IN_A_ROW: Final = 4
-"""Of so many calls of one who is alone, one goes by way of the loop: others must be able to come."""
 
 Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
 
@@ -43,7 +40,6 @@ class Gathering:
         self._write = write
         self._write_alone = write_alone or write
         self._last_caller = 0
-        self._calls = 0
         self._waiting: deque[_Call] = deque()
         self._is_busy = False
         self._others: asyncio.Task[None] | None = None
@@ -57,11 +53,8 @@ class Gathering:
         self._is_busy = True
         caller = id(asyncio.current_task())
         is_alone, self._last_caller = caller == self._last_caller, caller
-        self._calls += 1
         try:
-            if is_alone and self._calls % _IN_A_ROW:
-                return await self._write_alone(jobs)
-            return await self._write(jobs)
+            return await (self._write_alone if is_alone else self._write)(jobs)
         finally:
             if self._waiting:
                 self._others = asyncio.create_task(self._write_others(), name="onward-postgres-gathering")

@@ -39,6 +39,9 @@ _ASK_EVERY: Final = 20.0
 """Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
 and so does one on which there is nothing to say."""
 
+_HEARD: Final = "select pg_advisory_lock_shared(hashtextextended($1::text, 1))"
+"""By which those who tell of work know that somebody listens on a channel: see ``tell`` in the schema of Onward."""
+
 EVERYTHING: Final = "*"
 """Told where work is ready in queues that nobody lists."""
 DUE: Final = "@"
@@ -146,6 +149,7 @@ class Listener:
                 try:
                     with self._database.connect() as connection:
                         connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
+                        connection.execute(_HEARD, [self._channel])
                         self.is_listening = True
                         self.tell(ANYTHING)
                         pause = _FIRST_PAUSE

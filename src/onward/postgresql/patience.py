@@ -4,11 +4,12 @@ A network, or a proxy in it, may lose an answer and keep the connection: the sta
 say so. Keep-alive does not find that out, because the other end of the connection is alive. So who waits for longer
 than the connection's patience closes it, and goes on as after any other loss of a connection.
 
-On an event loop, to go to sleep and be woken costs a good part of what a quick answer takes. Who is alone on its loop
-may say so (``glances``): then the answer is waited for on the spot, for a moment, as long as answers come so soon.
+A verb asks one thing and reads one answer, so it goes to libpq directly (``ask``): what a cursor keeps for its users
+costs a lone enqueue as much as sending it.
 
-A verb asks one thing and reads one answer, so it goes to libpq by the driver's own steps (``ask``): what a cursor keeps
-for its users costs a lone enqueue as much as sending it.
+On an event loop, to go to sleep and be woken costs several times as much as asking does. Who is alone on its loop may
+say so (``glances``): then answers are waited for on the spot, each for a moment, as long as they come so soon; and now
+and then the loop has a turn.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ _AS_IT_COMES: Final = [PyFormat.AUTO] * 64
 _MOST_KEPT: Final = 500
 """Statements that a session keeps: those that name a queue's table are as many as there are queues."""
 
-_GLANCE: Final = 0.002
-"""Seconds for which the loop may be held up for an answer: a commit on a quick disk takes a fraction of it."""
+_GLANCE: Final = 0.005
+"""Seconds for which the loop may be held up for an answer: a commit takes a fraction of it, unless the disk is slow."""
+_TURN: Final = 0.002
+"""Seconds without a turn of the loop after which it has one: others must be able to come."""
+_LOOK: Final = 0.1
+"""Seconds for which plain code looks for an answer before it settles down to wait."""
 
 
 class PatientConnection(psycopg.Connection[Any]):
@@ -45,13 +50,29 @@ class PatientConnection(psycopg.Connection[Any]):
 
     patience: float | None = None
     """Seconds to wait for an answer; None: for ever."""
-    _asks: _Asks | None = None
+    _asks: Asks | None = None
+
+    @property
+    def asks(self) -> Asks:
+        """How it is asked."""
+        if self._asks is None:
+            self._asks = Asks(self)
+        return self._asks
 
     def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
-        if self._asks is None:
-            self._asks = _Asks(self)
-        return self.wait(self._asks.asking(text, values))
+        return self.asks.rows(self._results(text, values))
+
+    def do(self, text: str, values: Sequence[Any] = ()) -> int:
+        """Execute one statement, and say how many rows it has changed."""
+        return self.asks.count(self._results(text, values))
+
+    def _results(self, text: str, values: Sequence[Any]) -> list[PGresult]:
+        asks = self.asks
+        if not asks.begin(text, values):
+            return self.wait(asks.asking(text, values))
+        results: list[PGresult] = []
+        return results if asks.look(results, _LOOK) else self.wait(asks.rest(results))
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience."""
@@ -65,14 +86,39 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Seconds to wait for an answer; None: for ever."""
     glances: bool = False
     """Whether whoever asks has the loop to itself."""
-    _asks: _Asks | None = None
+    _asks: Asks | None = None
     _is_quick: bool = True
+    _turned_at: float = 0.0
+
+    @property
+    def asks(self) -> Asks:
+        """How it is asked."""
+        if self._asks is None:
+            self._asks = Asks(self)
+        return self._asks
 
     async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
-        if self._asks is None:
-            self._asks = _Asks(self)
-        return await self.wait(self._asks.asking(text, values))
+        return self.asks.rows(await self._results(text, values))
+
+    async def do(self, text: str, values: Sequence[Any] = ()) -> int:
+        """Execute one statement, and say how many rows it has changed."""
+        return self.asks.count(await self._results(text, values))
+
+    async def _results(self, text: str, values: Sequence[Any]) -> list[PGresult]:
+        asks = self.asks
+        if not (self.glances and self._is_quick and asks.begin(text, values)):
+            return await self.wait(asks.asking(text, values))
+        if time.monotonic() - self._turned_at > _TURN:
+            await asyncio.sleep(0)  # while the server is at work
+            self._turned_at = time.monotonic()
+        results: list[PGresult] = []
+        if asks.look(results, _GLANCE):
+            return results
+        self._is_quick = False
+        results = await self.wait(asks.rest(results))
+        self._is_quick = False  # the rest may have come at once
+        return results
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience.
@@ -103,8 +149,8 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
             self._is_quick = time.monotonic() - began < _GLANCE
 
 
-class _Asks:
-    """What a connection was asked before, and how values are written for it."""
+class Asks:
+    """How a connection is asked: what it was asked before, how values are written for it, and how answers are read."""
 
     def __init__(self, connection: PatientConnection | PatientAsyncConnection) -> None:
         self._pgconn = connection.pgconn
@@ -113,26 +159,73 @@ class _Asks:
         """How often the server is asked before it is told to keep a statement; None: never."""
         self._times: dict[tuple[str, tuple[int, ...]], int] = {}
         self._names: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
 
-    def asking(self, text: str, values: Sequence[Any]) -> PQGen[list[Row]]:
-        pgconn, transformer = self._pgconn, self._transformer
-        written = transformer.dump_sequence(values, _AS_IT_COMES[: len(values)])
-        types, formats = transformer.types or (), transformer.formats
-        key = (text, types)
-        name = self._names.get(key)
-        if name is None and self._is_to_be_kept(key):
-            name = b"onward_%d" % len(self._names)
-            pgconn.send_prepare(name, text.encode(), types)
-            _refused((yield from generators.execute(pgconn)))
-            self._names[key] = name
-        if name is None:
-            pgconn.send_query_params(text.encode(), written, types, formats)
+    def is_quiet(self) -> bool:
+        """Say whether nothing has come unasked. A server that goes says so, or at least closes its end."""
+        return not self._poll.poll(0)
+
+    def begin(self, text: str, values: Sequence[Any]) -> bool:
+        """Send a statement, unless the server may have to be told first to keep it; say whether it was sent."""
+        written, types, formats = self._written(values)
+        name = self._names.get((text, types))
+        if name is not None:
+            self._pgconn.send_query_prepared(name, written, formats)
+        elif self._known_after is None:
+            self._pgconn.send_query_params(text.encode(), written, types, formats)
         else:
-            pgconn.send_query_prepared(name, written, formats)
-        results = yield from generators.execute(pgconn)
+            return False
+        self._pgconn.flush()
+        return True
+
+    def look(self, results: list[PGresult], seconds: float) -> bool:
+        """Look for the answer, and take in what has come; say whether that is all."""
+        pgconn, poll, milliseconds = self._pgconn, self._poll.poll, seconds * 1000
+        while True:
+            while pgconn.is_busy():
+                if not poll(milliseconds):
+                    return False
+                pgconn.consume_input()
+            if (result := pgconn.get_result()) is None:
+                return True
+            results.append(result)
+
+    def rest(self, results: list[PGresult]) -> PQGen[list[PGresult]]:
+        """Wait for what has not come yet."""
+        results += yield from generators.execute(self._pgconn)
+        return results
+
+    def asking(self, text: str, values: Sequence[Any]) -> PQGen[list[PGresult]]:
+        """Send a statement, and wait for the answer; one that is asked often is kept by the server."""
+        written, types, formats = self._written(values)
+        key = (text, types)
+        if key not in self._names and self._is_to_be_kept(key):
+            name = b"onward_%d" % len(self._names)
+            self._pgconn.send_prepare(name, text.encode(), types)
+            _refused((yield from generators.execute(self._pgconn)))
+            self._names[key] = name
+        if (known := self._names.get(key)) is None:
+            self._pgconn.send_query_params(text.encode(), written, types, formats)
+        else:
+            self._pgconn.send_query_prepared(known, written, formats)
+        return (yield from self.rest([]))
+
+    def count(self, results: Sequence[PGresult]) -> int:
+        """Read how many rows were changed."""
         _refused(results)
-        transformer.set_pgresult(results[-1])
-        return transformer.load_rows(0, results[-1].ntuples, tuple)
+        return results[-1].command_tuples or 0
+
+    def rows(self, results: Sequence[PGresult]) -> list[Row]:
+        """Read the rows of an answer."""
+        _refused(results)
+        self._transformer.set_pgresult(results[-1])
+        return self._transformer.load_rows(0, results[-1].ntuples, tuple)
+
+    def _written(self, values: Sequence[Any]) -> tuple[Any, tuple[int, ...], Any]:
+        transformer = self._transformer
+        written = transformer.dump_sequence(values, _AS_IT_COMES[: len(values)])
+        return written, transformer.types or (), transformer.formats
 
     def _is_to_be_kept(self, key: tuple[str, tuple[int, ...]]) -> bool:
         if self._known_after is None or len(self._names) >= _MOST_KEPT:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
 
@@ -40,6 +42,38 @@ def test_no_more_is_kept_than_so_many(connection: PatientConnection, monkeypatch
         for _ in range(4):
             assert connection.ask(f"select $1::bigint + {number}", [1]) == [(number + 1,)]
     assert connection.execute(KEPT).fetchall() == [(3,)]
+
+
+def test_how_many_rows_were_changed_is_said(connection: PatientConnection):
+    connection.execute("create temporary table rows (n bigint)")
+    for number in range(5):  # prepared or not
+        assert connection.do("insert into rows select generate_series(1, $1::bigint)", [number]) == number
+
+
+async def test_who_glances_has_late_answers_too_and_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patience, "_GLANCE", 0.001)
+    database = Database(postgres_url())
+    database.is_pooled = False
+    connection = await database.aconnect()
+    connection.glances = True
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.create_task(other())
+    try:
+        for late in (0, 0, 0, 0, 0.05, 0, 0.05):
+            turns = 0
+            asked = await connection.ask("select $1::float8, pg_sleep($1::float8)::text", [late])
+            assert asked == [(late, "")]
+            assert turns > 10 or not late
+    finally:
+        beside.cancel()
+        await connection.close()
 
 
 def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnection):

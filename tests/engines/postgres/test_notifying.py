@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Iterator
+from contextlib import aclosing
+from itertools import takewhile
+from typing import Any
 
+import psycopg
 import pytest
 
+from onward.engine.values import SignalKind
 from onward.engines.postgres import notifying
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notifying import Bell
 from tests.conformance.desk import new_job
+from tests.conformance.postgres_case import PostgresStore
 
 Told = queue.SimpleQueue[str]
 
@@ -27,13 +34,14 @@ def bell(told: Told) -> Iterator[Bell]:
     bell.close()
 
 
-def test_an_enqueue_that_may_tell_takes_along_what_was_left_word_of(bell: Bell, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(notifying, "_OWED", 60)  # the thread keeps out of it
+def test_an_enqueue_that_may_tell_takes_along_what_was_left_word_of(bell: Bell):
+    bell._apart = 60  # the thread keeps out of it
     assert bell.notice_for({"a"}) == "a"
     assert bell.notice_for({"b"}) is None  # too soon
     bell.leave_word({"b"})
-    monkeypatch.setattr(notifying, "_APART", 0)
+    bell._last -= 90
     assert bell.notice_for({"c"}) == "b,c"
+    bell._last -= 90
     assert bell.notice_for({"d"}) == "d"  # and tells of it once
 
 
@@ -44,18 +52,55 @@ def test_the_last_of_a_burst_is_told_of_though_no_other_comes(bell: Bell, told: 
         assert told.get(timeout=30) == "b"
 
 
-def test_what_is_owed_is_told_before_the_bell_is_put_away(bell: Bell, told: Told, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(notifying, "_OWED", 60)
+def test_what_is_owed_is_told_before_the_bell_is_put_away(bell: Bell, told: Told):
+    bell._apart = 60
     bell.notice_for({"a"})
     bell.leave_word({"b"})
     bell.close()
     assert told.get(timeout=30) == "b"
 
 
-def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(told: Told, monkeypatch: pytest.MonkeyPatch):
+def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(bell: Bell):
+    """Else, where commits that tell wait for each other, all would come to tell with every commit."""
+    with bell.telling({"a"}):
+        bell._last -= 0.010
+    assert 0.040 <= bell._apart <= notifying._FARTHEST
+    bell._last = -math.inf
+    with bell.telling({"a"}):
+        bell._last += 1  # it took no time at all
+    assert bell._apart == notifying._APART
+
+
+async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    try:
+        if engine.database.is_pooled:
+            pytest.skip("through a pooler nobody is told")
+        await engine.enqueue([new_job(queue="a")])  # opens the lane
+        with psycopg.connect(store.url, autocommit=True) as by_hand:
+            by_hand.execute(f"listen {store.schema}")
+
+            async def heard() -> list[str]:
+                engine._bell._apart = 0
+                await engine.enqueue([new_job(queue="a")])
+                by_hand.execute(f"notify {store.schema}, 'end'")
+                told = (notice.payload for notice in by_hand.notifies(timeout=30))
+                return list(takewhile(lambda said: said != "end", told))
+
+            assert await heard() == []
+            signals: Any = engine.signals(["*"])
+            async with aclosing(signals):
+                assert (await anext(signals)).kind is SignalKind.CHANGED
+                assert await heard() == ["a"]
+    finally:
+        await engine.close()
+
+
+def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(told: Told):
     engine = PostgresEngine("postgresql://nowhere")
     engine._bell = Bell(told.put)
-    monkeypatch.setattr(notifying, "_APART", 0)
+    engine._bell._apart = 0
     engine._bell._owed = {"left"}
     with pytest.raises(RuntimeError), engine._telling([new_job(queue="mine")]) as notice:
         assert notice == "left,mine"

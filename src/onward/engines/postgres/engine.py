@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -60,7 +60,7 @@ from onward.engines.postgres import (
     telling,
 )
 from onward.engines.postgres.advancing import Advancer
-from onward.engines.postgres.notifying import Bell
+from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.errors import OnwardError, StoreUnavailable
 from onward.events import AnyEvent, EventPage
@@ -72,7 +72,7 @@ from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
-from onward.postgresql.plans import Plan, arun, run
+from onward.postgresql.plans import Plan, Statement, arun, run
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -236,6 +236,9 @@ class PostgresEngine:
                 within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
             )
         with self._telling(jobs) as notice:
+            lone = enqueueing.lone(self.schema, jobs, notice)
+            if lone is not None and self._do_sync(lone[1]):
+                return [lone[0]]
             return self._ask_sync(
                 lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
                 atomic=enqueueing.takes_several(jobs, copies=self._copies),
@@ -243,6 +246,9 @@ class PostgresEngine:
 
     async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
         with self._telling(jobs) as notice:
+            lone = enqueueing.lone(self.schema, jobs, notice)
+            if lone is not None and await self._do(lone[1], alone=alone):
+                return [lone[0]]
             return await self._ask(
                 lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
                 atomic=enqueueing.takes_several(jobs, copies=self._copies),
@@ -255,22 +261,8 @@ class PostgresEngine:
             gathering = self._gatherings[loop] = Gathering(self._put, write_alone=partial(self._put, alone=True))
         return gathering
 
-    @contextmanager
-    def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
-        """Give the notice to be sent with the commit; where none is due, leave word of the work when it is there."""
-        if not self._notifies:
-            yield None
-            return
-        told = enqueueing.tidings_of(jobs)
-        notice = self._bell.notice_for(told) if told else None
-        try:
-            yield notice
-        except BaseException:
-            if notice is not None:
-                self._bell.leave_word(notice.split(","))
-            raise
-        if told and notice is None:
-            self._bell.leave_word(told)
+    def _telling(self, jobs: Sequence[NewJob]) -> Telling:
+        return self._bell.telling(enqueueing.tidings_of(jobs) if self._notifies else frozenset())
 
     @property
     def _notice_within(self) -> str | None:
@@ -615,6 +607,34 @@ class PostgresEngine:
                     if not left or not _is_to_be_tried_again(error):
                         raise
         raise AssertionError
+
+    async def _do(self, statement: Statement, *, alone: bool) -> int:
+        """Execute one statement on a connection of ours, and say how many rows it has changed: 0 if it had to give way.
+
+        ``alone``: nobody else uses the loop meanwhile.
+        """
+        self._connections.check_open()
+        with self.database.translated():
+            try:
+                if alone and (connection := self._connections.at_hand()) is not None:
+                    try:
+                        return await connection.do(statement.text, statement.values)
+                    finally:
+                        self._connections.put_back(connection)
+                async with self._connections.borrowed() as connection:
+                    return await connection.do(statement.text, statement.values)
+            except _GAVE_WAY:
+                return 0
+
+    def _do_sync(self, statement: Statement) -> int:
+        """Do the same from plain code."""
+        self._connections.check_open()
+        with self.database.translated():
+            try:
+                with self._connections.borrowed_sync() as connection:
+                    return connection.do(statement.text, statement.values)
+            except _GAVE_WAY:
+                return 0
 
     def _ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
         """Do the same from plain code."""

@@ -12,7 +12,7 @@ from onward.engines.postgres import linking
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.engines.postgres.stewarding import NextDue
-from onward.ids import new_ids
+from onward.ids import new_id, new_ids
 from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
 from onward.postgresql import arrays
@@ -48,8 +48,10 @@ def takes_several(jobs: Sequence[NewJob], *, copies: bool) -> bool:
 
 def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
     """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
+    if isinstance(jobs, Alike):
+        jobs = (jobs.template,)
     told: set[str] = set()
-    for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
+    for job in jobs:
         delay = job.delay or job.debounce
         if delay is None and job.run_at is None:
             told.add(job.queue)
@@ -58,6 +60,30 @@ def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
         if job.start_by is not None:
             told.add(DUE)
     return told
+
+
+def lone(schema: Schema, jobs: Sequence[NewJob], notice: str | None) -> tuple[Enqueued, Statement] | None:
+    """Give the statement that adds a single job, if that is one like most: without keys or a batch, and ready now.
+
+    It changes one row, or none where the job's lane is not open yet or its queue has something to say of it: then it
+    has yet to be added.
+    """
+    if len(jobs) != 1 or schema.now is not None:
+        return None
+    job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, Alike) else (jobs[0], jobs[0].payload)
+    if (
+        job.delay
+        or job.run_at is not None
+        or job.idempotency_key is not None
+        or job.dedupe_key is not None
+        or job.batch is not None
+    ):
+        return None
+    ref = JobRef(job.queue, new_id())
+    start_by = None if job.start_by is None else micros_of(job.start_by)
+    kept = job.priority, job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
+    values = (ref.id, payload, job.queue, job.type, *kept, schema.channel, notice)
+    return Enqueued(ref), Statement(schema.enqueue_one, values)
 
 
 def enqueue(
@@ -103,13 +129,9 @@ def _enqueue_alike(
     *,
     copies: bool,
 ) -> Plan[None]:
-    """Add jobs that differ in nothing but their payloads: a lone one by a plain insert, many by COPY."""
+    """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
     is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
-    if is_ready and len(ids) == 1 and batch is None:
-        values = [ids[0], payloads[0], queue, type_, priority, org_id, start_by, max_attempts, backoff, trace]
-        if (yield Statement(schema.enqueue_one, [*values, schema.channel, notice])):
-            return
     if is_ready and start_by is None and copies and len(ids) >= _COPIED:
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
         ((max_attempts, backoff),) = yield Statement(schema.open_lane, told)

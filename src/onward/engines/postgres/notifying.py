@@ -1,17 +1,18 @@
 """Tells whoever listens that work has come, and does so seldom: each NOTIFY makes commits wait for each other.
 
-Told with every commit, thirty-two producers fell from 11 500 jobs a second to 3 800. So an enqueue tells at most every
-few milliseconds. One that comes sooner only leaves word, once it has committed, and the next that may tell takes the
-word along. Where none comes soon a thread tells: the last job of a burst is told of too. A worker that was not told
-looks by itself, so nothing is lost with a notice.
+Told with every commit, thirty-two producers fell from 11 500 jobs a second to 3 800. So an enqueue tells at most
+every few milliseconds, and the store passes it on only if somebody listens. One that comes sooner only leaves word,
+once it has committed, and the next that may tell takes the word along. Where none comes soon a thread tells: the last
+job of a burst is told of too. A worker that was not told looks by itself, so nothing is lost with a notice.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from onward.errors import OnwardError
@@ -21,9 +22,13 @@ from onward.postgresql.listening import DUE, EVERYTHING
 log = logging.getLogger("onward.engines.postgres")
 
 _APART: Final = 0.005
-"""Seconds between two notices of one engine."""
-_OWED: Final = 0.005
-"""Seconds after which word that was left is told by a notice of its own, if no other could take it along."""
+"""Seconds between two notices of one engine. After as many again, word that was left is told by a notice of its own, if
+no other could take it along."""
+_RARER: Final = 4
+"""If that is longer: so many times as long as the last commit took that told of work. Where many tell, each waits for
+the others; and if each took longer than the time between two notices, all would tell with every commit."""
+_FARTHEST: Final = 0.1
+"""Seconds between two notices at most."""
 _MOST_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
 
@@ -39,7 +44,8 @@ class Bell:
     def _begin(self) -> None:
         self._lock = threading.Condition()
         self._owed: set[str] = set()
-        self._last = -_APART
+        self._last = -math.inf
+        self._apart = _APART
         self._thread: threading.Thread | None = None
         self._is_asleep = False
         self._is_closing = False
@@ -53,16 +59,26 @@ class Bell:
 
         It may tell of what others left word of: if the commit fails, leave word of all that it was to tell.
         """
+        now = time.monotonic()
+        if now - self._last < self._apart:
+            return None
         with self._lock:
-            now = time.monotonic()
-            if now - self._last < _APART:
-                return None
             self._last = now
             owed, self._owed = self._owed, set()
         return _written(owed.union(queues))
 
+    def has_told(self) -> None:
+        """Note that what was committed with a notice is there."""
+        self._apart = min(max(_APART, _RARER * (time.monotonic() - self._last)), _FARTHEST)
+
+    def telling(self, queues: Collection[str]) -> Telling:
+        """Have it told that work has come to these queues, by what is committed in a block or a moment later."""
+        return Telling(self, queues)
+
     def leave_word(self, queues: Iterable[str]) -> None:
         """Have it told a moment later that work has come."""
+        if self._owed.issuperset(queues):  # whoever takes that word will tell of this work too: it is there already
+            return
         with self._lock:
             self._owed.update(queues)
             if self._thread is None:
@@ -90,7 +106,7 @@ class Bell:
                     self._lock.wait()
                 if not self._owed:
                     return
-                if (left := self._last + _APART + _OWED - time.monotonic()) > 0 and not self._is_closing:
+                if (left := self._last + 2 * self._apart - time.monotonic()) > 0 and not self._is_closing:
                     self._lock.wait(left)
                     continue
                 self._last = time.monotonic()
@@ -99,6 +115,33 @@ class Bell:
                 self._send(_written(owed))
             except OnwardError as error:
                 log.warning("nobody was told of new work, workers find it by polling: %s", error)
+
+
+class Telling:
+    """A block that commits new work: gives the notice to be sent with it; where none is due, leaves word of it."""
+
+    __slots__ = ("_bell", "_notice", "_queues")
+
+    def __init__(self, bell: Bell, queues: Collection[str]) -> None:
+        self._bell = bell
+        self._queues = queues
+        self._notice: str | None = None
+
+    def __enter__(self) -> str | None:
+        """Say what to tell with the commit, if anything."""
+        if self._queues:
+            self._notice = self._bell.notice_for(self._queues)
+        return self._notice
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """See to it that what was not told will be."""
+        if self._notice is None:
+            if kind is None:
+                self._bell.leave_word(self._queues)
+        elif kind is None:
+            self._bell.has_told()
+        else:
+            self._bell.leave_word(self._notice.split(","))
 
 
 def _written(queues: Iterable[str]) -> str:

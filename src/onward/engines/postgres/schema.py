@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
@@ -22,14 +22,12 @@ class Schema:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
         self.name = check_schema_name(name)
         self._clock = clock
-        self._texts = {each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+        vars(self).update({each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()})
 
-    def __getattr__(self, name: str) -> str:
-        """Find a statement: ``schema.claim`` is ``sql/claim.sql``."""
-        try:
-            return self._texts[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> str:
+            """Find a statement: ``schema.claim`` is ``sql/claim.sql``."""
 
     @property
     def now(self) -> int | None:

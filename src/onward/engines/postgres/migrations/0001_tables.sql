@@ -61,11 +61,10 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  -- Every live state, and what must be there in it and nowhere else. Read anew for each statement, so kept short.
-  check (case when ready_at is null then lease_until is null and (state = 'blocked' or state = 'scheduled' and next_run_at is not null)
-              when lease_until is null then state = 'pending'
-              else state = 'claimed' or state = 'running' and started_at is not null end),
-  check (not counted or lease_until is not null)
+  -- What is there of a job says in what state it is. Read anew for each statement, so kept short.
+  check (state = case when ready_at is null then case when next_run_at is null then 'blocked' else 'scheduled' end
+                      when lease_until is null then 'pending' when started_at is null then 'claimed' else 'running' end),
+  check (case when lease_until is null then not counted else ready_at is not null end)
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a

@@ -122,7 +122,7 @@ begin
   return null;
 end $$;
 
-create trigger told_of_new after insert on onward.job for each row when (onward.is_told() and new.state = 'pending')
+create trigger told_of_new after insert on onward.job for each row when (onward.is_told())
   execute function onward.tell_of_job();
 create trigger told_of_move after update on onward.job for each row
   when (onward.is_told() and (new.state <> old.state or new.progress is distinct from old.progress

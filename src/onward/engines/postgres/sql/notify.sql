@@ -1,2 +1,2 @@
 -- Tell whoever listens.
-select pg_notify($1::text, $2::text)
+select onward.tell($1::text, $2::text)
