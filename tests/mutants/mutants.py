@@ -897,7 +897,19 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: what was brought is not handed over",
-        Edit(f"{_BULL}/engine.py", "brought = None if wait is None else wait.take()", "brought = None"),
+        Edit(f"{_BULL}/engine.py", "if wait is not None and wait.has_brought:", "if False:"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "wait: what was brought is lost with the outcomes that could not be stored",
+        Edit(
+            f"{_BULL}/engine.py",
+            "            settled = await self._exchange(replace(exchange, request=None))\n"
+            "            answer = Exchanged(lost=settled.lost, claimed=wait.take() or Claims())",
+            "            brought = wait.take() or Claims()\n"
+            "            settled = await self._exchange(replace(exchange, request=None))\n"
+            "            answer = Exchanged(lost=settled.lost, claimed=brought)",
+        ),
         _IDLE,
     ),
     _on_bullmq(
@@ -926,7 +938,7 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: a claim that stands takes from limited queues",
-        Edit(f"{_BULL}/waiting.py", "replace(request, slots=0, soon=free)", "replace(request, soon=free)"),
+        Edit(f"{_BULL}/waiting.py", "replace(request, slots=0, soon=self.promised)", "request"),
         _IDLE,
     ),
     _on_bullmq(
@@ -946,7 +958,7 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: a claim stands beyond what comes due",
-        Edit(f"{_BULL}/waiting.py", "stands = self._may_stand and not _is_near(found)", "stands = self._may_stand"),
+        Edit(f"{_BULL}/waiting.py", "if self._may_stand and not _is_near(found):", "if self._may_stand:"),
         _IDLE,
     ),
 )

@@ -45,11 +45,13 @@ async def test_a_job_is_brought_to_who_waits_on_a_cluster():
                 listening = asyncio.ensure_future(anext(signals))
                 await asyncio.sleep(0)
                 assert await engine.exchange(wanted) == Exchanged()
+                await listening  # to who can be told from now on
+                assert await engine.exchange(wanted) == Exchanged()
                 wait = engine._listener.wait_of(request)
-                while wait is None or not wait.promised:  # noqa: ASYNC110 - a connection is being made
-                    await asyncio.sleep(0.001)
+                assert wait is not None
+                assert wait.promised == 1
                 (made,) = await engine.enqueue([NewJob(type="send", queue="mail")])
-                await listening
+                await anext(signals)
                 found = await engine.exchange(wanted)
                 assert [claim.ref for claim in found.claimed.claims] == [made.ref]
                 assert not await engine.settle([Settlement(claim, Complete()) for claim in found.claimed.claims])

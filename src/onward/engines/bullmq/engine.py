@@ -228,10 +228,9 @@ class BullMQEngine:
         if request is None:
             return await self._exchange(exchange)
         wait = self._listener.wait_of(request)
-        brought = None if wait is None else wait.take()
-        if brought is not None:
+        if wait is not None and wait.has_brought:
             settled = await self._exchange(replace(exchange, request=None))
-            answer = Exchanged(lost=settled.lost, claimed=brought)
+            answer = Exchanged(lost=settled.lost, claimed=wait.take() or Claims())
         elif wait is not None and wait.promised:
             answer = await self._exchange(replace(exchange, request=wait.rest_of(request)))
         else:

@@ -93,7 +93,8 @@ class Wait:
         self.queues = queues
         self._may_stand = may_stand and layout.clock is None and not any(map(is_pattern, queues))
         self.promised = 0
-        """Slots that the claim which stands may fill."""
+        """Slots that the claim which stands may fill, from when it is wanted until it is answered."""
+        self._is_deaf = True
         self._request: ClaimRequest | None = None
         self._due = _WAIT
         self._hungry = asyncio.Event()
@@ -103,21 +104,29 @@ class Wait:
         self._line = 0
         """The number of the line, by which the server can be told to let go of it."""
         self._pause = _FIRST_PAUSE
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="onward-bullmq-wait")
 
     def hunger(self, request: ClaimRequest, found: Claims) -> None:
         """Note that a claim has found less than was asked for."""
-        if self.promised or self._brought is not None:
+        if self._is_deaf or self.promised or self._brought is not None:
             return
-        free = request.slots - len(found.claims)
-        stands = self._may_stand and not _is_near(found)
-        self._request = replace(request, slots=0, soon=free) if stands else None
+        if self._may_stand and not _is_near(found):
+            # At once: whoever exchanges before the question is sent must ask for the other slots only.
+            self.promised = request.slots - len(found.claims)
+            self._request = replace(request, slots=0, soon=self.promised)
+        else:
+            self._request = None
         self._due = _WAIT if found.again_in is None else min(_WAIT, max(found.again_in, _FIRST_PAUSE))
         self._hungry.set()
 
+    @property
+    def has_brought(self) -> bool:
+        """Whether something is there to be taken."""
+        return self._brought is not None
+
     def take(self) -> Claims | None:
-        """Take what was brought."""
+        """Take what was brought, if it has not gone back."""
         brought, self._brought = self._brought, None
         if self._keeping is not None:
             self._keeping.cancel()
@@ -138,7 +147,7 @@ class Wait:
 
     async def stop(self) -> None:
         """Wait no more. What has been brought, or comes yet, goes back."""
-        self._is_stopping = True
+        self._stopping.set()
         with suppress(OnwardError, TimeoutError):
             async with asyncio.timeout(_LAST_ANSWER):
                 if await self.look_now():
@@ -156,22 +165,25 @@ class Wait:
                 await self._wait_on(asked)
             except (RedisError, OSError, OnwardError) as error:
                 log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
+                self._is_deaf = True
+                self.promised = 0
+                self._hungry.clear()
                 self._tell(("*",), SignalKind.CHANGED)
             finally:
-                self.promised = 0
                 with suppress(RedisError, OSError):
                     await asked.close()  # and so goes what the server would have popped for us
-            if self._is_stopping:
+            if self._stopping.is_set():
                 return
             await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311 - jitter
             self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     async def _wait_on(self, asked: Asked) -> None:
-        if self._may_stand and not self._server.is_cluster:
-            # Who may not know it, or has no line of its own, as on a cluster, hangs up instead.
+        if not self._server.is_cluster:  # which has no line of its own for this: who stops hangs up
             (number,) = await asked.ask([("CLIENT", "ID")])
-            self._line = number if isinstance(number, int) else 0
-        while not self._is_stopping:
+            self._line = number if isinstance(number, int) else 0  # likewise who may not know it
+        self._is_deaf = False
+        self._tell(("*",), SignalKind.CHANGED)  # who was hungry meanwhile asks again
+        while True:
             await self._hungry.wait()
             if self._brought is not None:
                 self._hungry.clear()
@@ -182,15 +194,18 @@ class Wait:
             if not queues:  # of those that a pattern may mean there is none yet
                 await asyncio.sleep(_WAIT)
                 continue
+            if self._stopping.is_set():
+                return
             told, found = await self._question(asked, queues)
             self._pause = _FIRST_PAUSE
-            if not told:
-                continue
-            self._hungry.clear()
-            if found.claims:
-                self._brought = found
-                self._keeping = asyncio.get_running_loop().call_later(_KEPT, self._hungry.set)
-            if not self._is_stopping:
+            if told:
+                self._hungry.clear()
+                self.promised = 0
+                if found.claims:
+                    self._brought = found
+                    self._keeping = asyncio.get_running_loop().call_later(_KEPT, self._hungry.set)
+                if self._stopping.is_set():
+                    return
                 self._tell(told, SignalKind.WORK)
 
     async def _question(self, asked: Asked, queues: list[str]) -> tuple[tuple[str, ...], Claims]:
@@ -200,11 +215,7 @@ class Wait:
         if request is None:
             (popped,) = await aexecute(asked, [pop])
             return () if popped is None else (popped[0][len(self._layout.root) : -len(_MARKER) - 1],), Claims()
-        self.promised = request.soon
-        try:
-            found = await self._store.claim_behind(asked, pop, request)
-        finally:
-            self.promised = 0
+        found = await self._store.claim_behind(asked, pop, request)
         return tuple(queues) if found.claims or _is_near(found) else (), found
 
     async def _give_back(self) -> None:
