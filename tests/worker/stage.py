@@ -124,7 +124,7 @@ class StubRunner:
         """The most that ever ran at once."""
         self.cancelled: list[Token] = []
 
-    async def run(self, claim: Claim) -> Result | None:
+    async def run(self, claim: Claim, hand: asyncio.Task[None] | None) -> Result | None:
         self.begun.append(claim)
         self.running += 1
         self.most = max(self.most, self.running)

@@ -32,8 +32,8 @@ for nothing. Where they do not, one hand does the work of all, and one more is e
 class Runs(Protocol):
     """Runs one claim, and says how it ended."""
 
-    async def run(self, claim: Claim) -> Result | None:
-        """Run the claim's handler, in the task that calls this; None: the handler has settled it."""
+    async def run(self, claim: Claim, hand: asyncio.Task[None] | None) -> Result | None:
+        """Run the claim's handler in this hand, the task that calls this; None: the handler has settled it."""
         ...
 
     def cancel(self, token: Token) -> bool:
@@ -170,7 +170,7 @@ class Pool:
                 turns = self._turns
                 result: Result | None
                 try:
-                    result = await run(claim)
+                    result = await run(claim, hand)
                 except asyncio.CancelledError as error:
                     if hand is not None and hand.cancelling():
                         settle(held, Release())

@@ -78,7 +78,7 @@ _MOST_TRACEBACK: Final = 16_000
 class _Run(RunState):
     __slots__ = ("asyncio_task", "stop")
 
-    def __init__(self, claim: Claim, runner: Runner) -> None:
+    def __init__(self, claim: Claim, runner: Runner, task: asyncio.Task[Any] | None) -> None:
         # Written out, and not handed up: this is made for every job.
         self.claim = claim
         self.engine = runner.engine
@@ -86,7 +86,7 @@ class _Run(RunState):
         self.on_note = runner.note
         self.is_stopped = self.is_settled = False
         self.progress = self.lines = None
-        self.asyncio_task = asyncio.current_task()
+        self.asyncio_task = task
         self.stop: _Stop | None = None
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
@@ -142,10 +142,11 @@ class Runner:
         """How many handlers run now."""
         return len(self._runs)
 
-    async def run(self, claim: Claim) -> Result | None:
+    async def run(self, claim: Claim, hand: asyncio.Task[Any] | None = None) -> Result | None:
         """Run a job and say how it ended; None: there is nothing to record, its handler has completed it by itself.
 
         The asyncio task that calls this is the run's own until it returns: to stop the handler is to cancel that task.
+        Who calls it for many jobs says which one it is (``hand``): to find out takes a system call.
 
         Raises:
             asyncio.CancelledError: the task was cancelled by somebody else; the handler has been stopped.
@@ -158,7 +159,7 @@ class Runner:
             call = task.bind(claim.payload)
         except InvalidJob as error:
             return Raised(Failure(type(error).__qualname__, _clean(str(error), _MOST_MESSAGE)), retryable=False)
-        run = _Run(claim, self)
+        run = _Run(claim, self, hand or asyncio.current_task())
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
         self._runs[claim.token] = run

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from onward.engine.observed import ObservedEngine
+from onward.engine.values import ClaimRequest
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import Complete, Release
@@ -250,3 +251,29 @@ async def test_a_statement_that_gave_way_to_another_is_tried_again(store: Postgr
     assert await inner._ask(plan) == 3
     tries = 0
     assert inner._ask_sync(plan) == 3
+
+
+async def test_a_tour_of_many_queues_is_made_in_parts_and_goes_on_at_once(desk: Desk):  # H9
+    for _ in range(2):
+        await desk.engine.enqueue([new_job(queue=f"m/{n}") for n in range(300)])
+    request = ClaimRequest(worker_id="w", queues=("m/*",), slots=300)
+    assert len((await desk.engine.claim(request)).claims) == 300
+    parts = [await desk.engine.claim(request) for _ in range(4)]
+    assert [(len(part.claims), part.again_in) for part in parts] == [(100, 0.0)] * 3 + [(0, None)]
+    await desk.add_many(450, queue="m/0")
+    parts = [await desk.engine.claim(request) for _ in range(2)]
+    assert [(len(part.claims), part.again_in) for part in parts] == [(300, None), (150, None)]
+
+
+async def test_in_a_long_tour_a_queue_with_news_gives_its_job_alone_every_other_time(desk: Desk):  # H9
+    for _ in range(3):
+        await desk.engine.enqueue([new_job(queue=f"m/{n}") for n in range(300)])
+    inner = desk.engine.inner
+    assert isinstance(inner, PostgresEngine)
+    request = ClaimRequest(worker_id="w", queues=("m/*",), slots=300)
+    assert len((await desk.engine.claim(request)).claims) == 300
+    await desk.engine.enqueue([new_job(queue="m/x"), new_job(queue="m/y")])
+    inner._hear("m/x,m/y")
+    taken = [(await desk.engine.claim(request)).claims for _ in range(3)]
+    assert [(len(claims), claims[0].ref.queue) for claims in taken[:2]] == [(1, "m/x"), (100, "m/y")]
+    assert len(taken[2]) == 100

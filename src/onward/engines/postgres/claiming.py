@@ -24,6 +24,11 @@ from onward.rules import matches
 _NO_NAMES: Final = frozenset({EVERYTHING, DUE, CANCELLED, ANYTHING})
 _MOST_NEWS: Final = 100
 """Queues with news that are kept in mind."""
+_MOST_VISITS: Final = 100
+"""Lanes in one claim, on the average: a visit costs as much as ten jobs, and meanwhile the first job of another queue
+waits."""
+_MOST_AT_ONCE: Final = 10_000
+"""Jobs in one claim: more than anybody asks for."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,12 @@ class Round:
     """How many jobs were asked for last."""
     has_more: bool = False
     """Whether so many came: then there may be queues that the tour has not come to."""
+    most: int = _MOST_AT_ONCE
+    """How many jobs to ask for at most, by how many each visit gave the last time."""
+    is_cut: bool = False
+    """Whether more would have been welcome."""
+    is_brief: bool = False
+    """Whether it was for nothing but a queue with news."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs. From any thread."""
@@ -90,6 +101,7 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
+        round_.room = 0
         (answer,) = yield Statement(schema.claim_suspect, values)
     else:
         (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_)])
@@ -98,17 +110,25 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
 
 def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     """Lay a request out as the store wants it."""
-    round_.room = request.slots + request.soon + request.ahead
+    news, wanted = round_.next_news(), request.slots + request.soon + request.ahead
+    # In a long tour, the job of a queue with news does not wait for others. Every other time they come too.
+    round_.is_brief = news is not None and round_.most < wanted and not round_.is_brief
+    most = 1 if round_.is_brief else round_.most
+    slots = min(request.slots, most)
+    soon = min(request.soon, most - slots)
+    ahead = min(request.ahead, most - slots - soon)
+    round_.room = slots + soon + ahead
+    round_.is_cut = round_.room < wanted
     return [
         request.worker_id,
         *_ranges(request.queues),
-        request.slots,
-        request.soon,
-        request.ahead,
+        slots,
+        soon,
+        ahead,
         request.lease // MICROSECOND,
         round_.next_name,
         round_.turn_left,
-        round_.next_news(),
+        news,
     ]
 
 
@@ -124,10 +144,13 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     if next_name is not None:
         round_.next_name, round_.turn_left = next_name, turn_left
     claims: list[Claim] = []
-    if jobs is not None:
-        for visit in _visits.decode(jobs):
-            claims += _claims_of(visit)
+    visits = [] if jobs is None else _visits.decode(jobs)
+    for visit in visits:
+        claims += _claims_of(visit)
     round_.has_more = 0 < round_.room <= len(claims)
+    round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
+    if round_.has_more and round_.is_cut:
+        again_in = 0.0
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
 
 
@@ -141,8 +164,9 @@ def _claims_of(visit: _Visit) -> list[Claim]:
     types = visit.types if isinstance(visit.types, list) else [visit.types] * count
     waits = visit.waited if isinstance(visit.waited, list) else [visit.waited] * count
     jobs = list(zip(seqs, waits, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
-    if count > 1:
+    if sorted(seqs) != seqs or sorted(waits, reverse=True) != waits:  # cheaper than to sort what is in order
         jobs.sort(key=_place)
+    attempts = int(started)
     claims: list[Claim] = []
     for seq, waited, job_id, type_, payload in jobs:
         one = unusual.get(seq)
@@ -152,7 +176,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
                 token=(seq, 1),
                 type=type_,
                 payload=str(payload, "utf-8"),
-                attempts=int(started),
+                attempts=attempts,
                 started=started,
                 is_suspect=is_suspect,
                 priority=priority,
