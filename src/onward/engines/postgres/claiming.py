@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from time import monotonic
 from typing import Any, Final
 
 import msgspec
@@ -24,9 +26,11 @@ from onward.rules import matches
 _NO_NAMES: Final = frozenset({EVERYTHING, DUE, CANCELLED, ANYTHING})
 _MOST_NEWS: Final = 100
 """Queues with news that are kept in mind."""
-_MOST_VISITS: Final = 100
+_MOST_VISITS: Final = 150
 """Lanes in one claim, on the average: a visit costs as much as ten jobs, and meanwhile the first job of another queue
 waits."""
+_BRIEF_APART: Final = 0.1
+"""Seconds between two claims of nothing but one job: whoever enqueues all the time must not slow down the tour."""
 _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
 
@@ -48,8 +52,8 @@ class Round:
     """How many jobs to ask for at most, by how many each visit gave the last time."""
     is_cut: bool = False
     """Whether more would have been welcome."""
-    is_brief: bool = False
-    """Whether it was for nothing but a queue with news."""
+    brief_at: float = -math.inf
+    """When nothing was last asked for but a job of a queue with news."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs. From any thread."""
@@ -111,9 +115,9 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
 def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     """Lay a request out as the store wants it."""
     news, wanted = round_.next_news(), request.slots + request.soon + request.ahead
-    # In a long tour, the job of a queue with news does not wait for others. Every other time they come too.
-    round_.is_brief = news is not None and round_.most < wanted and not round_.is_brief
-    most = 1 if round_.is_brief else round_.most
+    most = round_.most
+    if news is not None and most < wanted and (now := monotonic()) - round_.brief_at > _BRIEF_APART:
+        most, round_.brief_at = 1, now  # in a long tour, its job does not wait for others
     slots = min(request.slots, most)
     soon = min(request.soon, most - slots)
     ahead = min(request.ahead, most - slots - soon)
