@@ -102,6 +102,8 @@ async def measure(url: str, seconds: float) -> dict[str, list[float]]:
                 found["woken late"].append((woken - began - PAUSE) * 1000)
                 await act()
                 found[what].append((time.perf_counter() - woken) * 1000)
+        listening.cancel()
+        await asyncio.wait([listening])
         return found
 
 
