@@ -66,6 +66,7 @@ def enqueue(url: str, jobs: int, first: int = 0) -> Pace:
     async def live() -> Pace:
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
+            await app.engine.workers()  # so that the store is connected to before the watch starts, as the bare side is
             everybody_is_ready()
             began, cpu = time.monotonic(), time.process_time()
             for number in range(first, first + jobs):
