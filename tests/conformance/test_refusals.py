@@ -123,6 +123,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.PATTERNS: claim(queues=("planted", "mail/*")),
     Feature.QUEUE_DEFAULTS: configure(max_attempts=2),
     Feature.RETENTION: configure(retention=Retention()),
+    Feature.ARCHIVE: lambda engine, planted: engine.archived(JobFilter()),
     Feature.PROGRESS: lambda engine, planted: engine.report(planted.claim, progress=5),
     Feature.LOG_LINES: lambda engine, planted: engine.report(planted.claim, lines=["line"]),
     Feature.RESULTS: lambda engine, planted: engine.settle([Settlement(planted.claim, Complete('"kept?"'))]),
