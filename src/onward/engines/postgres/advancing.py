@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -19,6 +20,10 @@ log = logging.getLogger("onward.engines.postgres")
 
 _MOMENT: Final = 0.05
 """Seconds in which ends of jobs are gathered that nobody waits for."""
+_SHARE: Final = 20
+"""If that is longer: so many times as long as the last steps took. A store that is busy is busy with the jobs."""
+_LONGEST: Final = 0.5
+"""Seconds after which they are counted at the latest."""
 
 
 class Advancer:
@@ -50,6 +55,7 @@ class _Turn:
     def __init__(self, step: Callable[[], Awaitable[bool]]) -> None:
         self._step = step
         self._is_wanted = False
+        self._moment = _MOMENT
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -73,10 +79,11 @@ class _Turn:
     async def _run(self) -> None:
         while self._is_wanted:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_MOMENT):
+                async with asyncio.timeout(self._moment):
                     await self._hurry.wait()
             self._hurry.clear()
             self._is_wanted = False
+            began = time.monotonic()
             try:
                 while await self._step():
                     pass
@@ -84,3 +91,4 @@ class _Turn:
                 log.info("news of batches are left to the leader: %s", error)
             except Exception:  # a task of its own: nobody else would hear of it
                 log.exception("news of batches are left to the leader")
+            self._moment = min(max(_MOMENT, (time.monotonic() - began) * _SHARE), _LONGEST)
