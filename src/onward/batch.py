@@ -18,7 +18,7 @@ import msgspec
 from onward.clock import moment_of
 from onward.job import NewJob
 
-KEPT: Final = timedelta(days=30)
+BATCH_KEPT: Final = timedelta(days=30)
 """How long a batch stays on the list when it has finished. Its jobs stay for as long as their queue keeps them."""
 
 _job_decoder: Final = msgspec.json.Decoder(NewJob)

@@ -1433,7 +1433,7 @@ ARCHIVE: Final = (
     ),
     _of_archive(
         "days go row by row",
-        Edit(_STEWARDING, "and (not k.goes_by_day or", "and (true or"),
+        Edit(_STEWARDING, "where not r.by_day and h.queue", "where h.queue"),
         "postgres",
         _DAYS_OF_HISTORY,
     ),

@@ -17,6 +17,11 @@ def numbers(values: Sequence[int | str | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
+def whole(values: Sequence[int]) -> str:
+    """Write whole numbers of which none is missing: as Python writes a list, which is quicker than one by one."""
+    return f"{{{str(list(values))[1:-1]}}}"
+
+
 def words(values: Iterable[str]) -> str:
     """Write texts that are made of letters, digits and dashes, such as ids."""
     return "{" + ",".join(values) + "}"

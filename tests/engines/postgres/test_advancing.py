@@ -15,7 +15,7 @@ from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, State
 from tests.conformance.desk import LEASE
 from tests.conformance.postgres_case import PostgresStore
-from tests.worker.stage import eventually
+from tests.worker.stage import eventually, in_virtual_time
 
 CALLED = NewJob(type="called", queue="calls")
 
@@ -102,3 +102,25 @@ async def take_if_there(engine: PostgresEngine) -> bool:
     if claims:
         await engine.settle([Settlement(claims[0], Complete())])
     return bool(claims)
+
+
+def test_the_longer_it_takes_to_count_the_more_seldom_it_is_done():
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        began, steps = loop.time(), list[float]()
+        takes = 0.0
+
+        async def step() -> bool:
+            steps.append(round(loop.time() - began, 3))
+            await asyncio.sleep(takes)
+            return False
+
+        advancer = advancing.Advancer(step)
+        for takes in (0.0, 0.01, 9.0, 0.0, 0.0):
+            began = loop.time()
+            advancer.soon(at_once=False)
+            await asyncio.sleep(0.6 + takes)
+        await advancer.close()
+        return steps
+
+    assert in_virtual_time(main) == pytest.approx([0.05, 0.05, 0.2, 0.5, 0.05])

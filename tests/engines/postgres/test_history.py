@@ -98,16 +98,29 @@ async def test_a_day_counts_its_jobs_frees_their_keys_and_is_dropped_when_its_ti
     refs = [await ended(desk, Complete(), idempotency_key=f"k{number}") for number in range(3)]
     await desk.advance(9 * DAY)
     assert await prune_as_new_leader(desk) == 3
-    assert days(store)[0] == "history_day_20300103"
     with psycopg.connect(store.url) as connection:
         for table in ("history", "key", "log", "archive_rows"):
             assert connection.execute(f"select count(*) from {store.schema}.{table}").fetchone() == (0,)
     assert await archived(desk) == refs[::-1]
-    assert days(store, "archive_days") == ["history_day_20300101", "history_day_20300102"]
+    assert days(store, "archive_days") == ["history_day_20300101"]
     await desk.advance(29 * DAY)
     await prune_as_new_leader(desk)
     assert "history_day_20300101" not in days(store, "archive_days")
     assert await archived(desk) == []
+
+
+async def test_days_are_archived_one_after_the_other_each_in_a_moment_of_its_own(
+    desk: Desk, store: PostgresStore
+):  # P9
+    await desk.prune()
+    first = await ended(desk, Complete())
+    await desk.advance(DAY)
+    second = await ended(desk, Complete())
+    await desk.advance(9 * DAY)
+    leader = Desk(store, await store.connect())
+    steps = [await leader.prune() for _ in range(3)]
+    assert [(step.changed, step.more) for step in steps] == [(1, True), (1, True), (0, False)]
+    assert await archived(desk) == [second, first]
 
 
 async def test_of_a_day_that_goes_nothing_is_taken_along_that_was_not_to_be_archived(

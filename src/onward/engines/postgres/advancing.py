@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -83,7 +82,8 @@ class _Turn:
                     await self._hurry.wait()
             self._hurry.clear()
             self._is_wanted = False
-            began = time.monotonic()
+            clock = asyncio.get_running_loop().time
+            began = clock()
             try:
                 while await self._step():
                     pass
@@ -91,4 +91,4 @@ class _Turn:
                 log.info("news of batches are left to the leader: %s", error)
             except Exception:  # a task of its own: nobody else would hear of it
                 log.exception("news of batches are left to the leader")
-            self._moment = min(max(_MOMENT, (time.monotonic() - began) * _SHARE), _LONGEST)
+            self._moment = min(max(_MOMENT, (clock() - began) * _SHARE), _LONGEST)

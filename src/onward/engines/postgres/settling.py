@@ -99,15 +99,10 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
     return [*_written(done, _DONE), *_written(ended, _ENDED), *_written(back, _BACK)]
 
 
-def _whole(numbers: tuple[int, ...]) -> str:
-    """Write numbers of which none is missing, as Python does, which is quicker than one by one."""
-    return f"{{{str(list(numbers))[1:-1]}}}"
-
-
-_NUMBERS, _TEXTS = arrays.numbers, arrays.texts
-_DONE: Final = (_whole, _whole, _TEXTS)
-_ENDED: Final = (_whole, _whole, _TEXTS, _TEXTS, _TEXTS)
-_BACK: Final = (_whole, _whole, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
+_WHOLE, _NUMBERS, _TEXTS = arrays.whole, arrays.numbers, arrays.texts
+_DONE: Final = (_WHOLE, _WHOLE, _TEXTS)
+_ENDED: Final = (_WHOLE, _WHOLE, _TEXTS, _TEXTS, _TEXTS)
+_BACK: Final = (_WHOLE, _WHOLE, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
 
 
 def _written(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
@@ -125,7 +120,7 @@ def _by_token(claims: Sequence[Claim]) -> list[str]:
     if not claims:
         return [arrays.NOTHING] * 2
     seqs, claim_nos = zip(*sorted(claim.token for claim in claims), strict=True)
-    return [_whole(seqs), _whole(claim_nos)]
+    return [arrays.whole(seqs), arrays.whole(claim_nos)]
 
 
 def _tokens(rows: Sequence[Row]) -> frozenset[Token]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from time import monotonic
 from typing import Final
 
-from onward.batch import KEPT
+from onward.batch import BATCH_KEPT
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
 from onward.engines.postgres.measuring import roll_up
@@ -119,6 +119,10 @@ class Tending:
             self._days_due = clock + _DAYS_EVERY
         return is_due
 
+    def look_at_days_again(self) -> None:
+        """Note that one has gone, and that there may be more."""
+        self._days_due = 0.0
+
     def done(self, began: float, *, closed: bool) -> None:
         """Note that a look has been had: the longer it took, the later the next one."""
         now = monotonic()
@@ -153,10 +157,12 @@ def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batc
     by_day = 0
     if tending.is_time_for_days(schema.now):
         ((by_day,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
+        if by_day:
+            tending.look_at_days_again()
     values = [schema.now, term.number, term.leader_id, limit]
     ((pruned,),) = yield Statement(schema.prune, values)
     ((over,),) = yield Statement(schema.prune_archive, values)
     yield from roll_up(schema, term)
     ((forgotten,),) = yield Statement(schema.hold_prune, values)
-    ((batches,),) = yield Statement(schema.batch_prune, [*values, KEPT // MICROSECOND])
-    return Batch(changed=by_day + pruned, more=limit in {pruned, over, forgotten, batches})
+    ((batches,),) = yield Statement(schema.batch_prune, [*values, BATCH_KEPT // MICROSECOND])
+    return Batch(changed=by_day + pruned, more=by_day > 0 or limit in {pruned, over, forgotten, batches})

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from onward.batch import KEPT, BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.batch import BATCH_KEPT, BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
 from onward.clock import MICROSECOND
 from onward.engine.values import Page
 from onward.engines.sqlite import enqueueing, reading
@@ -75,7 +75,7 @@ def drop(transaction: Transaction, name: str) -> bool:
 
 def prune(transaction: Transaction, limit: int) -> int:
     """Forget batches that finished long ago; answer how many."""
-    over = {"before": transaction.now - KEPT // MICROSECOND, "limit": limit}
+    over = {"before": transaction.now - BATCH_KEPT // MICROSECOND, "limit": limit}
     names = [name for (name,) in transaction.execute(SQL.batch_over, over).fetchall()]
     return sum(drop(transaction, name) for name in names)
 

@@ -257,13 +257,15 @@ begin
   if not onward.is_leader(moment, prune.number, prune.leader_id) then return 0; end if;
   select array(
     select h.seq from onward.retention k
-      cross join lateral (values ('completed', k.keep_completed), ('cancelled', k.keep_cancelled), ('failed', k.keep_failed),
-                                 ('dead_letter', k.keep_failed)) r (state, keep)
-      cross join lateral (select h.seq from onward.history h
-                           where h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep
-                             and (not k.goes_by_day or h.state in ('failed', 'dead_letter')
-                                  or h.tableoid = 'onward.history_day_other'::regclass)
-                           limit most) h
+      cross join lateral (values ('completed', k.keep_completed, k.goes_by_day), ('cancelled', k.keep_cancelled, k.goes_by_day),
+                                 ('failed', k.keep_failed, false), ('dead_letter', k.keep_failed, false)) r (state, keep, by_day)
+      -- Of what goes by the day, only the part for days that were never made is looked at: the others wait, and may be many.
+      cross join lateral (
+        (select h.seq from onward.history h
+          where not r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep limit most)
+        union all
+        (select h.seq from onward.history_day_other h
+          where r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep limit most)) h
      limit most) into gone;
   if cardinality(gone) < most then
     gone := gone || array(

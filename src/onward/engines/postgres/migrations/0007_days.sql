@@ -34,6 +34,9 @@ select onward.make_days(clock_timestamp());
 -- Make days ahead, archive those that nobody keeps any longer, and drop those that were archived long enough; answer how many
 -- jobs are no longer kept. What has no day of its own is in history_day_other, and goes one by one; so does what is in a day
 -- that others keep for longer, and the day waits for it. With the owner's rights, for a worker may have none to make tables.
+--
+-- At most one day with jobs in it is archived at a time, and whoever ends a job waits for nobody's look at it: what takes long is
+-- done under locks on the day alone, readers wait only while its rows are looked through, and the history itself is locked last.
 create function onward.keep_days(now bigint, number bigint, leader_id text) returns bigint
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -65,15 +68,19 @@ begin
       execute format('select exists (select from onward.retention r where not r.goes_by_day
                                         and exists (select from %I.%I h where h.queue = r.name))', home, part) into waits;
       continue when waits;
-      execute format('lock table %I.%I in access exclusive mode', home, part);
+      execute format('lock table %I.%I in share mode', home, part);
       execute format('delete from onward.key k using %I.%I h where k.digest = h.key_digest', home, part);
       execute format('delete from onward.log l using %I.%I h where l.seq = h.seq', home, part);
       execute format('select count(*) from %I.%I', home, part) into gone;
+      -- With it, the archive need not look at every row again while the history is locked.
+      execute format('alter table %I.%I add constraint of_its_day check (completed_at >= %L and completed_at < %L)', home, part,
+                     day::timestamptz, (day + 1)::timestamptz);
       execute format('alter table onward.history_done detach partition %I.%I', home, part);
       execute format('alter table onward.archive_days attach partition %I.%I for values from (%L) to (%L)', home, part,
                      day::timestamptz, (day + 1)::timestamptz);
       update onward.event_log l set pruned_at = greatest(l.pruned_at, day + 1);
       total := total + gone;
+      exit when gone > 0;
     exception when lock_not_available then
       exit;
     end;
