@@ -53,13 +53,13 @@ select nextval('onward.job_seq'), 1, now(), now(), now(), now(), now(), gen_rand
        'completed', 'async', json_build_object('n', {FIRST_SEEDED} + n), 'w', '1' from generate_series(1, %s) n
 """
 FUTURE: Final = f"""
-insert into onward.job (type, queue, payload, priority, state, ready_at, next_run_at)
-select 'async', '{QUEUE}', '{{"n": 0}}', 10, 'scheduled', null, now() + interval '1 year' from generate_series(1, %s)
+insert into onward.job (type, queue, payload, priority, ready_at, next_run_at)
+select 'async', '{QUEUE}', '{{"n": 0}}', 10, null, now() + interval '1 year' from generate_series(1, %s)
 """
 RUNNING: Final = f"""
-insert into onward.job (type, queue, payload, state, claim_no, attempts, worker_id, ready_at, claimed_at, started_at,
+insert into onward.job (type, queue, payload, claim_no, attempts, worker_id, ready_at, claimed_at, started_at,
                         lease, lease_until)
-select 'async', '{QUEUE}', '{{"n": 0}}', 'running', 1, 1, 'w', now() - interval '1 hour', now(), now(), '1 day',
+select 'async', '{QUEUE}', '{{"n": 0}}', 1, 1, 'w', now() - interval '1 hour', now(), now(), '1 day',
        now() + interval '1 day' from generate_series(1, %s)
 """
 

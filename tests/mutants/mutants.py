@@ -991,11 +991,50 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 
 POSTGRES: Final = (
-    _unfenced_on_postgres("is completed", " and j.state = 'running'\n      returning"),
     _unfenced_on_postgres(
-        "ends otherwise", "\n         and (j.state = 'running' or j.state = 'claimed' and s.state in"
+        "is completed", " and j.lease_until is not null and j.started_at is not null\n      returning"
     ),
-    _unfenced_on_postgres("goes on", "\n         and (j.state = 'running' or j.state = 'claimed' and s.move ="),
+    _unfenced_on_postgres(
+        "ends otherwise", "\n         and j.lease_until is not null and (j.started_at is not null or s.state in"
+    ),
+    _unfenced_on_postgres(
+        "goes on", "\n         and j.lease_until is not null and (j.started_at is not null or s.move ="
+    ),
+    _on_postgres(
+        "news: what is said of the queue is not heeded",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql", "and (q.paused or q.concurrency is not null or", "and (q.paused or"
+        ),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: the urgent come last",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql",
+            "order by l.priority desc, l.floor desc) l\n               cross",
+            "order by l.priority, l.floor desc) l\n               cross",
+        ),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: word of work somewhere is not heard",
+        Edit(f"{_PG}/claiming.py", "self.is_news_anywhere = True\n", "pass\n"),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: other queues are not asked again",
+        Edit(f"{_PG}/claiming.py", "or self.look_again_in() <= 0:", "or False:"),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: a lease that nobody looks at",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql",
+            "insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
+            "select 1)",
+        ),
+        f"{_OF_PG}/test_news.py",
+    ),
     _termless_on_postgres("promote", "\n    return next;"),
     _termless_on_postgres("rescue", "\n    return next;"),
     _termless_on_postgres("prune", " return 0; end if;"),

@@ -32,7 +32,7 @@ BATCH = 10
 WORKER = WorkerInfo(id="w", hostname="here", pool_size=10, version="1")
 FAILURE = Failure("Oops", "it broke")
 CHANGED_BY_A_CLAIM = {
-    "state", "claim_no", "attempts", "alone", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
+    "claim_no", "attempts", "alone", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
     "counted", "updated_at",
 }  # fmt: skip
 """What claim, start and heartbeat write."""
@@ -138,7 +138,7 @@ def set_statistics(meter: Meter, how: str) -> None:
 OTHERS: dict[str, dict[str, str]] = {
     "waiting jobs": {},
     "urgent jobs whose time has not come": {
-        "priority": "1000", "state": "'scheduled'", "ready_at": "null", "next_run_at": "timestamptz '2099-01-01'",
+        "priority": "1000", "ready_at": "null", "next_run_at": "timestamptz '2099-01-01'",
     },
     "jobs of other queues": {"queue": "'other/' || n % 50"},
     "suspects": {"suspect": "true"},
@@ -171,7 +171,7 @@ async def test_a_claim_does_not_walk_over_the_jobs_that_run_before_it(
 ):  # O11
     held = "timestamptz '2029-12-31'"
     seed(
-        meter, state="'running'", ready_at=held, started_at=held, lease_until="timestamptz '2031-01-01'",
+        meter, ready_at=held, started_at=held, lease_until="timestamptz '2031-01-01'",
         lease="interval '30 seconds'", worker_id="'w'",
     )  # fmt: skip
     await desk.add_many(200)
@@ -228,7 +228,7 @@ async def test_a_beat_a_start_and_a_report_read_the_jobs_they_name(
 async def test_promoting_reads_what_is_due(desk: Desk, store: PostgresStore, meter: Meter, statistics: str):
     await desk.engine.enqueue([new_job(delay=timedelta(seconds=1))] * BATCH)
     seed(meter)
-    seed(meter, state="'scheduled'", ready_at="null", next_run_at="timestamptz '2099-01-01'", start_by="'2098-01-01'")
+    seed(meter, ready_at="null", next_run_at="timestamptz '2099-01-01'", start_by="'2098-01-01'")
     set_statistics(meter, statistics)
 
     async def work() -> None:

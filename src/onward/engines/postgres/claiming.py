@@ -15,7 +15,7 @@ import msgspec
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.postgres.rows import ranges_of
+from onward.engines.postgres.rows import backoff_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
 from onward.postgresql import arrays
@@ -23,7 +23,8 @@ from onward.postgresql.listening import ANYTHING, CANCELLED, DUE, EVERYTHING
 from onward.postgresql.plans import Plan, Row, Statement
 from onward.rules import matches
 
-_NO_NAMES: Final = frozenset({EVERYTHING, DUE, CANCELLED, ANYTHING})
+_ANYWHERE: Final = frozenset({EVERYTHING, ANYTHING})
+_NO_NAMES: Final = frozenset({DUE, CANCELLED})
 _MOST_NEWS: Final = 100
 """Queues with news that are kept in mind."""
 _MOST_VISITS: Final = 150
@@ -33,6 +34,10 @@ _BRIEF_APART: Final = 0.1
 """Seconds between two claims of nothing but one job: whoever enqueues all the time must not slow down the tour."""
 _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
+_LOOK_AGAIN: Final = 0.5
+"""Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
+_MOST_STEPS: Final = 10
+"""Claims of single queues after which there is a tour all the same: it keeps the lanes in order."""
 
 
 @dataclass(slots=True)
@@ -54,12 +59,35 @@ class Round:
     """Whether more would have been welcome."""
     brief_at: float = -math.inf
     """When nothing was last asked for but a job of a queue with news."""
+    is_news_anywhere: bool = True
+    """Whether it was told that there is work, and not where."""
+    looked_at: float = -math.inf
+    """When all queues were last looked at, if that found less than there was room for, and nothing to wait for."""
+    steps: int = 0
+    """Claims of single queues since."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs. From any thread."""
         for name in names:
-            if name not in _NO_NAMES and any(matches(each, name) for each in patterns):
+            if name in _ANYWHERE:
+                self.is_news_anywhere = True
+            elif name not in _NO_NAMES and any(matches(each, name) for each in patterns):
                 self.news.append(name)
+
+    def only_news(self) -> str | None:
+        """Take out the one queue where there can be something new; None: it may be elsewhere, and a tour is needed."""
+        if self.is_news_anywhere or not self.news or self.steps >= _MOST_STEPS or self.look_again_in() <= 0:
+            return None
+        names = {self.news.popleft() for _ in range(len(self.news))}  # what is heard from now on is for the next claim
+        if len(names) > 1:
+            self.news.extend(names)
+            return None
+        self.steps += 1
+        return names.pop()
+
+    def look_again_in(self) -> float:
+        """Say for how many seconds more there is no need for a tour."""
+        return self.looked_at + _LOOK_AGAIN - monotonic()
 
     def next_news(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
@@ -107,9 +135,47 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
         round_.room = 0
         (answer,) = yield Statement(schema.claim_suspect, values)
-    else:
-        (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_)])
+        return claims_of(answer, round_)
+    if request.slots and not request.ahead and (queue := round_.only_news()) is not None:
+        claims = yield from _claim_of(schema, request, round_, queue)
+        if claims is not None:
+            return claims
+    (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_)])
     return claims_of(answer, round_)
+
+
+def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
+    """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
+    room, lease = request.slots + request.soon, request.lease // MICROSECOND
+    rows = yield Statement(schema.claim_of, [schema.now, request.worker_id, queue, room, lease])
+    if rows and rows[0][0] is None:
+        return None
+    claims = [_claim_in(queue, row) for row in rows]
+    claims.sort(key=lambda claim: (-claim.priority, -claim.waited, claim.token))
+    if len(claims) >= room:
+        round_.looked_at = -math.inf  # there may be more, and elsewhere too
+    return Claims(claims=tuple(claims), again_in=max(round_.look_again_in(), 0.0))
+
+
+def _claim_in(queue: str, row: Row) -> Claim:
+    seq, claim_no, job_id, type_, priority, waited, attempts, max_attempts, crashes, org_id, backoff, trace, payload = (
+        row
+    )
+    return Claim(
+        ref=JobRef(queue, job_id),
+        token=(seq, claim_no),
+        type=type_,
+        payload=payload,
+        attempts=attempts,
+        started=True,
+        max_attempts=max_attempts,
+        crashes=crashes,
+        org_id=org_id,
+        priority=priority,
+        backoff=backoff_of(backoff),
+        trace=trace,
+        waited=waited,
+    )
 
 
 def asked(request: ClaimRequest, round_: Round) -> list[Any]:
@@ -123,6 +189,8 @@ def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     ahead = min(request.ahead, most - slots - soon)
     round_.room = slots + soon + ahead
     round_.is_cut = round_.room < wanted
+    round_.is_news_anywhere = False
+    round_.looked_at = -math.inf
     return [
         request.worker_id,
         *_ranges(request.queues),
@@ -155,6 +223,8 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
     if round_.has_more and round_.is_cut:
         again_in = 0.0
+    if not round_.has_more and not suspects_wait and again_in is None:
+        round_.looked_at, round_.steps = monotonic(), 0
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
 
 

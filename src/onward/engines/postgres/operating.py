@@ -57,7 +57,7 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
     order = f"order by seq limit {condition.value(limit)}::bigint"
     parts = []
     if condition.states & sources - FINISHED:
-        parts.append(f"(select seq from onward.job where {condition.live()} {order})")  # noqa: S608 - ours only
+        parts.append(f"(select seq from onward.live where {condition.live()} {order})")  # noqa: S608 - ours only
     if condition.states & sources & FINISHED:
         parts.append(f"(select seq from onward.history where {condition.ended()} {order})")  # noqa: S608
     if not parts:

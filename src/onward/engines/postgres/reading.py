@@ -65,7 +65,7 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     condition = Condition(which)
     parts = []
     if condition.states - FINISHED:
-        parts.append(f"select {COUNTED[by]} as of from onward.job where {condition.live()}")  # noqa: S608 - ours only
+        parts.append(f"select {COUNTED[by]} as of from onward.live where {condition.live()}")  # noqa: S608 - ours only
     if condition.states & FINISHED:
         parts.append(f"select {COUNTED[by]} as of from onward.history where {condition.ended()}")  # noqa: S608
     if not parts:

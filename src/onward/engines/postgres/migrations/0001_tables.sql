@@ -19,6 +19,20 @@ create function onward.micros(span interval) returns bigint
   language sql immutable strict parallel safe
   return (extract(epoch from span) * 1000000)::bigint;
 
+-- Rules for one value are rules of its type. A check on the table would be read anew for each statement, which for a lone job is
+-- much of what it costs.
+create domain onward.natural as integer check (value >= 0);
+create domain onward.at_least_one as bigint check (value >= 1);
+create domain onward.percent as smallint check (value between 0 and 100);
+
+-- Say in what state a live job is: what is there of it says so, and there is nothing that could say otherwise.
+create function onward.state_of(
+  ready_at timestamptz, next_run_at timestamptz, lease_until timestamptz, started_at timestamptz
+) returns text
+  language sql immutable parallel safe
+  return case when ready_at is null then case when next_run_at is null then 'blocked' else 'scheduled' end
+              when lease_until is null then 'pending' when started_at is null then 'claimed' else 'running' end;
+
 create sequence onward.job_seq;
 
 create table onward.job (
@@ -27,9 +41,9 @@ create table onward.job (
   updated_at       timestamptz not null default clock_timestamp(),
   created_at       timestamptz not null default clock_timestamp(),
   id               uuid        not null default gen_random_uuid(),
-  max_attempts     bigint      not null default 5 check (max_attempts >= 1),
-  priority         integer     not null default 0 check (priority >= 0),
-  attempts         integer     not null default 0 check (attempts >= 0),
+  max_attempts     onward.at_least_one not null default 5,
+  priority         onward.natural not null default 0,
+  attempts         onward.natural not null default 0,
   crashes          integer     not null default 0,
   counted          boolean     not null default false,   -- it has a row in `place`
   suspect          boolean     not null default false,   -- was running in a process that died: runs alone
@@ -41,8 +55,7 @@ create table onward.job (
   started_at       timestamptz,
   next_run_at      timestamptz,
   start_by         timestamptz,
-  progress         smallint    check (progress between 0 and 100),
-  state            text        collate "C" not null default 'pending',
+  progress         onward.percent,
   queue            text        collate "C" not null default 'default',
   type             text        not null,
   payload          json        not null default '{}',
@@ -61,10 +74,9 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  -- What is there of a job says in what state it is. Read anew for each statement, so kept short.
-  check (state = case when ready_at is null then case when next_run_at is null then 'blocked' else 'scheduled' end
-                      when lease_until is null then 'pending' when started_at is null then 'claimed' else 'running' end),
-  check (case when lease_until is null then not counted else ready_at is not null end)
+  -- Who is held is ready, and somebody's; who is not waits for its turn, its time or others. As short as can be, as said above.
+  check (case when lease_until is null then not counted and num_nonnulls(ready_at, next_run_at, waits_for) > 0
+              else ready_at is not null and worker_id is not null end)
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -261,14 +273,14 @@ insert into onward.identity default values;
 -- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
 -- claimed; and one for both, so that a claim is looked at once.
 --
--- Every statement of ours moves updated_at forward; a heartbeat changes lease_until only and is no change. A job that is held
--- no longer gives its place back, whoever took it from its worker.
+-- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
+-- changes lease_until only, and is no change.
 create function onward.job_changed() returns trigger language plpgsql as $$
 begin
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;
-  if new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until then
+  if new.lease_until is null or old.lease_until is null or new.lease_until = old.lease_until then
     update onward.job set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
      where seq = new.seq;
   end if;
@@ -289,13 +301,16 @@ begin
 end $$;
 
 create trigger changed after update on onward.job for each row
-  when (new.updated_at = old.updated_at and new.lease_until is not distinct from old.lease_until
-        or old.counted and not new.counted)
+  when (new.updated_at = old.updated_at)
   execute function onward.job_changed();
 create trigger gone after delete on onward.job for each row when (old.counted)
   execute function onward.job_gone();
 create trigger changed after update on onward.history for each row when (new.updated_at = old.updated_at)
   execute function onward.history_changed();
+
+-- Live jobs, and the state that each is in.
+create view onward.live as
+select *, onward.state_of(ready_at, next_run_at, lease_until, started_at) as state from onward.job;
 
 -- For people with a console: all jobs, and Harmonyk's words for the states (H6).
 create view onward.jobs as
@@ -308,7 +323,7 @@ select id, queue, type, state,
        started_at, completed_at, updated_at
   from (select id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
                null::json as result, next_run_at, created_at, started_at, null::timestamptz as completed_at, updated_at
-          from onward.job
+          from onward.live
         union all
         select id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
                result, next_run_at, created_at, started_at, completed_at, updated_at

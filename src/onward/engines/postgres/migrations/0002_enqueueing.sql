@@ -55,11 +55,9 @@ declare
 begin
   if due <= moment then due := null; end if;
   with added as (  -- all in one statement, which is most of what a lone job costs
-    insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+    insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
                             start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
-    select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type,
-           case when enqueue_alike.waits_for > 0 then 'blocked' when due is null then 'pending' else 'scheduled' end,
-           enqueue_alike.priority, enqueue_alike.org_id,
+    select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, enqueue_alike.priority, enqueue_alike.org_id,
            coalesce(enqueue_alike.max_attempts,
                     (select q.max_attempts from onward.queue q where q.name = enqueue_alike.queue), 5),
            coalesce(enqueue_alike.backoff::json, (select q.backoff from onward.queue q where q.name = enqueue_alike.queue)),
@@ -106,11 +104,9 @@ as $$
 declare
   moment timestamptz := coalesce(onward.moment(enqueue_each.now), clock_timestamp());
 begin
-  insert into onward.job (id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+  insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
                           start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
-  select j.id, j.payload, j.queue, j.type,
-         case when j.waits_for > 0 then 'blocked' when j.due > moment then 'scheduled' else 'pending' end,
-         j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
+  select j.id, j.payload, j.queue, j.type, j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
          case when j.due > moment or j.waits_for > 0 then null else moment end, case when j.due > moment then j.due end,
          onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace
     from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
@@ -196,8 +192,8 @@ begin
       elsif debounces[no] is not null then
         update onward.job j
            set payload = payloads[no]::json, updated_at = greatest(moment, j.updated_at + interval '1 microsecond'),
-               next_run_at = case when j.state = 'scheduled' then moment + onward.span(debounces[no]) else j.next_run_at end
-         where j.id = standing.id and j.state in ('scheduled', 'pending') and j.attempts = 0;
+               next_run_at = case when j.ready_at is null then moment + onward.span(debounces[no]) end
+         where j.id = standing.id and coalesce(j.ready_at, j.next_run_at) is not null and j.lease_until is null and j.attempts = 0;
         if found then arrivals[no] := 'replaced'; end if;
       end if;
       if arrivals[no] is null then
@@ -217,12 +213,10 @@ begin
     if due <= moment then due := null; end if;
     select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_keyed.queues[no];
     loop
-      insert into onward.job (seq, id, payload, queue, type, state, priority, org_id, max_attempts, backoff, ready_at,
+      insert into onward.job (seq, id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
                               dedupe_digest, batch, waits_for, on_failure, trace)
-      values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no],
-              case when waits_fors[no] > 0 then 'blocked' when due is null then 'pending' else 'scheduled' end,
-              priorities[no], org_ids[no],
+      values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no], priorities[no], org_ids[no],
               coalesce(enqueue_keyed.max_attempts[no], told.max_attempts, 5), coalesce(backoffs[no]::json, told.backoff),
               case when due is null and waits_fors[no] is null then moment end, due, onward.moment(start_bys[no]), moment,
               moment, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],

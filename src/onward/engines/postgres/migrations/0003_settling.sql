@@ -44,7 +44,7 @@ begin
     with ended as (
       delete from onward.job j
        using unnest(done_seqs, done_claims, done_results) s (seq, claim_no, result)
-       where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'running'
+       where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null and j.started_at is not null
       returning j.seq, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by, j.claimed_at, j.started_at, j.id,
                 j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type, j.payload, j.org_id, j.worker_id,
                 j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff, j.last_error, j.errors,
@@ -80,7 +80,7 @@ begin
        using unnest(ended_seqs, ended_claims, ended_states, ended_reasons, ended_failures)
              s (seq, claim_no, state, reason, failure)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no
-         and (j.state = 'running' or j.state = 'claimed' and s.state in ('failed', 'cancelled'))
+         and j.lease_until is not null and (j.started_at is not null or s.state in ('failed', 'cancelled'))
       returning j.*, s.state as end_state, s.reason, s.failure),
     kept as (
       insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
@@ -112,10 +112,9 @@ begin
   if cardinality(back_seqs) > 0 then
     with given as (
       update onward.job j
-         set state = case when s.move = 'release' then 'pending' else 'scheduled' end,
-             ready_at = case when s.move = 'release' then j.ready_at end,
+         set ready_at = case when s.move = 'release' then j.ready_at end,
              next_run_at = case when s.move = 'release' then null else moment + onward.span(s.delay) end,
-             attempts = j.attempts - case when s.move <> 'retry' and j.state = 'running' then 1 else 0 end,
+             attempts = j.attempts - case when s.move <> 'retry' and j.started_at is not null then 1 else 0 end,
              suspect = j.suspect and s.move = 'release',
              worker_id = case when s.move = 'release' then null else j.worker_id end,
              lease_until = null, counted = false,
@@ -125,14 +124,15 @@ begin
         from unnest(back_seqs, back_claims, back_moves, back_delays, back_reasons, back_failures)
              s (seq, claim_no, move, delay, reason, failure)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no
-         and (j.state = 'running' or j.state = 'claimed' and s.move = 'release')
+         and j.lease_until is not null and (j.started_at is not null or s.move = 'release')
       returning j.seq, j.claim_no, j.queue, j.priority, j.ready_at, j.next_run_at)
     select bool_or(next_run_at < moment + interval '10 seconds') as soon, array_agg(seq) as seqs, array_agg(claim_no) as claims, array_agg(queue) as all_queues,
            array_agg(queue) filter (where ready_at is not null) as queues,
-           array_agg(priority) filter (where ready_at is not null) as priorities,
+           array_agg(priority::integer) filter (where ready_at is not null) as priorities,
            array_agg(ready_at) filter (where ready_at is not null) as since
       into given from given;
     soon := given.soon;
+    delete from onward.place p where p.seq = any (given.seqs);
     if given.queues is not null then
       perform onward.open_lanes(given.queues, given.priorities, given.since);
       freed := true;
@@ -165,16 +165,18 @@ begin
   if cardinality(start.seqs) = 0 then return; end if;
   with started as (
     update onward.job j
-       set state = 'running', attempts = j.attempts + 1, started_at = moment,
+       set attempts = j.attempts + 1, started_at = moment,
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
       from unnest(start.seqs, start.claims) s (seq, claim_no)
-     where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and (j.start_by is null or j.start_by > moment)
+     where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null and j.started_at is null
+       and (j.start_by is null or j.start_by > moment)
     returning j.seq, j.claim_no)
   select array_agg(seq) as seqs, array_agg(claim_no) as claims into started from started;
   if cardinality(started.seqs) is distinct from cardinality(start.seqs) then
     select array_agg(j.seq) into late
       from unnest(start.seqs, start.claims) s (seq, claim_no)
-      join onward.job j on j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.state = 'claimed' and j.start_by <= moment;
+      join onward.job j on j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null and j.started_at is null
+       and j.start_by <= moment;
     if late is not null then perform onward.expire(moment, late); end if;
     return query
     select * from unnest(start.seqs, start.claims) except select * from unnest(started.seqs, started.claims);
@@ -193,7 +195,7 @@ declare
 begin
   with ended as (
     delete from onward.job j
-     where j.seq = any (seqs) and j.start_by <= moment and j.state <> 'running'
+     where j.seq = any (seqs) and j.start_by <= moment and (j.lease_until is null or j.started_at is null)
     returning j.*),
   noted as (
     insert into onward.news (batch, job, well, cancelled)

@@ -41,7 +41,7 @@ begin
                    (select j.ready_at from onward.job j
                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
                        and j.ready_at is not null and not j.suspect
-                       and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+                       and j.lease_until is null and (j.start_by is null or j.start_by > moment)
                      order by j.ready_at, j.seq limit 1) as since
               from (select distinct on (l.queue, l.priority) l.queue, l.priority, l.floor from onward.lane l
                      where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
@@ -148,7 +148,7 @@ begin
   willing := '{}';
   with taken as (
     update onward.job j
-       set state = 'running', claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = false,
+       set claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = false,
            worker_id = claim_together.worker_id, lease = claim_together.lease, lease_until = moment + claim_together.lease,
            claimed_at = moment, started_at = moment, counted = false,
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
@@ -163,7 +163,7 @@ begin
                      select c.ctid as place from onward.job c
                       where c.queue = (lanes[n]).queue collate "C" and c.priority = (lanes[n]).priority
                         and c.ready_at >= (lanes[n]).since and c.ready_at is not null and not c.suspect
-                        and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
+                        and c.lease_until is null and (c.start_by is null or c.start_by > moment)
                       order by c.ready_at, c.seq limit q.turn for update skip locked) c
                   limit q.turn) x
               limit room))
@@ -384,7 +384,7 @@ begin
         until := moment + coalesce(lane.lease, own_lease);
         with taken as (
           update onward.job j
-             set state = case when starts then 'running' else 'claimed' end, claim_no = j.claim_no + 1,
+             set claim_no = j.claim_no + 1,
                  attempts = j.attempts + case when starts then 1 else 0 end, alone = false,
                  worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease), lease_until = until,
                  claimed_at = moment, started_at = case when starts then moment end,
@@ -394,7 +394,7 @@ begin
                    select c.ctid from onward.job c
                     where c.queue = lane.queue collate "C" and c.priority = lane.priority and c.ready_at >= lane.since
                       and c.ready_at is not null and not c.suspect
-                      and c.state = 'pending' and (c.start_by is null or c.start_by > moment)
+                      and c.lease_until is null and (c.start_by is null or c.start_by > moment)
                     order by c.ready_at, c.seq limit taken for update skip locked))
           returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
                     j.trace, j.ready_at)
@@ -448,7 +448,7 @@ begin
   end if;
   select exists (select from unnest(firsts, ends) r (first, upto)
                    join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
-                  where j.ready_at is not null and j.suspect and j.state = 'pending') as suspects,
+                  where j.ready_at is not null and j.suspect and j.lease_until is null) as suspects,
          slots + soon + ahead > 0 and exists (select from onward.queue q where q.spacing is not null) as rates
     into waiting;
   return (
@@ -457,6 +457,56 @@ begin
     -- Who had room left has been to all of them: wherever it begins the next time, nobody was passed over.
     case when slots + soon + ahead > 0 then '' else next_name end,
     case when slots + soon + ahead > 0 then 0 else turn_left end)::onward.answer;
+end $$;
+
+-- Take jobs of one queue, which start at once, if nothing is said of that queue. It is what most claims of a worker come to that
+-- waits for work, and costs a third of a tour. Answers a row without a seq where something is said, and a tour is needed.
+create function onward.claim_of(now bigint, worker_id text, of_queue text, room integer, lease bigint)
+  returns table (
+    seq bigint, claim_no bigint, id text, type text, priority integer, waited float8, attempts integer, max_attempts bigint,
+    crashes integer, org_id text, backoff text, trace text, payload text
+  )
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment  timestamptz := coalesce(onward.moment(claim_of.now), clock_timestamp());
+  until   timestamptz := moment + onward.span(claim_of.lease);
+  nothing text := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));  -- as in claim()
+begin
+  return query
+  with taken as (
+    update onward.job j
+       set claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = false, worker_id = claim_of.worker_id,
+           lease = until - moment, lease_until = until, claimed_at = moment, started_at = moment,
+           updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
+     where j.ctid = any (array(
+             select c.place
+               from (select distinct on (l.priority) l.priority, l.floor from onward.lane l
+                      where l.queue = of_queue collate "C"
+                        and not exists (select from onward.queue q
+                                         where q.name = of_queue collate "C"
+                                           and (q.paused or q.concurrency is not null or q.spacing is not null
+                                                or q.lease is not null))
+                      order by l.priority desc, l.floor desc) l
+               cross join lateral (
+                 select c.ctid as place from onward.job c
+                  where c.queue = of_queue collate "C" and c.priority = l.priority and c.ready_at >= l.floor
+                    and c.ready_at is not null and not c.suspect
+                    and c.lease_until is null and (c.start_by is null or c.start_by > moment)
+                  order by c.ready_at, c.seq limit room for update skip locked) c
+              limit room))
+    returning j.seq, j.claim_no, j.id, j.type, j.priority, j.ready_at, j.attempts, j.max_attempts, j.crashes, j.org_id,
+              j.backoff, j.trace, j.payload),
+  gripped as (
+    insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)
+  select t.seq, t.claim_no, t.id::text, t.type, t.priority::integer, date_part('epoch', moment - t.ready_at),
+         t.attempts::integer, t.max_attempts::bigint, t.crashes, t.org_id, t.backoff::text, t.trace, t.payload::text
+    from taken t;
+  if not found and exists (select from onward.queue q where q.name = of_queue collate "C") then
+    return next;
+  end if;
 end $$;
 
 -- Take the suspect that has waited longest and that its queue lets go now; it is to run alone.
@@ -480,7 +530,7 @@ begin
       from unnest(firsts, ends) r (first, upto)
       join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
       left join onward.queue q on q.name = j.queue
-     where j.ready_at is not null and j.suspect and j.state = 'pending' and (j.start_by is null or j.start_by > moment)
+     where j.ready_at is not null and j.suspect and j.lease_until is null and (j.start_by is null or j.start_by > moment)
        and q.paused is not true
      order by j.ready_at, j.seq limit 20
   loop
@@ -498,13 +548,13 @@ begin
     end if;
     with taken as (
       update onward.job j
-         set state = 'running', claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = true,
+         set claim_no = j.claim_no + 1, attempts = j.attempts + 1, alone = true,
              worker_id = claim_suspect.worker_id, lease = coalesce(one.lease, onward.span(claim_suspect.lease)),
              lease_until = moment + coalesce(one.lease, onward.span(claim_suspect.lease)), claimed_at = moment,
              started_at = moment, counted = told.concurrency is not null,
              updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
        where j.ctid = any (array(
-               select c.ctid from onward.job c where c.seq = one.seq and c.suspect and c.state = 'pending'
+               select c.ctid from onward.job c where c.seq = one.seq and c.suspect and c.lease_until is null
                   for update skip locked))
       returning j.*),
     gripped as (

@@ -34,7 +34,7 @@ begin
   noted as (
     insert into onward.news (batch, job, well, cancelled)
     select batch, case when followed then id end, false, count(*) from ended where batch is not null group by 1, 2)
-  select e.seq, e.queue, e.id::text, e.state from ended e order by e.seq;
+  select e.seq, e.queue, e.id::text, onward.state_of(e.ready_at, e.next_run_at, e.lease_until, e.started_at) from ended e order by e.seq;
   if found then
     perform pg_notify(channel, '!');
     perform pg_notify(channel, '*');  -- their places are free
@@ -54,11 +54,11 @@ declare
 begin
   for old in select * from onward.history h
               where h.seq = any (seqs) and h.state in ('failed', 'dead_letter', 'cancelled') order by h.seq for update loop
-    insert into onward.job (seq, claim_no, created_at, updated_at, ready_at, id, max_attempts, priority, queue, state, type,
+    insert into onward.job (seq, claim_no, created_at, updated_at, ready_at, id, max_attempts, priority, queue, type,
                             payload, org_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error,
                             errors, batch)
     values (old.seq, old.claim_no, old.created_at, greatest(moment, old.updated_at + interval '1 microsecond'), moment, old.id,
-            old.max_attempts, old.priority, old.queue, 'pending', old.type, old.payload, old.org_id, old.idempotency_key,
+            old.max_attempts, old.priority, old.queue, old.type, old.payload, old.org_id, old.idempotency_key,
             old.key_digest, old.dedupe_key, old.dedupe_digest, old.backoff, old.last_error, old.errors, old.batch)
     on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
     continue when not found;
@@ -83,7 +83,8 @@ begin
   return query
   with live as (
     delete from onward.job j where j.seq = any (seqs) and j.lease_until is null
-    returning j.seq, j.queue, j.id, j.state, j.key_digest, j.batch, j.followed),
+    returning j.seq, j.queue, j.id, onward.state_of(j.ready_at, j.next_run_at, j.lease_until, j.started_at) as state,
+              j.key_digest, j.batch, j.followed),
   noted as (
     insert into onward.news (batch, job, well, cancelled)
     select batch, case when followed then id end, false, count(*) from live where batch is not null group by 1, 2),
@@ -127,6 +128,7 @@ begin
        where j.queue = old.name and j.ready_at is not null and j.lease_until is not null
       returning j.seq, j.queue, j.counted)
     insert into onward.place (seq, queue) select h.seq, h.queue from held h where h.counted on conflict do nothing;
+    delete from onward.place p where p.queue = old.name and told.concurrency is null;
   end if;
   if told.paused and not old.paused then
     delete from onward.lane l where l.queue = old.name;

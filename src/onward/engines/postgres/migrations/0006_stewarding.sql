@@ -30,18 +30,18 @@ begin
   end if;
   expired := onward.expire(moment, array(
     select j.seq from onward.job j
-     where j.start_by is not null and j.start_by <= moment and j.state in ('scheduled', 'blocked', 'pending')
+     where j.start_by is not null and j.start_by <= moment and j.lease_until is null
      order by j.start_by limit most for update skip locked));
   with ready as (
     update onward.job j
-       set state = 'pending', ready_at = j.next_run_at, next_run_at = null,
+       set ready_at = j.next_run_at, next_run_at = null,
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
              select d.ctid from onward.job d
-              where d.next_run_at is not null and d.next_run_at <= moment and d.state = 'scheduled'
+              where d.next_run_at is not null and d.next_run_at <= moment and d.ready_at is null
               order by d.next_run_at, d.seq limit most for update skip locked))
     returning j.queue, j.priority, j.ready_at)
-  select count(*) as count, array_agg(r.queue) as queues, array_agg(r.priority) as priorities, array_agg(r.ready_at) as since
+  select count(*) as count, array_agg(r.queue) as queues, array_agg(r.priority::integer) as priorities, array_agg(r.ready_at) as since
     into due from ready r;
   promoted := due.count;
   if promoted > 0 then
@@ -50,7 +50,7 @@ begin
     perform pg_notify(channel, '*');
   end if;
   select extract(epoch from least(
-           (select j.next_run_at from onward.job j where j.next_run_at is not null and j.state = 'scheduled'
+           (select j.next_run_at from onward.job j where j.next_run_at is not null and j.ready_at is null
              order by j.next_run_at limit 1),
            (select j.start_by from onward.job j where j.start_by > moment order by j.start_by limit 1)) - moment)::float8
     into next_in;
@@ -87,7 +87,7 @@ begin
   if cardinality(lost) > 0 then
     with ended as (
       delete from onward.job j
-       where j.seq = any (lost) and j.state = 'running' and j.alone and j.crashes + 1 >= max_crashes
+       where j.seq = any (lost) and j.started_at is not null and j.alone and j.crashes + 1 >= max_crashes
       returning j.*, format('its process died %s times while it was the only job running there', j.crashes + 1) as why),
     kept as (
       insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
@@ -107,17 +107,18 @@ begin
     select count(*), array_agg(distinct e.queue) into buried, queues from ended e;
     with given as (
       update onward.job j
-         set state = 'pending', lease_until = null, worker_id = null, counted = false, alone = false,
-             suspect = j.suspect or j.state = 'running',
-             attempts = j.attempts - case when j.state = 'running' then 1 else 0 end,
-             crashes = j.crashes + case when j.state = 'running' and j.alone then 1 else 0 end,
+         set lease_until = null, worker_id = null, counted = false, alone = false,
+             suspect = j.suspect or j.started_at is not null,
+             attempts = j.attempts - case when j.started_at is not null then 1 else 0 end,
+             crashes = j.crashes + case when j.started_at is not null and j.alone then 1 else 0 end,
              updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
        where j.seq = any (lost)
       returning j.queue, j.priority, j.ready_at)
-    select count(*) as count, array_agg(g.queue) as queues, array_agg(g.priority) as priorities, array_agg(g.ready_at) as since
+    select count(*) as count, array_agg(g.queue) as queues, array_agg(g.priority::integer) as priorities, array_agg(g.ready_at) as since
       into given from given g;
     rescued := given.count;
     if rescued > 0 then
+      delete from onward.place p where p.seq = any (lost);
       perform onward.open_lanes(given.queues, given.priorities, given.since);
     end if;
     queues := array(select distinct q from unnest(coalesce(queues, '{}') || given.queues) q);
@@ -165,7 +166,7 @@ begin
       from onward.lane l
       cross join lateral (select j.ready_at from onward.job j
                            where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
-                             and j.ready_at is not null and not j.suspect and j.state = 'pending'
+                             and j.ready_at is not null and not j.suspect and j.lease_until is null
                            order by j.ready_at limit 1) j
      where l.floor > '-infinity')
   update onward.lane l set floor = low.ready_at, raised_at = moment

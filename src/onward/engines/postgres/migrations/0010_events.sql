@@ -78,11 +78,20 @@ create function onward.tell_of_job() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
 as $$
+declare
+  state  constant text := onward.state_of(new.ready_at, new.next_run_at, new.lease_until, new.started_at);
+  before text;
 begin
-  if tg_op = 'UPDATE' and new.state = old.state then
+  if tg_op = 'UPDATE' then
+    before := onward.state_of(old.ready_at, old.next_run_at, old.lease_until, old.started_at);
+  end if;
+  if state = before then
+    if (new.progress, new.progress_message) is not distinct from (old.progress, old.progress_message) then
+      return null;
+    end if;
     insert into onward.event (at, event, queue, id, attempts, number, said)
     values (new.updated_at, 'progress', new.queue, new.id, new.attempts, new.progress, new.progress_message);
-  elsif new.state = 'pending' then
+  elsif state = 'pending' then
     -- Who comes back to the line after its lease has run out has stalled.
     if tg_op = 'UPDATE' and old.lease_until <= new.updated_at then
       insert into onward.event (at, event, queue, id, attempts)
@@ -90,10 +99,10 @@ begin
     end if;
     insert into onward.event (at, event, queue, id, attempts)
     values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
-  elsif new.state = 'running' then
+  elsif state = 'running' then
     insert into onward.event (at, event, queue, id, attempts, said)
     values (new.updated_at, 'active', new.queue, new.id, new.attempts, new.worker_id);
-  elsif new.state = 'scheduled' and tg_op = 'UPDATE' and old.state = 'running' and new.attempts = old.attempts then
+  elsif state = 'scheduled' and before = 'running' and new.attempts = old.attempts then
     -- One that was put off by its own handler has its attempt back.
     insert into onward.event (at, event, queue, id, attempts, number)
     values (new.updated_at, 'retry', new.queue, new.id, new.attempts, onward.micros(new.next_run_at - new.updated_at));
@@ -122,11 +131,7 @@ begin
   return null;
 end $$;
 
-create trigger told_of_new after insert on onward.job for each row when (onward.is_told())
-  execute function onward.tell_of_job();
-create trigger told_of_move after update on onward.job for each row
-  when (onward.is_told() and (new.state <> old.state or new.progress is distinct from old.progress
-                              or new.progress_message is distinct from old.progress_message))
+create trigger told after insert or update on onward.job for each row when (onward.is_told())
   execute function onward.tell_of_job();
 create trigger told_of_end after insert on onward.history for each row when (onward.is_told())
   execute function onward.tell_of_end();

@@ -130,16 +130,15 @@ begin
       perform from onward.job j where j.id = any (told.children) order by j.seq for update;
       with ended as (
         select c.id, count(*) as ended from unnest(told.children, told.wells) c (id, well)
-          join onward.job j on j.id = c.id and j.state = 'blocked'
+          join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null
          where c.well or j.on_failure = 'continue' group by c.id),
       given as (
         update onward.job j
            set waits_for = j.waits_for - e.ended, updated_at = greatest(moment, j.updated_at + interval '1 microsecond'),
-               state = case when j.waits_for = e.ended then 'pending' else 'blocked' end,
                ready_at = case when j.waits_for = e.ended then moment end
           from ended e where j.id = e.id
         returning j.queue, j.priority, j.ready_at)
-      select array_agg(g.queue) as queues, array_agg(g.priority) as priorities, array_agg(g.ready_at) as since
+      select array_agg(g.queue) as queues, array_agg(g.priority::integer) as priorities, array_agg(g.ready_at) as since
         into given from given g where g.ready_at is not null;
       if given.queues is not null then
         ready := cardinality(given.queues);
@@ -150,7 +149,7 @@ begin
              array_agg(distinct j.batch) filter (where j.on_failure = 'stop') as stopped
         into given
         from unnest(told.children, told.wells) c (id, well)
-        join onward.job j on j.id = c.id and j.state = 'blocked'
+        join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null
        where not c.well;
       if given.skipped is not null then
         perform from onward.cancel_many(advance.now, channel, given.skipped,

@@ -5,7 +5,7 @@ with edited as (
      set priority = coalesce($4::integer, j.priority), payload = coalesce($5::text::json, j.payload),
          next_run_at = coalesce(onward.moment($6::bigint), j.next_run_at), max_attempts = coalesce($7::bigint, j.max_attempts),
          updated_at = greatest(coalesce(onward.moment($1::bigint), clock_timestamp()), j.updated_at + interval '1 microsecond')
-   where j.id = $2::uuid and j.queue = $3::text collate "C" and j.state in ('scheduled', 'blocked', 'pending')
-     and ($6::bigint is null or j.state = 'scheduled')
+   where j.id = $2::uuid and j.queue = $3::text collate "C" and j.lease_until is null
+     and ($6::bigint is null or j.ready_at is null and j.next_run_at is not null)
   returning j.queue, j.priority, j.ready_at)
-select onward.open_lanes(array[queue], array[priority], array[ready_at]) from edited
+select onward.open_lanes(array[queue], array[priority::integer], array[ready_at]) from edited

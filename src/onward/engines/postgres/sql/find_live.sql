@@ -3,4 +3,4 @@ select id::text, type, queue, state, org_id, payload::text, priority, idempotenc
        max_attempts, crashes, suspect, backoff::text, last_error, errors::text, progress, progress_message, null::text,
        onward.micros(next_run_at), onward.micros(start_by), onward.micros(created_at), onward.micros(claimed_at),
        onward.micros(started_at), null::bigint, onward.micros(updated_at), seq, batch
-  from onward.job
+  from onward.live

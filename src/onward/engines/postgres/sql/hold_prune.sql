@@ -6,7 +6,8 @@ with gone as (
            select d.digest from onward.hold d
             where d.until <= coalesce(onward.moment($1::bigint), clock_timestamp())
               and not exists (select from onward.job j
-                               where j.id = d.id and j.state in ('scheduled', 'pending') and j.attempts = 0)
+                               where j.id = d.id and coalesce(j.ready_at, j.next_run_at) is not null and j.lease_until is null
+                                 and j.attempts = 0)
             limit $4::bigint for update skip locked))
      and (select onward.is_leader(coalesce(onward.moment($1::bigint), clock_timestamp()), $2::bigint, $3::text))
   returning 1)

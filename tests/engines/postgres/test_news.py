@@ -1,0 +1,127 @@
+"""What a worker that waits asks when it is told of a queue: that queue alone; and all of them soon after."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from onward.backoff import Backoff
+from onward.engine.values import Claim, ClaimRequest, Claims, Rate
+from onward.engines.postgres import claiming
+from onward.engines.postgres.engine import PostgresEngine
+from onward.job import JobRef
+from tests.conformance.desk import LEASE, Desk
+
+REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
+
+
+async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
+    """Claim when something is told; say whether one queue was asked and no other."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    steps = engine._round(request).steps
+    engine._hear(notice)
+    claims = await desk.engine.claim(request)
+    return claims, engine._round(request).steps > steps
+
+
+def names(claims: Claims) -> list[str]:
+    return [claim.ref.queue for claim in claims.claims]
+
+
+def facts_of(claim: Claim) -> Any:
+    return msgspec.structs.replace(claim, ref=JobRef(claim.ref.queue, "any"), token=claim.token[1:])
+
+
+async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  # H9
+    fields = {"type": "odd", "queue": "q", "org_id": "o", "priority": 3, "max_attempts": 2, "backoff": Backoff()}
+    await desk.add(**fields, trace="{}")
+    by_tour = (await desk.engine.claim(REQUEST)).claims[0]
+    ref = await desk.add(**fields, trace="{}")
+    claims, is_alone = await told(desk, "q")
+    assert is_alone
+    assert [facts_of(claim) for claim in claims.claims] == [facts_of(by_tour)]
+    job = await desk.job(ref)
+    assert (job.attempts, job.worker_id) == (1, "w")
+    await desk.advance(LEASE)
+    assert (await desk.rescue()).changed == 2  # X2
+
+
+async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_for(desk: Desk):  # O3
+    await desk.engine.claim(REQUEST)
+    later = await desk.add_many(3, queue="q")
+    await desk.advance(1)
+    first = await desk.add_many(2, queue="q", priority=5)
+    await desk.add(queue="q", start_by=desk.now + timedelta(seconds=1), priority=9)
+    await desk.advance(2)
+    claims, is_alone = await told(desk, "q", msgspec.structs.replace(REQUEST, slots=3, soon=1))
+    assert is_alone
+    assert [claim.ref for claim in claims.claims] == [*first, *later[:2]]
+    await desk.add(queue="r")
+    claims, is_alone = await told(desk, "q")
+    assert not is_alone  # there was no room left: there may be more, and elsewhere too
+    assert names(claims) == ["q", "r"]
+
+
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        ({"paused": True}, 0),
+        ({"concurrency": 1}, 1),
+        ({"rate": Rate(1, timedelta(minutes=1))}, 1),
+        ({"lease": timedelta(seconds=7)}, 2),
+        ({"weight": 3}, 2),
+    ],
+)
+async def test_what_is_said_of_the_queue_holds(desk: Desk, said: dict[str, Any], given: int):  # H9
+    await desk.set("q", **said)
+    await desk.engine.claim(REQUEST)
+    refs = await desk.add_many(2, queue="q")
+    claims, _ = await told(desk, "q")
+    assert len(claims.claims) == given
+    if "lease" in said:
+        await desk.advance(8)
+        assert (await desk.rescue()).changed == len(refs)
+
+
+@pytest.mark.parametrize("notice", ["q,r", "*", "?", "q,*"])
+async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, notice: str):  # H9
+    await desk.engine.claim(REQUEST)
+    for queue in ("q", "r"):
+        await desk.add(queue=queue)
+    claims, is_alone = await told(desk, notice)
+    assert not is_alone
+    assert names(claims) == ["q", "r"]
+
+
+async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.MonkeyPatch):  # H9
+    now = 1000.0
+    monkeypatch.setattr(claiming, "monotonic", lambda: now)
+    await desk.engine.claim(REQUEST)
+    await desk.add(queue="unheard")
+    now += 0.3
+    claims, is_alone = await told(desk, "q")
+    assert (claims.claims, is_alone) == ((), True)
+    assert claims.again_in == pytest.approx(0.2)
+    now += 0.2
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_now_and_then_there_is_a_tour_however_much_is_told(desk: Desk):  # O11
+    await desk.engine.claim(REQUEST)
+    alone = [(await told(desk, "q"))[1] for _ in range(12)]
+    assert alone == [True] * 10 + [False, True]
+
+
+async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9
+    await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
+    await desk.add_many(2, queue="slow")
+    claims = await desk.engine.claim(REQUEST)
+    assert (len(claims.claims), claims.again_in is None) == (1, False)
+    await desk.add(queue="q")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone, claims.again_in is None) == (["q"], False, False)
