@@ -1,22 +1,22 @@
-"""Hears of changes: one thread with a connection of its own, which only listens.
+"""Hears of changes: on each event loop where somebody waits, by a connection that only listens.
 
 PostgreSQL tells who listens when a transaction that made work ready has committed. What it tells is a hint: while the
-connection is down, workers find jobs by asking now and then. Whenever the thread begins to listen, it tells everyone to
-look: something may have come before. Behind a pooler nobody can listen; the thread then tells everyone to look once a
-second.
+connection is down, workers find jobs by asking now and then. Whenever it begins to listen, it tells everyone to look:
+something may have come before. Behind a pooler nobody can listen; everyone is then told to look once a second.
+
+The loop itself reads what is told: a thread for that would have to wake it each time, and a job waits for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import select
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -25,6 +25,7 @@ from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
 from onward.postgresql import forking
 from onward.postgresql.database import Database
+from onward.postgresql.patience import PatientAsyncConnection
 from onward.rules import matches
 
 log = logging.getLogger("onward.postgresql")
@@ -49,16 +50,16 @@ DUE: Final = "@"
 CANCELLED: Final = "!"
 """Told where held jobs may have been taken back."""
 ANYTHING: Final = "?"
-"""What the thread itself says when it may have missed something."""
+"""What is said here when something may have been missed."""
 _KINDS: Final = {CANCELLED: SignalKind.CANCELLED, ANYTHING: SignalKind.CHANGED}
 
 
-Others = Callable[[psycopg.Connection[Any]], Mapping[str, str]]
+Others = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Mapping[str, str]]]
 """Says which channels somebody else tells of work on, and the queue that each is for."""
 
 
 class Listener:
-    """Tells those who wait on any event loop that something may have changed."""
+    """Tells those who wait, on any event loop, that something may have changed."""
 
     def __init__(
         self,
@@ -71,135 +72,143 @@ class Listener:
     ) -> None:
         """Listen on a channel of ours, and on those of others that ``others`` names: it is asked now and then.
 
-        ``on_notice`` is called with all that is told, on the listener's thread.
+        ``on_notice`` is called with all that is told, before those who wait for it are woken.
         """
-        self._database = database
-        self._channel = channel
-        self._ask_every = ask_every
-        self._others = others
-        self._on_notice = on_notice
-        self.is_listening = False
-        """Whether whatever is told now will be heard."""
-        self._waiting: dict[_Ear, asyncio.AbstractEventLoop] = {}
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop_writer = -1
+        self.database = database
+        self.channel = channel
+        self.ask_every = ask_every
+        self.others = others
+        self.on_notice = on_notice
+        self._posts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = WeakKeyDictionary()
         forking.register(self)
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether whatever is told now will be heard."""
+        return any(post.is_listening for post in self._posts.values())
 
     async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """Yield a hint for each burst of changes, until closed."""
+        loop = asyncio.get_running_loop()
+        if (post := self._posts.get(loop)) is None:
+            post = self._posts[loop] = _Post(self)
         ear = _Ear(queues)
-        with self._lock:
-            self._waiting[ear] = asyncio.get_running_loop()
-            self._begin()
+        post.ears.append(ear)
         try:
             while True:
                 await ear.told.wait()
                 for kind in ear.take():
                     yield Signal(kind)
         finally:
-            with self._lock:
-                self._waiting.pop(ear, None)
+            post.ears.remove(ear)
 
-    def tell(self, notice: str) -> None:
-        """Wake whom it may concern. From any thread."""
-        self._on_notice(notice)
-        with self._lock:
-            waiting = list(self._waiting.items())
-        for ear, loop in waiting:
-            if not ear.wants(notice):
-                continue
-            try:
-                loop.call_soon_threadsafe(ear.hear, notice)
-            except RuntimeError:  # that loop has closed
-                with self._lock:
-                    self._waiting.pop(ear, None)
-
-    def close(self) -> None:
-        """End the thread."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            os.write(self._stop_writer, b"!")
-            os.close(self._stop_writer)
-            thread.join()
+    async def close(self) -> None:
+        """Listen no more, on whatever loop."""
+        here = asyncio.get_running_loop()
+        posts, self._posts = list(self._posts.items()), WeakKeyDictionary()
+        for loop, post in posts:
+            if loop is here:
+                await post.close()
+            elif loop.is_running():
+                with suppress(RuntimeError):  # it has just closed
+                    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(post.close(), loop))
 
     def begin_anew(self) -> None:
         """Forget what is the parent's, in a forked child."""
-        self._lock = threading.Lock()
-        self._waiting = {}
-        self._thread = None
+        self._posts = WeakKeyDictionary()
 
-    def _begin(self) -> None:
-        if self._thread is None:
-            stop, self._stop_writer = os.pipe()
-            self._thread = threading.Thread(
-                target=self._run, args=(stop,), name="onward-postgres-listener", daemon=True
-            )
-            self._thread.start()
 
-    def _run(self, stop: int) -> None:
-        pause = _FIRST_PAUSE
-        try:
-            while self._database.is_pooled:
-                self.tell(ANYTHING)
-                if _is_readable(stop, _LOOK_EVERY):
-                    return
-            while True:
-                try:
-                    with self._database.connect() as connection:
-                        connection.execute(sql.SQL("listen {}").format(sql.Identifier(self._channel)))
-                        connection.execute(_HEARD, [self._channel])
-                        self.is_listening = True
-                        self.tell(ANYTHING)
-                        pause = _FIRST_PAUSE
-                        if self._listen(connection, stop):
-                            return
-                except (psycopg.Error, StoreUnavailable, OSError) as error:
-                    log.warning("cannot listen to %s, workers poll meanwhile: %s", self._database, error)
-                self.is_listening = False
-                self.tell(ANYTHING)
-                if _is_readable(stop, pause * (0.5 + random.random())):  # noqa: S311 - jitter
-                    return
-                pause = min(pause * 2, _LONGEST_PAUSE)
-        finally:
-            self.is_listening = False
-            os.close(stop)
+class _Post:
+    """Where one event loop listens."""
 
-    def _listen(self, connection: psycopg.Connection[Any], stop: int) -> bool:
-        """Pass on what is told; True: it is time to stop."""
-        poll = select.poll()
-        poll.register(stop, select.POLLIN)
-        poll.register(connection.fileno(), select.POLLIN)
-        queues: dict[str, str] = {}
-        # What comes while it is asked.
-        connection.add_notify_handler(lambda notice: self.tell(queues.get(notice.channel, notice.payload)))
-        pgconn = connection.pgconn
-        asked_at = self._listen_to_others(connection, queues)
+    def __init__(self, listener: Listener) -> None:
+        self.is_listening = False
+        self.ears: list[_Ear] = []
+        self._listener = listener
+        self._queues: dict[str, str] = {}
+        """Of others' channels, which queue each is for."""
+        self._run = asyncio.create_task(self._keep_listening(), name="onward-postgres-listener")
+
+    async def close(self) -> None:
+        self._run.cancel()
+        await asyncio.wait([self._run])
+
+    def _tell(self, notice: str) -> None:
+        """Wake whom it may concern."""
+        self._listener.on_notice(notice)
+        for ear in self.ears:
+            ear.hear(notice)
+
+    async def _keep_listening(self) -> None:
+        database, channel, pause = self._listener.database, self._listener.channel, _FIRST_PAUSE
+        while database.is_pooled:
+            self._tell(ANYTHING)
+            await asyncio.sleep(_LOOK_EVERY)
         while True:
-            heard_from = poll.poll(self._ask_every * 1000)
-            if any(descriptor == stop for descriptor, _ in heard_from):
-                return True
-            if self._others is not None and monotonic() - asked_at >= self._ask_every:
-                asked_at = self._listen_to_others(connection, queues)
-            elif not heard_from:
-                connection.execute("select")
-            if not heard_from:
-                continue
+            try:
+                connection = await database.aconnect()
+                try:
+                    await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+                    await connection.execute(_HEARD, [channel])
+                    self.is_listening = True
+                    self._tell(ANYTHING)
+                    pause = _FIRST_PAUSE
+                    await self._listen(connection)
+                finally:
+                    self.is_listening = False
+                    connection.pgconn.finish()  # without a word: it may have gone deaf
+            except (psycopg.Error, StoreUnavailable, OSError) as error:
+                log.warning("cannot listen to %s, workers poll meanwhile: %s", database, error)
+            self._tell(ANYTHING)
+            await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _listen(self, connection: PatientAsyncConnection) -> None:
+        """Pass on what is told, for as long as the connection lasts."""
+        listener, loop, descriptor = self._listener, asyncio.get_running_loop(), connection.fileno()
+        self._queues = {}
+        # What comes while it is asked.
+        connection.add_notify_handler(lambda notice: self._tell(self._queues.get(notice.channel, notice.payload)))
+        asked_at = await self._listen_to_others(connection)
+        while True:
+            broken: asyncio.Future[None] = loop.create_future()
+            loop.add_reader(descriptor, self._read, connection, broken)
+            try:
+                await asyncio.wait([broken], timeout=asked_at + listener.ask_every - monotonic())
+            finally:
+                loop.remove_reader(descriptor)
+            if broken.done():
+                broken.result()
+            if listener.others is None:
+                await connection.execute("select")
+                asked_at = monotonic()
+            else:
+                asked_at = await self._listen_to_others(connection)
+
+    def _read(self, connection: PatientAsyncConnection, broken: asyncio.Future[None]) -> None:
+        """Take in what the server has said unasked."""
+        pgconn = connection.pgconn
+        try:
             pgconn.consume_input()
             heard: dict[str, None] = {}
             while (notice := pgconn.notifies()) is not None:
-                heard[queues.get(notice.relname.decode(), notice.extra.decode())] = None
-            for told in heard:
-                self.tell(told)
+                heard[self._queues.get(notice.relname.decode(), notice.extra.decode())] = None
+        except psycopg.Error as error:
+            asyncio.get_running_loop().remove_reader(connection.fileno())
+            if not broken.done():
+                broken.set_exception(error)
+            return
+        for told in heard:
+            self._tell(told)
 
-    def _listen_to_others(self, connection: psycopg.Connection[Any], queues: dict[str, str]) -> float:
+    async def _listen_to_others(self, connection: PatientAsyncConnection) -> float:
         """Listen to channels of others that have come since; say when."""
-        for channel, queue in (self._others(connection) if self._others is not None else {}).items():
-            if channel not in queues:
-                connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-                queues[channel] = queue
-                self.tell(queue)
+        others = self._listener.others
+        for channel, queue in (await others(connection) if others is not None else {}).items():
+            if channel not in self._queues:
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+                self._queues[channel] = queue
+                self._tell(queue)
         return monotonic()
 
 
@@ -211,14 +220,11 @@ class _Ear:
         self._queues = tuple(queues)
         self._kinds: dict[SignalKind, None] = {}
 
-    def wants(self, notice: str) -> bool:
-        """Say whether a notice may concern these queues."""
-        return bool(self._kinds_of(notice))
-
     def hear(self, notice: str) -> None:
-        """Take a notice in, on the loop of who listens."""
-        self._kinds.update(dict.fromkeys(self._kinds_of(notice)))
-        self.told.set()
+        """Take a notice in, if it may concern these queues."""
+        if kinds := self._kinds_of(notice):
+            self._kinds.update(dict.fromkeys(kinds))
+            self.told.set()
 
     def _kinds_of(self, notice: str) -> list[SignalKind]:
         if (kind := _KINDS.get(notice)) is not None:
@@ -235,9 +241,3 @@ class _Ear:
         self.told.clear()
         kinds, self._kinds = tuple(self._kinds), {}
         return kinds
-
-
-def _is_readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))

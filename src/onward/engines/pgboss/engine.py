@@ -204,7 +204,7 @@ class PgBossEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await asyncio.to_thread(self._listener.close)
+        await self._listener.close()
         await self._connections.close()
 
     async def check(self) -> EngineInfo:

@@ -216,7 +216,7 @@ class PGMQEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await asyncio.to_thread(self._listener.close)
+        await self._listener.close()
         await self._connections.close()
 
     async def check(self) -> EngineInfo:
@@ -501,5 +501,5 @@ class PGMQEngine:
         return self._beside.same_store(self._identity, self.database)
 
 
-def _notified(connection: psycopg.Connection[Any]) -> Mapping[str, str]:
-    return dict(connection.execute(SQL.notified).fetchall())
+async def _notified(connection: psycopg.AsyncConnection[Any]) -> Mapping[str, str]:
+    return dict(await (await connection.execute(SQL.notified)).fetchall())

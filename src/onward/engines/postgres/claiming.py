@@ -67,7 +67,7 @@ class Round:
     """Claims of single queues since."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
-        """Take in which queues have new jobs. From any thread."""
+        """Take in which queues have new jobs."""
         for name in names:
             if name in _ANYWHERE:
                 self.is_news_anywhere = True

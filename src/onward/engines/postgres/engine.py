@@ -181,8 +181,8 @@ class PostgresEngine:
         """Let go of all connections."""
         await self._advancer.close()
         await asyncio.to_thread(self._bell.close)
-        await asyncio.to_thread(self._listener.close)
-        await asyncio.to_thread(self._event_listener.close)
+        await self._listener.close()
+        await self._event_listener.close()
         await self._connections.close()
 
     async def check(self) -> EngineInfo:
@@ -364,7 +364,7 @@ class PostgresEngine:
         return round_
 
     def _hear(self, notice: str) -> None:
-        """Take in what is told to all, on the listener's thread."""
+        """Take in what is told to all."""
         names = notice.split(",")
         if DUE in names:
             self._next_due.forget()
