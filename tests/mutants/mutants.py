@@ -1011,8 +1011,8 @@ POSTGRES: Final = (
         "news: the urgent come last",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
-            "order by l.priority desc, l.floor desc) l\n               cross",
-            "order by l.priority, l.floor desc) l\n               cross",
+            "order by l.priority desc) l\n               cross",
+            "order by l.priority) l\n               cross",
         ),
         f"{_OF_PG}/test_news.py",
     ),

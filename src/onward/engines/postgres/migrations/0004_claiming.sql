@@ -483,13 +483,13 @@ begin
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
              select c.place
-               from (select distinct on (l.priority) l.priority, l.floor from onward.lane l
+               from (select l.priority, l.floor from onward.lane l
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
                                          where q.name = of_queue collate "C"
                                            and (q.paused or q.concurrency is not null or q.spacing is not null
                                                 or q.lease is not null))
-                      order by l.priority desc, l.floor desc) l
+                      order by l.priority desc) l
                cross join lateral (
                  select c.ctid as place from onward.job c
                   where c.queue = of_queue collate "C" and c.priority = l.priority and c.ready_at >= l.floor
@@ -504,8 +504,10 @@ begin
   select t.seq, t.claim_no, t.id::text, t.type, t.priority::integer, date_part('epoch', moment - t.ready_at),
          t.attempts::integer, t.max_attempts::bigint, t.crashes, t.org_id, t.backoff::text, t.trace, t.payload::text
     from taken t;
-  if not found and exists (select from onward.queue q where q.name = of_queue collate "C") then
-    return next;
+  if not found then
+    return query select null::bigint, null::bigint, null, null, null::integer, null::float8, null::integer, null::bigint,
+                        null::integer, null, null, null, null
+                   from onward.queue q where q.name = of_queue collate "C";
   end if;
 end $$;
 
