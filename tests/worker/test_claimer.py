@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from onward.engine.values import Claim, Exchange, Exchanged, Settlement
+from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Complete, Fail, Release, Result, Returned
 from onward.metering import Meter
@@ -17,7 +18,7 @@ from onward.worker.claimer import Claimer
 from onward.worker.holdings import Holdings, Stage
 from onward.worker.pool import Pool
 from onward.worker.settler import Settler
-from tests.worker.stage import StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
+from tests.worker.stage import ALL, StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
 
@@ -25,8 +26,11 @@ Handler = Callable[[Claim], Awaitable[Result | None]]
 class Post:
     """A claimer with its pool, on a store that is made of what the test says waits there."""
 
-    def __init__(self, size: int, *, waiting: int = 0, handler: Handler | None = None) -> None:
+    def __init__(
+        self, size: int, *, waiting: int = 0, handler: Handler | None = None, apart_from: int | None = None
+    ) -> None:
         self.engine = StubEngine(self.serve)
+        self.engine.capabilities = dataclasses.replace(ALL, apart_from=apart_from)
         self.waiting = [claim(number) for number in range(waiting)]
         self.away = 0
         """How many more exchanges fail."""
@@ -71,12 +75,17 @@ class Post:
 
 
 def at_post(
-    test: Callable[[Post], Awaitable[None]], size: int, *, waiting: int = 0, handler: Handler | None = None
+    test: Callable[[Post], Awaitable[None]],
+    size: int,
+    *,
+    waiting: int = 0,
+    handler: Handler | None = None,
+    apart_from: int | None = None,
 ) -> Post:
     """Run a claimer beside a test, then close it, and hand the post back for looking at."""
 
     async def main() -> Post:
-        post = Post(size, waiting=waiting, handler=handler)
+        post = Post(size, waiting=waiting, handler=handler, apart_from=apart_from)
         running = asyncio.create_task(post.claimer.run())
         await test(post)
         post.claimer.close()
@@ -149,6 +158,94 @@ def test_runs_that_take_no_time_need_not_be_claimed_first_and_started_later():
     post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 2000), 10, waiting=2000, handler=_instant)
     assert not any(exchange.starts for exchange in post.engine.sent)
     assert len(post.engine.sent) < 60, "more at once than there are hands"
+
+
+def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
+    stores_at_once = 0
+
+    async def test(post: Post) -> None:
+        nonlocal stores_at_once
+        settle = post.engine.settle
+
+        async def at_leisure(settlements: Sequence[Settlement], **_: object) -> frozenset[Token]:
+            nonlocal stores_at_once
+            begun, stores = len(post.runner.begun), len(post.engine.sent)
+            await asyncio.sleep(0.02)
+            if len(post.runner.begun) > begun and len(post.engine.sent) > stores:
+                stores_at_once += 1
+            return await settle(settlements)
+
+        post.engine.settle = at_leisure  # type: ignore[method-assign]
+        await post.until(lambda: len(post.outcomes) == 5000)
+
+    post = at_post(test, 10, waiting=5000, handler=_instant, apart_from=100)
+    assert stores_at_once > 3, "jobs were claimed and run while outcomes were on their way"
+    assert [s.claim.token[0] for s in post.engine.settled] == list(range(5000)), "each once, in the order of their ends"
+    assert post.holdings.tally == {"complete": 5000}
+    assert post.claimer.unanswered_since is None
+
+
+def test_few_outcomes_leave_with_the_next_claim_though_many_would_not():
+    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50, apart_from=100)
+    assert not any(exchange.settlements and exchange.request is None for exchange in post.engine.sent)
+
+
+def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
+    most = 0
+
+    async def test(post: Post) -> None:
+        nonlocal most
+        settle = post.engine.settle
+
+        async def slowly(settlements: Sequence[Settlement], **_: object) -> frozenset[Token]:
+            await asyncio.sleep(0.3)
+            return await settle(settlements)
+
+        post.engine.settle = slowly  # type: ignore[method-assign]
+        while len(post.outcomes) < 4_000:
+            most = max(most, len(post.holdings))
+            await asyncio.sleep(0.001)
+
+    at_post(test, 10, waiting=4_000, handler=_instant, apart_from=100)
+    assert most < 3000, "on their way, in the outbox, and in line"
+
+
+def test_while_outcomes_cannot_be_stored_little_is_claimed():  # X3
+    async def test(post: Post) -> None:
+        serve, fails = post.serve, True
+
+        def answer(exchange: Exchange) -> Exchanged:
+            if fails and exchange.settlements:
+                raise StoreUnavailable("away")
+            return serve(exchange)
+
+        post.engine.answer = answer
+        await asyncio.sleep(60)
+        assert len(post.runner.begun) < 3000
+        assert post.claimer.unanswered_since is not None
+        fails = False
+        await post.until(lambda: len(post.runner.begun) == 10_000 and not len(post.holdings))
+
+    post = at_post(test, 10, waiting=10_000, handler=_instant, apart_from=100)
+    assert len(post.engine.settled) == 10_000
+    assert set(post.outcomes.values()) == {Complete()}
+    assert post.claimer.unanswered_since is None
+
+
+def test_one_of_many_outcomes_that_cannot_be_stored_does_not_make_the_store_owe_an_answer():
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            if exchange.request is None and len(exchange.settlements) > 1:
+                raise ValueError("cannot be written")
+            return serve(exchange)
+
+        post.engine.answer = answer
+        await post.until(lambda: not len(post.holdings) and not post.waiting)
+        assert post.claimer.unanswered_since is None
+
+    assert len(at_post(test, 10, waiting=1000, handler=_instant, apart_from=100).outcomes) == 1000
 
 
 def test_no_more_slots_are_asked_for_than_hands_are_free():  # P6

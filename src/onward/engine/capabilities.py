@@ -103,6 +103,11 @@ class Capabilities:
     foreign_names: bool = False
     """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
 
+    apart_from: int | None = None
+    """From how many outcomes on it pays to settle and to claim at the same time, instead of by one exchange.
+
+    Room that outcomes make in a limited queue is found by the next claim then. None: it never pays."""
+
     def __post_init__(self) -> None:
         """Leave no feature unsaid: between native and absent there is nothing."""
         unsaid = set(Feature) - set(self.features)

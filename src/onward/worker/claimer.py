@@ -2,7 +2,8 @@
 
 One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the
 worker is idle and large under a backlog, without anything being held back: an outcome waits for one round trip at
-most.
+most. Where there are many outcomes, and the store can do two things at once, they leave by themselves: then neither
+they nor the claims wait for the other, and the hands wait for neither.
 
 To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the
 time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up
@@ -91,6 +92,9 @@ class Claimer:
         self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
         self._ahead: deque[Held] = deque()
         self._in_flight = False
+        self._apart = engine.capabilities.apart_from
+        self._sending: asyncio.Task[None] | None = None
+        """Stores outcomes while the loop goes on claiming: only where there are many."""
         self._quiet = Bell()
         self._hungry = True
         self._told = False
@@ -107,8 +111,10 @@ class Claimer:
         self._resting = False
         self._closed = False
         self._abandoned = False
-        self.unanswered_since: float | None = None
-        """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
+        self._asked_since: float | None = None
+        """Since when the store owes an answer to an exchange."""
+        self._sent_since: float | None = None
+        """Since when it owes one to outcomes that have left by themselves."""
         self._pace = 0.0
         """Jobs finished per second of work: a moving average."""
         self._duration = 0.0
@@ -187,35 +193,48 @@ class Claimer:
             self._settler.stored(settlements, await self._engine.settle(settlements))
 
     @property
+    def unanswered_since(self) -> float | None:
+        """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
+        owed = [since for since in (self._asked_since, self._sent_since) if since is not None]
+        return min(owed, default=None)
+
+    @property
     def is_quiet(self) -> bool:
         """Whether nothing is held, and nothing on its way, in either direction."""
         at_rest = self._pool.is_idle or self._abandoned
-        return at_rest and not self._ahead and not self._settler and not self._in_flight
+        on_the_way = self._in_flight or self._sending is not None
+        return at_rest and not self._ahead and not self._settler and not on_the_way
 
     # The loop
 
     async def run(self) -> None:
         """Go on until closed and all is settled."""
-        while True:
-            if self.is_quiet:
-                self._quiet.ring()
-                if self._closed:
-                    return
-            if (pause := self._pause()) is None or pause > 0:
-                await self._bell.wait(pause)
-            if self._pause() == 0:
-                await self._round_trip()
+        try:
+            while True:
+                if self.is_quiet:
+                    self._quiet.ring()
+                    if self._closed:
+                        return
+                if (pause := self._pause()) is None or pause > 0:
+                    await self._bell.wait(pause)
+                if self._pause() == 0:
+                    await self._round_trip()
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+                await asyncio.wait([self._sending])
 
     def _pause(self) -> float | None:
         """Say how long there is nothing to do: 0 for none, None for until the bell rings."""
         now = asyncio.get_running_loop().time()
         if now < self._try_at:
             return self._try_at - now
-        has_enough = len(self._pool.line) > self._reserve and len(self._settler) < _MOST_AT_ONCE // 2
+        to_send = len(self._settler) if self._sending is None else 0
+        has_enough = len(self._pool.line) > self._reserve and to_send < _MOST_AT_ONCE // 2
         if now < self._linger_until and has_enough:
             return self._linger_until - now
         self._linger_until = 0.0
-        if self._settler or (self._ahead and self._room() > 0):
+        if to_send or (self._ahead and self._room() > 0):
             return 0
         waits: list[float] = []
         if self._may_claim and self._room() > 0:
@@ -239,7 +258,8 @@ class Claimer:
 
         What an exchange brings comes when it returns, and must last until the next one does.
         """
-        return self._pool.free + 2 * self._expected()
+        unsent = max(len(self._settler) - _MOST_AT_ONCE, 0)  # the store is slower than the hands: let it catch up
+        return self._pool.free + 2 * self._expected() - unsent
 
     def _expected(self) -> int:
         """Say how many jobs the pool will finish while a round trip is under way.
@@ -261,15 +281,18 @@ class Claimer:
 
     async def _round_trip(self) -> None:
         loop = asyncio.get_running_loop()
-        settlements = self._settler.take(_MOST_AT_ONCE)
+        settlements = self._settler.take(_MOST_AT_ONCE) if self._sending is None else ()
         starts = self._next_starts()
         request = self._next_request(len(starts))
+        if request is not None and self._may_send_apart(len(settlements)):
+            self._sending = asyncio.create_task(self._send(settlements), name="onward-settler")
+            settlements = ()
         if request is not None:
             self._hungry = self._told = False
         self._in_flight = True
         asked_at = loop.time()
-        if self.unanswered_since is None:
-            self.unanswered_since = asked_at
+        if self._asked_since is None:
+            self._asked_since = asked_at
         try:
             answer = await self._engine.exchange(
                 Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
@@ -282,7 +305,9 @@ class Claimer:
             self._in_flight = False
         now = loop.time()
         self._failures = 0
-        self.unanswered_since = None
+        self._asked_since = None
+        if settlements:
+            self._sent_since = None
         self._on_answer()
         self._settler.stored(settlements, answer.lost)
         self._begin(starts, answer.lost)
@@ -294,6 +319,30 @@ class Claimer:
         if self._closed:
             self._give_back()
         self._pool.wake()
+
+    def _may_send_apart(self, outcomes: int) -> bool:
+        """Whether so many outcomes should leave by themselves. Not if the last ones failed: nothing is claimed then."""
+        return self._apart is not None and outcomes >= self._apart and self._sent_since is None
+
+    async def _send(self, settlements: tuple[Settlement, ...]) -> None:
+        """Store outcomes while the loop goes on claiming, and those that have come meanwhile if they are many too."""
+        try:
+            while settlements:
+                self._sent_since = asyncio.get_running_loop().time()
+                try:
+                    lost = await self._engine.settle(settlements)
+                except Exception as error:  # noqa: BLE001 - the worker outlives its store
+                    await self._recover(settlements, error)
+                    return
+                self._sent_since = None
+                self._on_answer()
+                self._settler.stored(settlements, lost)
+                self._bell.ring()
+                many = self._may_send_apart(len(self._settler))
+                settlements = self._settler.take(_MOST_AT_ONCE) if many else ()
+        finally:
+            self._sending = None
+            self._bell.ring()
 
     def _next_starts(self) -> list[Held]:
         starts: list[Held] = []
@@ -387,6 +436,7 @@ class Claimer:
         else:
             try:
                 await self._settler.settle_one_by_one(self._engine, settlements)
+                self._sent_since = None
             except StoreUnavailable as away:
                 tell_trouble("settler", away, self._failures)
         self._try_at = asyncio.get_running_loop().time() + STORE_AWAY.delay(self._failures).total_seconds()
