@@ -407,19 +407,19 @@ class App:
         made = list(jobs)
         return self._handles(made, self.enqueuer.enqueue_sync(made, within=within))
 
-    async def send(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    def send(self, jobs: Sequence[NewJob], *, within: object | None) -> Coroutine[Any, Any, list[Enqueued]]:
         """Enqueue jobs of one task: see :meth:`Task.enqueue`."""
-        if not self._is_open:
-            await self.open()
-        decode, results = task.arguments.read_result, self.results
-        return [JobHandle(one, results, decode) for one in await self.enqueuer.enqueue(jobs, within=within)]
+        return self.enqueuer.enqueue(jobs, within=within) if self._is_open else self._open_and_send(jobs, within)
 
-    def send_sync(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    async def _open_and_send(self, jobs: Sequence[NewJob], within: object | None) -> list[Enqueued]:
+        await self.open()
+        return await self.enqueuer.enqueue(jobs, within=within)
+
+    def send_sync(self, jobs: Sequence[NewJob], *, within: object | None) -> list[Enqueued]:
         """Enqueue jobs of one task from code without an event loop: see :meth:`Task.enqueue_sync`."""
         if not self._is_open:
             self._open_sync()
-        decode, results = task.arguments.read_result, self.results
-        return [JobHandle(one, results, decode) for one in self.enqueuer.enqueue_sync(jobs, within=within)]
+        return self.enqueuer.enqueue_sync(jobs, within=within)
 
     # Waiting
 

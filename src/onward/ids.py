@@ -20,7 +20,8 @@ def new_id() -> str:
         tail = _noise.pop()
     except IndexError:
         tail = _draw()
-    return f"{_head(time.time_ns() // 1_000_000)}{tail}"
+    head = f"{time.time_ns() // 1_000_000:012x}"
+    return f"{head[:8]}-{head[8:]}-{tail}"
 
 
 def new_ids(count: int) -> list[str]:

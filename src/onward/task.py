@@ -26,7 +26,8 @@ from onward.control import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
-from onward.job import Alike, NewJob
+from onward.job import Alike, Enqueued, NewJob
+from onward.results import Results
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,17 +101,18 @@ class Sender(Protocol):
     """Stores what a task has made: the App."""
 
     max_payload: int
+    results: Results
 
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
         ...
 
-    async def send(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
-        """Enqueue jobs of a task."""
+    def send(self, jobs: Sequence[NewJob], *, within: object | None) -> Coroutine[Any, Any, list[Enqueued]]:
+        """Enqueue jobs."""
         ...
 
-    def send_sync(self, task: Task[..., R], jobs: Sequence[NewJob], *, within: object | None) -> list[JobHandle[R]]:
+    def send_sync(self, jobs: Sequence[NewJob], *, within: object | None) -> list[Enqueued]:
         """Do the same from code without an event loop."""
         ...
 
@@ -132,6 +134,8 @@ class Task(Generic[P, R]):
         self._app = app
         self._using = JobOptions()
         self._template: NewJob | None = None
+        self._are_alike = True
+        """Whether what comes of that differs in nothing but the payload: no key is made of the arguments."""
         self._check_queue(options.queue)
         self._check_function()
         update_wrapper(cast("Callable[..., Any]", self), function)
@@ -241,20 +245,25 @@ class Task(Generic[P, R]):
             InvalidJob: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        handles = await self._app.send(self, self._jobs(self._encoded(args, kwargs)), within=self._using.within)
-        return handles[0]
+        enqueued = await self._app.send(self._jobs(self._encoded(args, kwargs)), within=self._using.within)
+        return JobHandle(enqueued[0], self._app.results, self.arguments.read_result)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, self._jobs(self._encoded(args, kwargs)), within=self._using.within)[0]
+        enqueued = self._app.send_sync(self._jobs(self._encoded(args, kwargs)), within=self._using.within)
+        return JobHandle(enqueued[0], self._app.results, self.arguments.read_result)
 
     async def enqueue_many(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Store many jobs at once, all or none: each call is the arguments by name, or a tuple of them by position."""
-        return await self._app.send(self, self._jobs(self._encoded_all(calls)), within=self._using.within)
+        return self._handles(await self._app.send(self._jobs(self._encoded_all(calls)), within=self._using.within))
 
     def enqueue_many_sync(self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]]) -> list[JobHandle[R]]:
         """Do the same from code without an event loop."""
-        return self._app.send_sync(self, self._jobs(self._encoded_all(calls)), within=self._using.within)
+        return self._handles(self._app.send_sync(self._jobs(self._encoded_all(calls)), within=self._using.within))
+
+    def _handles(self, enqueued: list[Enqueued]) -> list[JobHandle[R]]:
+        results, decode = self._app.results, self.arguments.read_result
+        return [JobHandle(one, results, decode) for one in enqueued]
 
     def _encoded(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
         return [self.arguments.encode(args, kwargs, max_size=self._app.max_payload)]
@@ -264,8 +273,7 @@ class Task(Generic[P, R]):
 
     def _jobs(self, payloads: Sequence[str]) -> Sequence[NewJob]:
         template = self._template or self._make_template()
-        by_arguments = _or(self._using.dedupe, self.options.dedupe) is True or template.throttle is not None
-        if template.dedupe_key is not None or not by_arguments:
+        if self._are_alike:
             return Alike(template, payloads)
         return [
             msgspec.structs.replace(
@@ -299,6 +307,7 @@ class Task(Generic[P, R]):
             max_attempts=_or(using.max_attempts, options.max_attempts),
             backoff=_or(using.backoff, options.backoff),
         )
+        self._are_alike = isinstance(dedupe, str) or not (dedupe or self._template.throttle is not None)
         return self._template
 
     # Running them

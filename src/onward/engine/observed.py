@@ -186,7 +186,9 @@ class ObservedEngine:
         if within is not None:
             self.capabilities.require(Feature.TRANSACTIONS)
         if isinstance(jobs, Alike):
-            self._check_alike(jobs)
+            template, room = self._checked
+            if template is not jobs.template or max(map(len, jobs.payloads), default=0) > room:
+                self._check_alike(jobs)
         else:
             for place, job in enumerate(jobs):
                 self._check_job(job)
@@ -197,12 +199,10 @@ class ObservedEngine:
         """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
         if not jobs:
             return
-        template, room = self._checked
-        if template is not jobs.template:
-            self._check_job(jobs[0])
-            rules.check_places(jobs.template, 0)
-            room = rules.room_for_payload(jobs.template, self._max_payload)
-            self._checked = jobs.template, room
+        self._check_job(jobs[0])
+        rules.check_places(jobs.template, 0)
+        room = rules.room_for_payload(jobs.template, self._max_payload)
+        self._checked = jobs.template, room
         if max(map(len, jobs.payloads)) > room:
             for job in jobs:
                 self._check_job(job)

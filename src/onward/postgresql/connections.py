@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -20,6 +19,7 @@ from psycopg.pq import TransactionStatus
 from onward.errors import StoreUnavailable
 from onward.postgresql import forking
 from onward.postgresql.database import Database
+from onward.postgresql.loops import OfLoops
 from onward.postgresql.patience import PatientAsyncConnection, PatientConnection
 
 MOST: Final = 4
@@ -42,7 +42,7 @@ class Connections:
         forking.register(self)
 
     def _begin(self) -> None:
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = WeakKeyDictionary()
+        self._of_loops = OfLoops(lambda: _OfLoop(self._most))
         self._idle: list[PatientConnection] = []
         self._room = threading.BoundedSemaphore(self._most)
         self._pulse: PatientConnection | None = None
@@ -69,7 +69,7 @@ class Connections:
         with self._guard:
             idle, self._idle = self._idle, []
             pulse, self._pulse = self._pulse, None
-            loops, self._by_loop = list(self._by_loop.values()), WeakKeyDictionary()
+            loops = self._of_loops.take_all()
         for connection in idle:
             connection.close()
         if pulse is not None:
@@ -85,20 +85,17 @@ class Connections:
 
         ``at_leisure``: for what may take the server long. ``alone``: nobody else uses the loop meanwhile.
         """
-        loop = asyncio.get_running_loop()
-        if (of_loop := self._by_loop.get(loop)) is None:
-            with self._guard:
-                of_loop = self._by_loop.setdefault(loop, _OfLoop(self._most))
-        return Borrowed(of_loop, self._database, None if at_leisure else self._database.patience, alone=alone)
+        patience = None if at_leisure else self._database.patience
+        return Borrowed(self._of_loops.here(), self._database, patience, alone=alone)
 
     def at_hand(self) -> PatientAsyncConnection | None:
         """Take a connection that lies idle on this event loop, for one who has the loop to itself; None: there is none.
 
         It is to be put back. Nobody waits for it meanwhile, so there may be one more than otherwise for a moment.
         """
-        of_loop = self._by_loop.get(asyncio.get_running_loop())
-        while of_loop is not None and of_loop.idle:
-            connection = of_loop.idle.pop()
+        idle = self._of_loops.here().idle
+        while idle:
+            connection = idle.pop()
             if _is_sound(connection):
                 connection.patience = self._database.patience
                 connection.glances = True
@@ -108,9 +105,9 @@ class Connections:
 
     def put_back(self, connection: PatientAsyncConnection) -> None:
         """Put back what was at hand, if it can be used again."""
-        of_loop = self._by_loop.get(asyncio.get_running_loop())
-        if of_loop is not None and _is_idle(connection) and len(of_loop.idle) < self._most:
-            of_loop.idle.append(connection)
+        idle = self._of_loops.here().idle
+        if self._is_open and _is_idle(connection) and len(idle) < self._most:
+            idle.append(connection)
         else:
             connection.pgconn.finish()
 
@@ -218,6 +215,7 @@ def _is_sound(connection: AnyConnection) -> bool:
     """
     if connection.closed:
         return False
-    with suppress(ValueError, OSError, psycopg.OperationalError):
+    try:
         return connection.asks.is_quiet()
-    return False
+    except (ValueError, OSError, psycopg.OperationalError):
+        return False

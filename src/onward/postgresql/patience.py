@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import select
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -39,7 +39,7 @@ _MOST_KEPT: Final = 500
 
 _GLANCE: Final = 0.005
 """Seconds for which the loop may be held up for an answer: a commit takes a fraction of it, unless the disk is slow."""
-_TURN: Final = 0.002
+_TURN: Final = 0.005
 """Seconds without a turn of the loop after which it has one: others must be able to come."""
 _LOOK: Final = 0.1
 """Seconds for which plain code looks for an answer before it settles down to wait."""
@@ -97,28 +97,27 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
             self._asks = Asks(self)
         return self._asks
 
-    async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
+    def ask(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, list[Row]]:
         """Execute one statement, and give its rows."""
-        return self.asks.rows(await self._results(text, values))
+        return self._answered(text, values, self.asks.rows)
 
-    async def do(self, text: str, values: Sequence[Any] = ()) -> int:
+    def do(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         """Execute one statement, and say how many rows it has changed."""
-        return self.asks.count(await self._results(text, values))
+        return self._answered(text, values, self.asks.count)
 
-    async def _results(self, text: str, values: Sequence[Any]) -> list[PGresult]:
+    async def _answered(self, text: str, values: Sequence[Any], read: Callable[[Sequence[PGresult]], T]) -> T:
         asks = self.asks
         if not (self.glances and self._is_quick and asks.begin(text, values)):
-            return await self.wait(asks.asking(text, values))
+            return read(await self.wait(asks.asking(text, values)))
         if time.monotonic() - self._turned_at > _TURN:
             await asyncio.sleep(0)  # while the server is at work
             self._turned_at = time.monotonic()
         results: list[PGresult] = []
-        if asks.look(results, _GLANCE):
-            return results
-        self._is_quick = False
-        results = await self.wait(asks.rest(results))
-        self._is_quick = False  # the rest may have come at once
-        return results
+        if not asks.look(results, _GLANCE):
+            self._is_quick = False
+            results = await self.wait(asks.rest(results))
+            self._is_quick = False  # the rest may have come at once
+        return read(results)
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience.

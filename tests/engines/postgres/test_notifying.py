@@ -15,7 +15,7 @@ import pytest
 from onward.engine.values import SignalKind
 from onward.engines.postgres import notifying
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.notifying import Bell
+from onward.engines.postgres.notifying import Bell, Telling
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
 
@@ -62,11 +62,11 @@ def test_what_is_owed_is_told_before_the_bell_is_put_away(bell: Bell, told: Told
 
 def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(bell: Bell):
     """Else, where commits that tell wait for each other, all would come to tell with every commit."""
-    with bell.telling({"a"}):
+    with Telling(bell, {"a"}):
         bell._last -= 0.010
     assert 0.040 <= bell._apart <= notifying._FARTHEST
     bell._last = -math.inf
-    with bell.telling({"a"}):
+    with Telling(bell, {"a"}):
         bell._last += 1  # it took no time at all
     assert bell._apart == notifying._APART
 

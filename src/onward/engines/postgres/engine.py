@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 import psycopg
@@ -62,13 +61,14 @@ from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.events import AnyEvent, EventPage
-from onward.job import Enqueued, Job, JobRef, NewJob
+from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
+from onward.postgresql.loops import OfLoops
 from onward.postgresql.plans import Plan, Statement, arun, run
 from onward.schedule import Firing, Schedule
 
@@ -132,7 +132,9 @@ class PostgresEngine:
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._notifies = notify
         self._bell = Bell(self._tell)
-        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
+        self._kind = enqueueing.Kind(None, frozenset(), None)
+        """Of the last task's jobs."""
         self._tending = stewarding.Tending()
         self._next_due = stewarding.NextDue()
         self._identity = ("", "")
@@ -209,17 +211,13 @@ class PostgresEngine:
 
     # Enqueue
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> Coroutine[Any, Any, list[Enqueued]]:
         """See the contract."""
-        if not jobs:
-            return []
-        if within is not None:
-            return await self._guests.drive(
-                within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
-            )
-        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
-            return await self._put(jobs)
-        return await self._gathering().enqueue(jobs)
+        if within is not None and jobs:
+            return self._guests.drive(within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+        if not jobs or len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+            return self._put(jobs)
+        return self._gatherings.here().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -229,8 +227,9 @@ class PostgresEngine:
             return self._guests.drive_sync(
                 within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
             )
-        with self._telling(jobs) as notice:
-            lone = enqueueing.lone(self.schema, jobs, notice)
+        kind = self._kind_of(jobs)
+        with Telling(self._bell, kind.tidings) as notice:
+            lone = enqueueing.lone(self.schema, kind, jobs, notice)
             if lone is not None and self._do_sync(lone[1]):
                 return [lone[0]]
             return self._ask_sync(
@@ -239,8 +238,11 @@ class PostgresEngine:
             )
 
     async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
-        with self._telling(jobs) as notice:
-            lone = enqueueing.lone(self.schema, jobs, notice)
+        if not jobs:
+            return []
+        kind = self._kind_of(jobs)
+        with Telling(self._bell, kind.tidings) as notice:
+            lone = enqueueing.lone(self.schema, kind, jobs, notice)
             if lone is not None and await self._do(lone[1], alone=alone):
                 return [lone[0]]
             return await self._ask(
@@ -249,14 +251,17 @@ class PostgresEngine:
                 alone=alone,
             )
 
-    def _gathering(self) -> Gathering:
-        loop = asyncio.get_running_loop()
-        if (gathering := self._gatherings.get(loop)) is None:
-            gathering = self._gatherings[loop] = Gathering(self._put, write_alone=partial(self._put, alone=True))
-        return gathering
+    def _kind_of(self, jobs: Sequence[NewJob]) -> enqueueing.Kind:
+        """Read what jobs have in common; of one task after the other, each once."""
+        if not isinstance(jobs, Alike):
+            return enqueueing.kind_of(self.schema, jobs, is_told=self._notifies)
+        kind = self._kind
+        if kind.template is not jobs.template:
+            kind = self._kind = enqueueing.kind_of(self.schema, jobs, is_told=self._notifies)
+        return kind
 
     def _telling(self, jobs: Sequence[NewJob]) -> Telling:
-        return self._bell.telling(enqueueing.tidings_of(jobs) if self._notifies else frozenset())
+        return Telling(self._bell, self._kind_of(jobs).tidings)
 
     @property
     def _notice_within(self) -> str | None:
@@ -582,17 +587,19 @@ class PostgresEngine:
         ``alone``: nobody else uses the loop meanwhile.
         """
         self._connections.check_open()
-        with self.database.translated():
-            try:
-                if alone and (connection := self._connections.at_hand()) is not None:
-                    try:
-                        return await connection.do(statement.text, statement.values)
-                    finally:
-                        self._connections.put_back(connection)
-                async with self._connections.borrowed() as connection:
+        try:
+            if alone and (connection := self._connections.at_hand()) is not None:
+                try:
                     return await connection.do(statement.text, statement.values)
-            except _GAVE_WAY:
-                return 0
+                finally:
+                    self._connections.put_back(connection)
+            async with self._connections.borrowed() as connection:
+                return await connection.do(statement.text, statement.values)
+        except _GAVE_WAY:
+            return 0
+        except psycopg.Error:
+            with self.database.translated():
+                raise
 
     def _do_sync(self, statement: Statement) -> int:
         """Do the same from plain code."""

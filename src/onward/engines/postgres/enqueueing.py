@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onward.clock import micros_of
 from onward.engines.postgres import linking
@@ -46,7 +46,7 @@ def takes_several(jobs: Sequence[NewJob], *, copies: bool) -> bool:
     return (copies and len(jobs) >= _COPIED) or has_keys(jobs) or has_batches(jobs)
 
 
-def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
+def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
     """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
     if isinstance(jobs, Alike):
         jobs = (jobs.template,)
@@ -59,18 +59,28 @@ def tidings_of(jobs: Sequence[NewJob]) -> set[str]:
             told.add(DUE)
         if job.start_by is not None:
             told.add(DUE)
-    return told
+    return frozenset(told)
 
 
-def lone(schema: Schema, jobs: Sequence[NewJob], notice: str | None) -> tuple[Enqueued, Statement] | None:
-    """Give the statement that adds a single job, if that is one like most: without keys or a batch, and ready now.
+class Kind(NamedTuple):
+    """What jobs have in common: of those of a task it is read once, however many of them come one by one."""
 
-    It changes one row, or none where the job's lane is not open yet or its queue has something to say of it: then it
-    has yet to be added.
-    """
-    if len(jobs) != 1 or schema.now is not None:
-        return None
-    job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, Alike) else (jobs[0], jobs[0].payload)
+    template: NewJob | None
+    tidings: frozenset[str]
+    """What is to be told of them."""
+    values: tuple[Any, ...] | None
+    """What the statement takes that adds a single one, but for id and payload; None: it takes more than that."""
+
+
+def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
+    """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
+    job = jobs.template if isinstance(jobs, Alike) else jobs[0] if len(jobs) == 1 else None
+    values = None if job is None or schema.now is not None else _lone_values(job)
+    return Kind(job, tidings_of(jobs) if is_told else frozenset(), values)
+
+
+def _lone_values(job: NewJob) -> tuple[Any, ...] | None:
+    """Write a job that is one like most: without keys or a batch, and ready now."""
     if (
         job.delay
         or job.run_at is not None
@@ -79,11 +89,25 @@ def lone(schema: Schema, jobs: Sequence[NewJob], notice: str | None) -> tuple[En
         or job.batch is not None
     ):
         return None
-    ref = JobRef(job.queue, new_id())
     start_by = None if job.start_by is None else micros_of(job.start_by)
     kept = job.priority, job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
-    values = (ref.id, payload, job.queue, job.type, *kept, schema.channel, notice)
-    return Enqueued(ref), Statement(schema.enqueue_one, values)
+    return job.queue, job.type, *kept
+
+
+def lone(schema: Schema, kind: Kind, jobs: Sequence[NewJob], notice: str | None) -> tuple[Enqueued, Statement] | None:
+    """Give the statement that adds a single job, if that is one like most.
+
+    It changes one row, or none where the job's lane is not open yet or its queue has something to say of it: then it
+    has yet to be added.
+    """
+    values = kind.values
+    if values is None or len(jobs) != 1:
+        return None
+    payload = jobs.payloads[0] if isinstance(jobs, Alike) else jobs[0].payload
+    added = Enqueued(JobRef(values[0], new_id()))
+    if notice is None:
+        return added, Statement(schema.enqueue_one, (added.ref.id, payload, *values))
+    return added, Statement(schema.enqueue_one_and_tell, (added.ref.id, payload, *values, schema.channel, notice))
 
 
 def enqueue(

@@ -29,6 +29,8 @@ _RARER: Final = 4
 the others; and if each took longer than the time between two notices, all would tell with every commit."""
 _FARTHEST: Final = 0.1
 """Seconds between two notices at most."""
+_QUIET: Final = 10
+"""How often the thread looks for word in vain before it sleeps until it is woken."""
 _MOST_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
 
@@ -48,6 +50,7 @@ class Bell:
         self._apart = _APART
         self._thread: threading.Thread | None = None
         self._is_asleep = False
+        self._quiet = 0
         self._is_closing = False
 
     def begin_anew(self) -> None:
@@ -71,10 +74,6 @@ class Bell:
         """Note that what was committed with a notice is there."""
         self._apart = min(max(_APART, _RARER * (time.monotonic() - self._last)), _FARTHEST)
 
-    def telling(self, queues: Collection[str]) -> Telling:
-        """Have it told that work has come to these queues, by what is committed in a block or a moment later."""
-        return Telling(self, queues)
-
     def leave_word(self, queues: Iterable[str]) -> None:
         """Have it told a moment later that work has come."""
         if self._owed.issuperset(queues):  # whoever takes that word will tell of this work too: it is there already
@@ -85,7 +84,7 @@ class Bell:
                 self._is_closing = False
                 self._thread = threading.Thread(target=self._run, name="onward-postgres-bell", daemon=True)
                 self._thread.start()
-            elif self._is_asleep:  # else it waits for its moment: to wake it would cost each enqueue
+            elif self._is_asleep:  # else it looks by itself, and in time: to wake it would cost each enqueue
                 self._is_asleep = False
                 self._lock.notify_all()
 
@@ -99,26 +98,38 @@ class Bell:
             thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not self._owed and not self._is_closing:
-                    self._is_asleep = True
-                    self._lock.wait()
-                if not self._owed:
-                    return
-                if (left := self._last + 2 * self._apart - time.monotonic()) > 0 and not self._is_closing:
-                    self._lock.wait(left)
-                    continue
-                self._last = time.monotonic()
-                owed, self._owed = self._owed, set()
+        while (owed := self._wait()) is not None:
             try:
                 self._send(_written(owed))
             except OnwardError as error:
                 log.warning("nobody was told of new work, workers find it by polling: %s", error)
 
+    def _wait(self) -> set[str] | None:
+        """Wait until something is owed that nobody else has told of in time; None: that is all.
+
+        Word can be left only soon after a notice, and is due so long after that one. So if none is owed now, the next
+        one is not due any sooner than that from now on: who looks again then is in time, and need not be woken.
+        """
+        with self._lock:
+            while True:
+                now, due = time.monotonic(), self._last + 2 * self._apart
+                if self._owed and (due <= now or self._is_closing):
+                    self._last, self._quiet = now, 0
+                    owed, self._owed = self._owed, set()
+                    return owed
+                if self._is_closing:
+                    return None
+                if due > now:
+                    self._quiet = 0
+                    self._lock.wait(due - now)
+                    continue
+                self._quiet += 1
+                self._is_asleep = self._quiet > _QUIET
+                self._lock.wait(None if self._is_asleep else 2 * self._apart)
+
 
 class Telling:
-    """A block that commits new work: gives the notice to be sent with it; where none is due, leaves word of it."""
+    """A block that commits new work to some queues: gives the notice to be sent with it, or leaves word of it."""
 
     __slots__ = ("_bell", "_notice", "_queues")
 

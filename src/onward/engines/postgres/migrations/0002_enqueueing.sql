@@ -1,18 +1,6 @@
 -- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
 -- server: nothing needs to be prepared, which poolers would not allow.
 
--- Tell whoever listens, with the commit, if anybody does: a commit that tells waits for every other that does. Who listens holds a
--- lock that says so, and looks for itself after taking it. It is tried and given back in one expression, which nothing interrupts.
-create function onward.tell(channel text, notice text) returns void
-  language plpgsql
-as $$
-declare
-  listeners constant bigint := hashtextextended(channel, 1);
-  is_heard  constant boolean := case when pg_try_advisory_lock(listeners) then not pg_advisory_unlock(listeners) else true end;
-begin
-  if is_heard then perform pg_notify(channel, notice); end if;
-end $$;
-
 -- See to it that claims look at these lanes, from as far back as each of these moments.
 create function onward.open_lanes(queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
