@@ -251,10 +251,8 @@ def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[st
 
     It refuses nothing by itself: who writes each call alone then finds out which one is wrong, and says so.
     """
-    required, names = shape.required, shape.names
-    for call in calls:
-        if type(call) is not dict or not required <= call.keys() <= names:
-            return None
+    if set(map(type, calls)) != {dict}:
+        return None
     kinds = set(map(type, chain.from_iterable(map(dict.values, calls))))
     if not kinds <= _PLAIN:
         return None

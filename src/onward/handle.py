@@ -7,6 +7,8 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from onward.control import as_duration
 from onward.errors import JobFailed, JobNotFound
 from onward.job import Arrival, Enqueued, Job, JobRef
@@ -16,18 +18,22 @@ from onward.results import Results
 R = TypeVar("R")
 
 
-class JobHandle(Generic[R]):
+class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
     """A job that has been enqueued, typed by what its task returns."""
 
-    __slots__ = ("_decode", "_results", "arrival", "ref")
+    _enqueued: Enqueued
+    _results: Results
+    _decode: Callable[[Any], R]
 
-    def __init__(self, enqueued: Enqueued, results: Results, decode: Callable[[Any], R]) -> None:
-        self.ref = enqueued.ref
+    @property
+    def ref(self) -> JobRef:
         """The job's name."""
-        self.arrival = enqueued.arrival
+        return self._enqueued.ref
+
+    @property
+    def arrival(self) -> Arrival:
         """What the enqueue did: made a job, or found one with the same key."""
-        self._results = results
-        self._decode = decode
+        return self._enqueued.arrival
 
     def __repr__(self) -> str:
         """Name the job."""

@@ -15,20 +15,21 @@ and then the loop has a turn.
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors, generators
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import ExecStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq import Escaping, ExecStatus
+from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from onward.postgresql.plans import Row
+from onward.postgresql.plans import Row, Statement
 
 T = TypeVar("T")
 
@@ -36,6 +37,10 @@ _AS_IT_COMES: Final = [PyFormat.AUTO] * 64
 """How values are written: for as many as any statement has."""
 _MOST_KEPT: Final = 500
 """Statements that a session keeps: those that name a queue's table are as many as there are queues."""
+
+_MOST_SENT: Final = 2**20
+"""Bytes that libpq is given at a time to send."""
+_PLACE: Final = re.compile(rb"\$(\d+)")
 
 _GLANCE: Final = 0.005
 """Seconds for which the loop may be held up for an answer: a commit takes a fraction of it, unless the disk is slow."""
@@ -62,6 +67,12 @@ class PatientConnection(psycopg.Connection[Any]):
     def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
         return self.asks.rows(self._results(text, values))
+
+    def answer(self, statement: Statement) -> list[Row]:
+        """Execute a statement of a plan, and give its rows."""
+        if statement.rows is None:
+            return self.ask(statement.text, statement.values)
+        return self.wait(self.asks.copying(statement.text, statement.values, statement.rows))
 
     def do(self, text: str, values: Sequence[Any] = ()) -> int:
         """Execute one statement, and say how many rows it has changed."""
@@ -100,6 +111,12 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     def ask(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, list[Row]]:
         """Execute one statement, and give its rows."""
         return self._answered(text, values, self.asks.rows)
+
+    def answer(self, statement: Statement) -> Coroutine[Any, Any, list[Row]]:
+        """Execute a statement of a plan, and give its rows."""
+        if statement.rows is None:
+            return self.ask(statement.text, statement.values)
+        return self.wait(self.asks.copying(statement.text, statement.values, statement.rows))
 
     def do(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
         """Execute one statement, and say how many rows it has changed."""
@@ -210,6 +227,24 @@ class Asks:
             self._pgconn.send_query_prepared(known, written, formats)
         return (yield from self.rest([]))
 
+    def copying(
+        self, text: str, values: Sequence[Any], rows: Callable[[Sequence[Row]], Iterable[str]]
+    ) -> PQGen[list[Row]]:
+        """Send a statement and the COPY behind it, and what that reads, part by part: the server need not wait for all.
+
+        Both are one query, so one transaction and one round trip; such a query has its values written into it.
+        """
+        pgconn = self._pgconn
+        pgconn.send_query(_written_out(pgconn, text, values))
+        _refused(results := (yield from generators.execute(pgconn)))
+        for part in rows(answered := self.rows(results[:-1])):
+            written = part.encode()
+            for at in range(0, len(written), _MOST_SENT):
+                yield from generators.copy_to(pgconn, written[at : at + _MOST_SENT], flush=False)
+                yield from generators.send(pgconn)
+        yield from generators.copy_end(pgconn, None)
+        return answered
+
     def count(self, results: Sequence[PGresult]) -> int:
         """Read how many rows were changed."""
         _refused(results)
@@ -233,6 +268,13 @@ class Asks:
             self._times.clear()
         times = self._times[key] = self._times.get(key, 0) + 1
         return times > self._known_after
+
+
+def _written_out(pgconn: PGconn, text: str, values: Sequence[Any]) -> bytes:
+    """Put values into a statement, each as a literal that cannot be anything else."""
+    escape = Escaping(pgconn).escape_literal
+    literals = [b"null" if each is None else bytes(escape(str(each).encode())) for each in values]
+    return _PLACE.sub(lambda place: literals[int(place[1]) - 1], text.encode())
 
 
 def _refused(results: Sequence[PGresult]) -> None:

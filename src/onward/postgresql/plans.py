@@ -7,7 +7,7 @@ is just another connection (:mod:`onward.postgresql.within`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -20,8 +20,9 @@ class Statement(NamedTuple):
 
     text: str
     values: Sequence[Any] = ()
-    rows: str | None = None
-    """What a ``copy … from stdin`` reads. Only for connections of our own."""
+    rows: Callable[[Sequence[Row]], Iterable[str]] | None = None
+    """Gives what is read by the ``copy … from stdin`` at its end, given what was answered before. Only for connections
+    of our own."""
 
 
 Plan = Generator[Statement, Sequence[Row], T]

@@ -139,13 +139,9 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
     ours = connection if isinstance(connection, PatientConnection) else None
 
     def execute(statement: Statement) -> Sequence[Row]:
-        if ours is not None and statement.rows is None:
-            return ours.ask(statement.text, statement.values)
+        if ours is not None:
+            return ours.answer(statement)
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
-            if statement.rows is not None:
-                with cursor.copy(statement.text) as copy:
-                    copy.write(statement.rows)
-                return []
             cursor.execute(statement.text, statement.values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
@@ -157,13 +153,9 @@ def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     ours = connection if isinstance(connection, PatientAsyncConnection) else None
 
     async def execute(statement: Statement) -> Sequence[Row]:
-        if ours is not None and statement.rows is None:
-            return await ours.ask(statement.text, statement.values)
+        if ours is not None:
+            return await ours.answer(statement)
         async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
-            if statement.rows is not None:
-                async with cursor.copy(statement.text) as copy:
-                    await copy.write(statement.rows)
-                return []
             await cursor.execute(statement.text, statement.values or None)
             return await cursor.fetchall() if cursor.description is not None else []
 

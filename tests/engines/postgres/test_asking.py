@@ -10,6 +10,7 @@ import pytest
 from onward.postgresql import patience
 from onward.postgresql.database import Database
 from onward.postgresql.patience import PatientConnection
+from onward.postgresql.plans import Statement
 from tests.servers.postgres import postgres_url
 
 KEPT = "select count(*)::int from pg_prepared_statements"
@@ -81,3 +82,30 @@ def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnec
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.ask("select 1 / $1::bigint", [0])
     assert connection.ask("select 1 / $1::bigint", [1]) == [(1,)]
+
+
+def copy(connection: PatientConnection, values: list[object], parts: list[str]) -> list[tuple[object, ...]]:
+    connection.execute("create temporary table if not exists lines (line text)")
+    text = "select $1::text, $2::bigint; copy lines from stdin"
+    return connection.answer(Statement(text, values, lambda answered: [*parts, f"{answered[0][1]}\n"]))
+
+
+def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
+    connection: PatientConnection, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(patience, "_MOST_SENT", 3)  # a line is sent in parts
+    assert copy(connection, ["a", 7], ["first\nsec", "ond\n"]) == [("a", 7)]
+    assert connection.execute("select line from lines").fetchall() == [("first",), ("second",), ("7",)]
+
+
+@pytest.mark.parametrize("value", ["'", "\\", "\\'; select 1; --", "$2", "$1$1", "ä'\n", ""])
+def test_no_value_is_read_as_anything_else_where_it_is_written_into_a_query(connection: PatientConnection, value: str):
+    assert copy(connection, [value, None], []) == [(value, None)]
+
+
+def test_all_that_is_sent_as_one_query_is_done_or_none_of_it(connection: PatientConnection):
+    copy(connection, ["a", 1], [])
+    with pytest.raises(psycopg.errors.BadCopyFileFormat):
+        text = "delete from lines where line = $1::text returning line; copy lines from stdin"
+        connection.answer(Statement(text, ["1"], lambda _: ["good\n", "too\tmany\n"]))
+    assert connection.ask("select line from lines") == [("1",)]

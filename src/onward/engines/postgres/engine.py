@@ -234,7 +234,7 @@ class PostgresEngine:
                 return [lone[0]]
             return self._ask_sync(
                 lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
-                atomic=enqueueing.takes_several(jobs, copies=self._copies),
+                atomic=enqueueing.takes_several(jobs),
             )
 
     async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
@@ -247,7 +247,7 @@ class PostgresEngine:
                 return [lone[0]]
             return await self._ask(
                 lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
-                atomic=enqueueing.takes_several(jobs, copies=self._copies),
+                atomic=enqueueing.takes_several(jobs),
                 alone=alone,
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +17,7 @@ from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
 from onward.postgresql import arrays
 from onward.postgresql.listening import DUE
-from onward.postgresql.plans import Plan, Statement
+from onward.postgresql.plans import Plan, Row, Statement
 
 _NOTHING: Final = timedelta(0)
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -27,6 +27,8 @@ _SOON: Final = NextDue.TRUST
 """Of a job that comes due later, whoever leads learns in time."""
 _COPIED: Final = 300
 """Jobs from which on COPY is quicker than a statement, in spite of what it takes to begin and to end it."""
+_PART: Final = 250
+"""Jobs that are sent at a time: while the server reads some, the next are written."""
 
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
@@ -41,9 +43,9 @@ def has_batches(jobs: Sequence[NewJob]) -> bool:
     return jobs.template.batch is not None if isinstance(jobs, Alike) else any(job.batch is not None for job in jobs)
 
 
-def takes_several(jobs: Sequence[NewJob], *, copies: bool) -> bool:
+def takes_several(jobs: Sequence[NewJob]) -> bool:
     """Say whether it may take more than one statement to add these."""
-    return (copies and len(jobs) >= _COPIED) or has_keys(jobs) or has_batches(jobs)
+    return has_keys(jobs) or has_batches(jobs)
 
 
 def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
@@ -157,10 +159,13 @@ def _enqueue_alike(
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
     is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
     if is_ready and start_by is None and copies and len(ids) >= _COPIED:
+
+        def rows(answered: Sequence[Row]) -> Iterator[str]:
+            ((attempts, policy),) = answered
+            return _rows(ids, payloads, (queue, type_, priority, org_id, attempts, policy, batch, trace))
+
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
-        ((max_attempts, backoff),) = yield Statement(schema.open_lane, told)
-        alike = (queue, type_, priority, org_id, max_attempts, backoff, batch, trace)
-        yield Statement(schema.enqueue_copy, rows=_rows(ids, payloads, alike))
+        yield Statement(schema.enqueue_copy, told, rows)
         return
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
     yield Statement(schema.enqueue_alike, values)
@@ -170,12 +175,16 @@ def _array(payloads: Sequence[str]) -> str:
     return f"[{','.join(payloads)}]"
 
 
-def _rows(ids: Sequence[str], payloads: Sequence[str], alike: tuple[Any, ...]) -> str:
-    """Write rows as COPY reads them."""
+def _rows(ids: Sequence[str], payloads: Sequence[str], alike: tuple[Any, ...]) -> Iterator[str]:
+    """Write rows as COPY reads them, part by part."""
     rest = "\t".join(["\\N" if value is None else str(value).translate(_ESCAPED) for value in alike])
     if _UNUSUAL.search("".join(payloads)):
         payloads = [payload.translate(_ESCAPED) for payload in payloads]
-    return "".join([f"{job_id}\t{payload}\t{rest}\n" for job_id, payload in zip(ids, payloads, strict=True)])
+    for first in range(0, len(ids), _PART):
+        part = slice(first, first + _PART)
+        yield "".join(
+            [f"{job_id}\t{payload}\t{rest}\n" for job_id, payload in zip(ids[part], payloads[part], strict=True)]
+        )
 
 
 def _shape(job: NewJob) -> tuple[Any, ...]:
