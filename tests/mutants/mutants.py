@@ -1001,6 +1001,51 @@ POSTGRES: Final = (
         "goes on", "\n         and j.lease_until is not null and (j.started_at is not null or s.move ="
     ),
     _on_postgres(
+        "ground: it rises above jobs that cannot be seen yet",
+        Edit(
+            f"{_PG}/migrations/0006_stewarding.sql",
+            "where m.first <= pg_snapshot_xmin(pg_current_snapshot());",
+            "where true;",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: lanes where jobs wait get no floor",
+        Edit(
+            f"{_PG}/migrations/0006_stewarding.sql",
+            "and (not l.has_floor or l.moved_at < today - interval '1 second');",
+            "and l.has_floor and l.moved_at < today - interval '1 second';",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: a floor stays for ever",
+        Edit(
+            f"{_PG}/migrations/0006_stewarding.sql",
+            "and (not l.has_floor or l.moved_at < today - interval '1 second');",
+            "and not l.has_floor;",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: who gives a job back gives it no floor",
+        Edit(
+            f"{_PG}/migrations/0002_enqueueing.sql",
+            "where w.since < moment - interval '100 milliseconds'",
+            "where false",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: it is moved without the leader's term",
+        Edit(
+            f"{_PG}/migrations/0006_stewarding.sql",
+            "if not onward.is_leader(today, sweep.number, sweep.leader_id) then return; end if;",
+            "",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
         "news: what is said of the queue is not heeded",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql", "and (q.paused or q.concurrency is not null or", "and (q.paused or"

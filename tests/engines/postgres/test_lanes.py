@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import ClaimRequest
+from onward.engine.values import ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import Complete, Release
@@ -26,16 +26,33 @@ def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple
 
 
 def floors(store: PostgresStore) -> list[bool]:
-    """Say of each lane whether its floor has been raised."""
-    return [raised for (raised,) in by_hand(store, "select floor > '-infinity' from onward.lane order by 1")]
+    """Say of each lane whether it has a floor of its own."""
+    return [has_floor for (has_floor,) in by_hand(store, "select has_floor from onward.lane order by 1")]
+
+
+def ground(store: PostgresStore) -> int:
+    """Say where the ground is; 0: it has not been moved."""
+    ((moment, is_moved),) = by_hand(store, "select last_value, is_called from onward.ground")
+    return int(moment) if is_moved else 0
+
+
+async def sweep(desk: Desk, term: Term | None = None) -> None:
+    """Have the ground moved, by whoever leads."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    leader = term or await desk.lead()
+    await engine._ask(lambda: engine._sweeping.sweep(engine.schema, leader))
+    if term is None:
+        await desk.engine.resign(leader)
 
 
 async def work_through(desk: Desk, count: int = 200) -> None:
-    """Take and end so many jobs, so that the floor of their lane rises."""
+    """Take and end so many jobs, and have the ground moved to above them."""
     await desk.add_many(count)
     await desk.advance(60)
     for _ in range(2):
         await desk.end_all(await desk.take(slots=count // 2), Complete())
+    await sweep(desk)
 
 
 async def tended(desk: Desk) -> None:
@@ -44,21 +61,55 @@ async def tended(desk: Desk) -> None:
     await Desk(desk.store, handle).rescue()
 
 
-async def test_a_floor_rises_with_the_jobs_that_are_taken(desk: Desk, store: PostgresStore):
+async def test_the_ground_rises_above_what_has_ended(desk: Desk, store: PostgresStore):
     await work_through(desk)
-    assert floors(store) == [True]
+    assert ground(store) > 0
+    assert floors(store) == [False]
     ref = await desk.add()
     assert await desk.taken("*") == [ref]
 
 
-async def test_a_floor_stays_below_the_first_job_that_waits(desk: Desk, store: PostgresStore):
+async def test_a_lane_where_jobs_wait_has_a_floor_below_them_for_as_long_as_they_do(desk: Desk, store: PostgresStore):
     first = await desk.add_many(150)
     await desk.advance(60)
     later = await desk.add_many(10)
     await desk.advance(60)
     assert await desk.taken(slots=100) == first[:100]
+    await sweep(desk)
     assert floors(store) == [True]
+    await desk.advance(1)
     assert await desk.taken(slots=100) == [*first[100:], *later]
+    await desk.advance(2)
+    await sweep(desk)
+    assert floors(store) == [False]
+
+
+async def test_the_ground_stays_below_jobs_that_cannot_be_seen_yet(desk: Desk, store: PostgresStore):  # X4
+    await sweep(desk)
+    await desk.advance(1)
+    caller = store.caller()
+    caller.begin()
+    (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
+    for _ in range(3):
+        await desk.advance(2)
+        await sweep(desk)
+    caller.commit()
+    assert await desk.taken("*") == [answer.ref]
+    before = ground(store)
+    for _ in range(2):
+        await desk.advance(1)
+        await sweep(desk)
+    assert ground(store) > before + 5_000_000
+
+
+async def test_who_leads_no_longer_moves_nothing(desk: Desk, store: PostgresStore):  # O6
+    term = await desk.lead()
+    await desk.add()
+    await desk.advance(PAST_LEASE)
+    await sweep(desk, term)
+    assert (ground(store), floors(store)) == (0, [False])
+    await sweep(desk)
+    assert (ground(store) > 0, floors(store)) == (True, [True])
 
 
 async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):
@@ -66,7 +117,6 @@ async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, sto
     claim = await desk.take_one()
     await desk.advance(60)
     await work_through(desk)
-    assert floors(store) == [True]
     assert await desk.end(claim, Release())
     assert await desk.taken("*") == [early]
 
@@ -85,7 +135,6 @@ async def test_a_job_that_was_due_long_ago_is_found_as_soon_as_it_is_promoted(de
     due = await desk.add(delay=timedelta(seconds=1))
     await desk.advance(60)
     await work_through(desk)
-    assert floors(store) == [True]
     await desk.promote()
     assert await desk.taken("*") == [due]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 
@@ -9,23 +10,38 @@ import msgspec
 import pytest
 
 from onward.backoff import Backoff
-from onward.engine.values import Claim, ClaimRequest, Claims, Rate
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Rate, Settlement
 from onward.engines.postgres import claiming
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
+from onward.lifecycle import Complete, State
+from onward.postgresql.listening import Listener
 from tests.conformance.desk import LEASE, Desk
 
 REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
 
 
 async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
-    """Claim when something is told; say whether one queue was asked and no other."""
+    """Claim when something is told; say whether only queues with news were asked."""
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    steps = engine._round(request).steps
-    engine._hear(notice)
+    if notice:
+        engine._hear(notice)
     claims = await desk.engine.claim(request)
-    return claims, engine._round(request).steps > steps
+    return claims, not engine._round(request).is_whole
+
+
+@pytest.fixture(autouse=True)
+def listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody listens: what is told is told by the tests. And no look takes long, however busy the machine is."""
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
+    monkeypatch.setattr(claiming, "_LONG_TOUR", math.inf)
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at all queues takes long."""
+    monkeypatch.setattr(claiming, "_LONG_TOUR", -1.0)
 
 
 def names(claims: Claims) -> list[str]:
@@ -111,10 +127,36 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
-async def test_now_and_then_there_is_a_tour_however_much_is_told(desk: Desk):  # O11
+async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
     await desk.engine.claim(REQUEST)
-    alone = [(await told(desk, "q"))[1] for _ in range(12)]
-    assert alone == [True] * 10 + [False, True]
+    await desk.add(queue="unheard")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_where_a_tour_is_long_only_queues_with_news_are_asked(desk: Desk, long: None):  # H9
+    await desk.engine.claim(REQUEST)
+    for queue in ("unheard", "a", "b"):
+        await desk.add_many(2, queue=queue)
+    claims, is_alone = await told(desk, "b,a", msgspec.structs.replace(REQUEST, slots=3))
+    assert is_alone
+    assert sorted(names(claims)) == ["a", "a", "b"]
+    claims, is_alone = await told(desk, "b")
+    assert (sorted(names(claims)), is_alone) == (["b", "unheard", "unheard"], False)  # there was no room left
+
+
+async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Desk, long: None):
+    await desk.add(queue="q")
+    (claim,) = (await desk.engine.claim(REQUEST)).claims
+    await desk.add(queue="unheard")
+    answer = await desk.engine.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
+    assert (answer.lost, answer.claimed.claims, (answer.claimed.again_in or 0) > 0) == (frozenset(), (), True)
+    assert (await desk.job(claim.ref)).status is State.COMPLETED
+    claims, _ = await told(desk, "")
+    assert (claims.claims, (claims.again_in or 0) > 0) == ((), True)
+    claims, _ = await told(desk, "unheard")
+    assert names(claims) == ["unheard"]
 
 
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9

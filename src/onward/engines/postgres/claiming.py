@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Final
 
@@ -36,8 +36,8 @@ _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
 _LOOK_AGAIN: Final = 0.5
 """Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
-_MOST_STEPS: Final = 10
-"""Claims of single queues after which there is a tour all the same: it keeps the lanes in order."""
+_LONG_TOUR: Final = 0.003
+"""Seconds from which on a look at all queues is long: there are hundreds of them."""
 
 
 @dataclass(slots=True)
@@ -59,31 +59,38 @@ class Round:
     """Whether more would have been welcome."""
     brief_at: float = -math.inf
     """When nothing was last asked for but a job of a queue with news."""
+    is_told: bool = False
+    """Whether somebody listens: who does not hears of nothing new."""
     is_news_anywhere: bool = True
-    """Whether it was told that there is work, and not where."""
+    """Whether it was told that there is work, and not where. It is told, too, when somebody begins to listen."""
     looked_at: float = -math.inf
     """When all queues were last looked at, if that found less than there was room for, and nothing to wait for."""
-    steps: int = 0
-    """Claims of single queues since."""
+    asked_at: float = -math.inf
+    """When a claim was last sent."""
+    is_whole: bool = True
+    """Whether that was for all queues."""
+    is_long: bool = False
+    """Whether the last look at all queues took long."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs."""
         for name in names:
-            if name in _ANYWHERE:
+            if name in _ANYWHERE or len(self.news) == _MOST_NEWS:
                 self.is_news_anywhere = True
             elif name not in _NO_NAMES and any(matches(each, name) for each in patterns):
                 self.news.append(name)
 
-    def only_news(self) -> str | None:
-        """Take out the one queue where there can be something new; None: it may be elsewhere, and a tour is needed."""
-        if self.is_news_anywhere or not self.news or self.steps >= _MOST_STEPS or self.look_again_in() <= 0:
+    def places(self, *, waits: bool) -> tuple[str, ...] | None:
+        """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.
+
+        It does not where a look at all of them takes long, or where a worker ``waits`` and is told of one.
+        """
+        if not self.is_told or self.is_news_anywhere or self.look_again_in() <= 0:
+            return None
+        if not self.is_long and not (waits and len(set(self.news)) == 1):
             return None
         names = {self.news.popleft() for _ in range(len(self.news))}  # what is heard from now on is for the next claim
-        if len(names) > 1:
-            self.news.extend(names)
-            return None
-        self.steps += 1
-        return names.pop()
+        return tuple(sorted(names))
 
     def look_again_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
@@ -136,12 +143,21 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
         round_.room = 0
         (answer,) = yield Statement(schema.claim_suspect, values)
         return claims_of(answer, round_)
-    if request.slots and not request.ahead and (queue := round_.only_news()) is not None:
-        claims = yield from _claim_of(schema, request, round_, queue)
+    places = round_.places(waits=True)
+    if places is not None and len(places) == 1 and request.slots and not request.ahead:
+        claims = yield from _claim_of(schema, request, round_, places[0])
         if claims is not None:
             return claims
-    (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_)])
+        places = None
+    if places == ():
+        return nothing_new(round_)
+    (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_, places)])
     return claims_of(answer, round_)
+
+
+def nothing_new(round_: Round) -> Claims:
+    """Answer a claim for which no queue needs to be asked."""
+    return Claims(again_in=max(round_.look_again_in(), 0.0))
 
 
 def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
@@ -152,6 +168,7 @@ def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) 
         return None
     claims = [_claim_in(queue, row) for row in rows]
     claims.sort(key=lambda claim: (-claim.priority, -claim.waited, claim.token))
+    round_.is_whole = False
     if len(claims) >= room:
         round_.looked_at = -math.inf  # there may be more, and elsewhere too
     return Claims(claims=tuple(claims), again_in=max(round_.look_again_in(), 0.0))
@@ -178,9 +195,11 @@ def _claim_in(queue: str, row: Row) -> Claim:
     )
 
 
-def asked(request: ClaimRequest, round_: Round) -> list[Any]:
-    """Lay a request out as the store wants it."""
-    news, wanted = round_.next_news(), request.slots + request.soon + request.ahead
+def asked(request: ClaimRequest, round_: Round, places: tuple[str, ...] | None = None) -> list[Any]:
+    """Lay a request out as the store wants it; for some of its queues only, where ``places`` are given."""
+    round_.is_whole = places is None
+    news = round_.next_news() if round_.is_whole else None
+    wanted = request.slots + request.soon + request.ahead
     most = round_.most
     if news is not None and most < wanted and (now := monotonic()) - round_.brief_at > _BRIEF_APART:
         most, round_.brief_at = 1, now  # in a long tour, its job does not wait for others
@@ -189,11 +208,13 @@ def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     ahead = min(request.ahead, most - slots - soon)
     round_.room = slots + soon + ahead
     round_.is_cut = round_.room < wanted
-    round_.is_news_anywhere = False
-    round_.looked_at = -math.inf
+    round_.asked_at = monotonic()
+    if round_.is_whole:
+        round_.is_news_anywhere = False
+        round_.looked_at = -math.inf
     return [
         request.worker_id,
-        *_ranges(request.queues),
+        *_ranges(places or request.queues),
         slots,
         soon,
         ahead,
@@ -204,7 +225,7 @@ def asked(request: ClaimRequest, round_: Round) -> list[Any]:
     ]
 
 
-@cache
+@lru_cache
 def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
     firsts, ends = ranges_of(queues)
     return arrays.texts(firsts), arrays.texts(ends)
@@ -223,8 +244,15 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
     if round_.has_more and round_.is_cut:
         again_in = 0.0
-    if not round_.has_more and not suspects_wait and again_in is None:
-        round_.looked_at, round_.steps = monotonic(), 0
+    is_over = not round_.has_more and not suspects_wait and again_in is None
+    if round_.is_whole:
+        now = monotonic()
+        round_.is_long = now - round_.asked_at > _LONG_TOUR
+        round_.looked_at = now if is_over else -math.inf
+    elif is_over:
+        again_in = max(round_.look_again_in(), 0.0)
+    else:
+        round_.looked_at = -math.inf
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
 
 

@@ -137,6 +137,7 @@ class PostgresEngine:
         """Of the last task's jobs."""
         self._tending = stewarding.Tending()
         self._next_due = stewarding.NextDue()
+        self._sweeping = stewarding.Sweeping()
         self._identity = ("", "")
         self._copies = False
         self._told = (events, keep_events)
@@ -273,7 +274,10 @@ class PostgresEngine:
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         round_ = self._round(request)
-        return await self._ask(lambda: claiming.claim(self.schema, request, round_))
+        claims = await self._ask(lambda: claiming.claim(self.schema, request, round_))
+        if claims.claims:
+            self._sweeping.stir()
+        return claims
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
@@ -295,6 +299,8 @@ class PostgresEngine:
         """See the contract."""
         round_ = self._round(exchange.request)
         exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+        if exchanged.claimed.claims:
+            self._sweeping.stir()
         if exchanged.lost:
             exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
         return exchanged
@@ -334,10 +340,12 @@ class PostgresEngine:
         queues = request.queues if request else ()
         if (round_ := self._rounds.get(queues)) is None:
             round_ = self._rounds[queues] = claiming.Round()
+        round_.is_told = self._listener.is_listening
         return round_
 
     def _hear(self, notice: str) -> None:
         """Take in what is told to all."""
+        self._sweeping.stir()
         names = notice.split(",")
         if DUE in names:
             self._next_due.forget()
@@ -423,6 +431,8 @@ class PostgresEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
+        if self._sweeping.is_due():
+            await self._ask(lambda: self._sweeping.sweep(self.schema, term))
         if self.schema.now is None and self._listener.is_listening and (next_in := self._next_due.wait()) is not None:
             return Batch(next_in=next_in)
         batch = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
-from onward.engines.postgres.claiming import Round, asked, claim, claims_of
+from onward.engines.postgres.claiming import Round, asked, claim, claims_of, nothing_new
 from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
@@ -60,11 +60,13 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
             lost |= yield from start(schema, wanted.starts)
         return Exchanged(lost=lost, claimed=(yield from claim(schema, request, round_)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
-    values += [None] * 10 if request is None else asked(request, round_)
+    places = None if request is None else round_.places(waits=False)
+    asks = request is not None and places != ()
+    values += asked(request, round_, places) if request is not None and asks else [None] * 10
     ((missed, *claimed),) = yield Statement(schema.exchange, values)
     return Exchanged(
         lost=frozenset() if missed is None else frozenset(_lost.decode(missed)),
-        claimed=claims_of(tuple(claimed), round_),
+        claimed=claims_of(tuple(claimed), round_) if asks else nothing_new(round_),
     )
 
 

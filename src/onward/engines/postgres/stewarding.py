@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -12,12 +13,19 @@ from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Batch, Term
 from onward.engines.postgres.measuring import roll_up
 from onward.engines.postgres.schema import Schema
+from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Statement
 
 _TEND_EVERY: Final = 1.0
 """Seconds between looks after the lanes: how long a job may wait that came to light where nobody looked."""
 _TEND_SHARE: Final = 20
 """Of a leader's time that goes into it, at most one part in so many."""
+_SWEEP_EVERY: Final = 0.5
+"""Seconds between two moves of the ground where jobs come and go."""
+_SWEEP_SELDOM: Final = 10.0
+"""The same where nothing has been heard or done."""
+_SWEEP_SHARE: Final = 5
+"""Of a leader's time that goes into it, at most one part in so many: every claim is the cheaper for it."""
 _CLOSE_EVERY: Final = 60.0
 """Seconds between looks for lanes to close: a lane that is used now and then should not come and go all the time."""
 _DAYS_EVERY: Final = 600.0
@@ -129,6 +137,38 @@ class Tending:
         self._due = now + max(_TEND_EVERY, (now - began) * _TEND_SHARE)
         if closed:
             self._closing_due = now + _CLOSE_EVERY
+
+
+class Sweeping:
+    """When the ground is next to be moved, and what was seen on the way. In memory: what was seen stays true."""
+
+    def __init__(self) -> None:
+        self._swept_at = self._spent = -math.inf
+        self._is_busy = True
+        self._seen: deque[tuple[int, str]] = deque()
+
+    def stir(self) -> None:
+        """Note that jobs come and go."""
+        self._is_busy = True
+
+    def is_due(self) -> bool:
+        """Say whether it is time."""
+        apart = max(_SWEEP_EVERY if self._is_busy else _SWEEP_SELDOM, self._spent * _SWEEP_SHARE)
+        return monotonic() >= self._swept_at + apart
+
+    def sweep(self, schema: Schema, term: Term) -> Plan[None]:
+        """Move the ground up to where every job that is ready can be seen."""
+        began, self._is_busy = monotonic(), False
+        who = [schema.now, term.number, term.leader_id]
+        seen = [arrays.numbers([at for at, _ in self._seen]), arrays.words([first for _, first in self._seen])]
+        ((next_, at, first),) = yield Statement(schema.sweep, [*who, *seen])
+        if next_ is not None:
+            yield Statement(schema.move_ground, [*who, next_])
+            while self._seen and self._seen[0][0] <= next_:
+                self._seen.popleft()
+            self._seen.append((at, first))
+        self._swept_at = monotonic()
+        self._spent = self._swept_at - began
 
 
 def rescue(

@@ -216,14 +216,19 @@ create index queue_rated on onward.queue (name) where spacing is not null;
 create table onward.lane (
   queue     text        collate "C" not null,
   priority  integer     not null,
-  floor     timestamptz not null default '-infinity',  -- nothing to claim lies before it, by ready_at
-  raised_at timestamptz not null default '-infinity',  -- when the floor was
+  has_floor boolean     not null default false,        -- jobs of it wait since before the ground, or did a moment ago
+  floor     timestamptz not null default '-infinity',  -- then nothing to claim lies before this, by ready_at
+  moved_at  timestamptz not null default '-infinity',  -- when the floor was
   closing   xid8                                       -- on its way out: whoever adds a job opens another
 -- Nearly all of each page is left free: while somebody's transaction stays open, no old version of a row goes, and those in
 -- the same page cost a claim next to nothing.
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
 create index lane_open on onward.lane (queue, priority desc);
+
+-- The moment before which there is nothing to claim in any lane that has no floor of its own, in microseconds. It moves all the
+-- time. A sequence, because that leaves no remains, however long somebody's transaction stays open.
+create sequence onward.ground;
 
 -- The jobs that use up a queue's concurrency: a row each, so that those who end jobs need not wait for each other.
 create table onward.place (

@@ -1,8 +1,9 @@
 -- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
 -- server: nothing needs to be prepared, which poolers would not allow.
 
--- See to it that claims look at these lanes, from as far back as each of these moments.
-create function onward.open_lanes(queues text[], priorities integer[], since timestamptz[]) returns void
+-- See to it that claims look at these lanes, from as far back as each of these moments. No ground that this transaction could miss is
+-- less than a fifth of a second old: what became ready a moment ago needs no floor.
+create function onward.open_lanes(moment timestamptz, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
@@ -18,11 +19,14 @@ begin
     select l.ctid as place, w.since
       from (select w.queue, w.priority, min(w.since) as since
               from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
+             where w.since < moment - interval '100 milliseconds'
              group by w.queue, w.priority) w
-      join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority and l.floor > w.since
+      join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority
+                            and (not l.has_floor or l.floor > w.since)
      order by l.queue, l.priority
        for update of l)
-  update onward.lane l set floor = low.since from low where l.ctid = low.place and l.floor > low.since;
+  update onward.lane l set has_floor = true, floor = low.since, moved_at = moment
+    from low where l.ctid = low.place and (not l.has_floor or l.floor > low.since);
 end $$;
 
 -- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what

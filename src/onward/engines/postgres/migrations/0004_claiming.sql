@@ -19,6 +19,11 @@ create type onward.answer as (
   jobs text, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
 );
 
+-- Say where the ground is. To be asked before lanes are read: whoever moves it gives floors to those that need them before.
+create function onward.ground() returns timestamptz
+  language sql volatile
+  return coalesce(onward.moment(pg_sequence_last_value('onward.ground')), '-infinity');
+
 -- List lanes from which a job can be taken now, by the name of their queue, the higher priority first.
 -- firsts, ends  ranges of names; from_queue, to_queue  the part of them to look at; past_priority  only what is less urgent.
 create function onward.look(
@@ -28,38 +33,35 @@ create function onward.look(
   language plpgsql
 as $$
 declare
-  listed onward.open_lane[] := '{}';
-  more   onward.open_lane[];
+  ground timestamptz := onward.ground();
 begin
-  for i in 1 .. cardinality(firsts) loop
-    more := array(
+  return array(
     select (l.queue, l.priority, l.since, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null,
             q.lease)::onward.open_lane
       -- First of all, and one probe for each: which is the first job. Not `exists`: of that the planner may make a join, which
-      -- reads all the jobs there are.
+      -- reads all the jobs there are. The ranges come in order, and so do the lanes of each: nothing is sorted.
       from (select l.queue, l.priority,
                    (select j.ready_at from onward.job j
                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
                        and j.ready_at is not null and not j.suspect
                        and j.lease_until is null and (j.start_by is null or j.start_by > moment)
                      order by j.ready_at, j.seq limit 1) as since
-              from (select distinct on (l.queue, l.priority) l.queue, l.priority, l.floor from onward.lane l
-                     where l.queue >= greatest(firsts[i] collate "C", from_queue collate "C")
-                       and l.queue < least(ends[i] collate "C", to_queue collate "C")
-                       and (l.priority >= past_priority) is not true
-                     order by l.queue, l.priority desc, l.floor desc) l
-             order by l.queue, l.priority desc offset 0) l
+              from unnest(firsts, ends) r (first, upto)
+              cross join lateral (
+                select distinct on (l.queue, l.priority) l.queue, l.priority,
+                       case when l.has_floor then l.floor else ground end as floor
+                  from onward.lane l
+                 where l.queue >= greatest(r.first collate "C", from_queue collate "C")
+                   and l.queue < least(r.upto collate "C", to_queue collate "C")
+                   and (l.priority >= past_priority) is not true
+                 order by l.queue, l.priority desc, 3) l
+             offset 0) l
       left join lateral (select q.* from onward.queue q where q.name = l.queue offset 0) q on true
      where l.since is not null and q.paused is not true
        and (q.spacing is null or with_limited and q.next_slot_at - q.reach <= moment)
        and (q.concurrency is null
             or with_limited and q.concurrency > (select count(*) from onward.place p where p.queue = l.queue))
-     order by l.queue, l.priority desc
-     limit most - cardinality(listed));
-    listed := listed || more;
-    exit when cardinality(listed) >= most;
-  end loop;
-  return listed;
+     limit most);
 end $$;
 
 -- Say how many jobs a limited queue lets go now, of those wanted. Its row is locked until the transaction ends.
@@ -110,23 +112,21 @@ begin
        and exists (select from onward.lane l where l.queue = q.name));
 end $$;
 
--- Move the floor of a lane up to its first waiting job, so that claims need not walk over what was there before: running
--- jobs, and the remains of ended ones, which stay for as long as anybody's old transaction could see them.
---
--- Never to within two seconds of now: a job that was added a moment ago may become visible after one that was added later.
--- What comes to light below a floor all the same is found by the leader: see tend(). A row that somebody is writing is passed
--- over, and one that was written a moment ago too: the floor needs to be nearly right, and its own remains cost as well.
+-- Move the floor of a lane up to its first waiting job, so that claims need not walk over what was there before: running jobs, and
+-- the remains of ended ones, which stay for as long as anybody's old transaction could see them. Never above the ground, for
+-- above it there may be jobs that cannot be seen yet. A row that somebody is writing is passed over, and one that was written
+-- a moment ago too: the floor needs to be nearly right, and its own remains cost as well.
 create function onward.raise_floor(moment timestamptz, lane onward.open_lane) returns void
   language plpgsql
 as $$
 declare
-  lowest timestamptz := least(lane.since, moment - interval '2 seconds');
+  lowest timestamptz := least(lane.since, onward.ground());
 begin
-  update onward.lane l set floor = lowest, raised_at = moment
+  update onward.lane l set floor = lowest, moved_at = moment
    where l.ctid = any (array(
            select k.ctid from onward.lane k
-            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lowest
-              and k.raised_at < moment - interval '100 milliseconds'
+            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.has_floor and k.floor < lowest
+              and k.moved_at < moment - interval '100 milliseconds'
               for update skip locked));
 end $$;
 
@@ -474,6 +474,7 @@ declare
   moment  timestamptz := coalesce(onward.moment(claim_of.now), clock_timestamp());
   until   timestamptz := moment + onward.span(claim_of.lease);
   nothing text := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));  -- as in claim()
+  ground  timestamptz := onward.ground();
 begin
   return query
   with taken as (
@@ -483,7 +484,7 @@ begin
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
              select c.place
-               from (select l.priority, l.floor from onward.lane l
+               from (select l.priority, case when l.has_floor then l.floor else ground end as floor from onward.lane l
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
                                          where q.name = of_queue collate "C"

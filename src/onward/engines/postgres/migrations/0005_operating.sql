@@ -67,7 +67,7 @@ begin
       insert into onward.news (batch, failed, cancelled)
       values (old.batch, -(old.state <> 'cancelled')::integer, -(old.state = 'cancelled')::integer);
     end if;
-    perform onward.open_lanes(array[old.queue], array[old.priority], array[moment]);
+    perform onward.open_lanes(moment, array[old.queue], array[old.priority], array[moment]);
     perform pg_notify(channel, '*');
     return query select old.seq, old.queue, old.id::text, old.state;
   end loop;
@@ -133,8 +133,8 @@ begin
   if told.paused and not old.paused then
     delete from onward.lane l where l.queue = old.name;
   elsif old.paused and not told.paused then
-    insert into onward.lane (queue, priority)
-    select distinct old.name, j.priority from onward.job j
+    insert into onward.lane (queue, priority, has_floor)
+    select distinct old.name, j.priority, true from onward.job j
      where j.queue = old.name and j.ready_at is not null and not j.suspect;
   end if;
   perform pg_notify(channel, '*');

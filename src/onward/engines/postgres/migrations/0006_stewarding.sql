@@ -45,7 +45,7 @@ begin
     into due from ready r;
   promoted := due.count;
   if promoted > 0 then
-    perform onward.open_lanes(due.queues, due.priorities, due.since);
+    perform onward.open_lanes(moment, due.queues, due.priorities, due.since);
     queues := array(select distinct q from unnest(due.queues) q);
     perform pg_notify(channel, '*');
   end if;
@@ -119,7 +119,7 @@ begin
     rescued := given.count;
     if rescued > 0 then
       delete from onward.place p where p.seq = any (lost);
-      perform onward.open_lanes(given.queues, given.priorities, given.since);
+      perform onward.open_lanes(moment, given.queues, given.priorities, given.since);
     end if;
     queues := array(select distinct q from unnest(coalesce(queues, '{}') || given.queues) q);
     perform pg_notify(channel, '*');
@@ -142,6 +142,55 @@ begin
   return next;
 end $$;
 
+-- Prepare for the ground to move: give a floor to lanes with jobs that wait since before its new place, and take it from those that
+-- have none any longer. Answers where it is to be, and what to say the next time: a moment, and the first transaction after it.
+-- Whoever adds a job is known by its number before, so when all that are older than that have ended, every job that was ready by
+-- that moment can be seen. Only those of a transaction that lasts for ten seconds and more are not waited for: see tend().
+create function onward.sweep(
+  now bigint, number bigint, leader_id text, moments bigint[], firsts xid8[],
+  out next bigint, out moment bigint, out first text
+)
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set enable_material = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  today  timestamptz := coalesce(onward.moment(sweep.now), clock_timestamp());
+  ground timestamptz := onward.ground();
+  above  timestamptz;
+begin
+  if not onward.is_leader(today, sweep.number, sweep.leader_id) then return; end if;
+  -- An enqueue looks at the clock a moment before it has a number.
+  moment := onward.micros(today - interval '200 milliseconds');
+  first := pg_snapshot_xmax(pg_current_snapshot());
+  select max(m.moment) into next from unnest(moments, firsts) m (moment, first)
+   where m.first <= pg_snapshot_xmin(pg_current_snapshot());
+  above := least(greatest(onward.moment(next), today - interval '10 seconds', ground), onward.moment(moment));
+  next := greatest(onward.micros(above), 1);
+  -- A floor that was given a moment ago stays: the job that it is for may not be seen yet.
+  update onward.lane l set has_floor = f.since is not null, floor = coalesce(f.since, l.floor), moved_at = today
+    from (select k.ctid as place,
+                 (select j.ready_at from onward.job j
+                   where j.queue = k.queue and j.priority = k.priority
+                     and j.ready_at >= case when k.has_floor then k.floor else ground end and j.ready_at < above
+                     and j.ready_at is not null and not j.suspect and j.lease_until is null
+                   order by j.ready_at, j.seq limit 1) as since
+            from onward.lane k offset 0) f
+   where l.ctid = f.place and l.has_floor <> (f.since is not null)
+     and (not l.has_floor or l.moved_at < today - interval '1 second');
+end $$;
+
+-- Move the ground there, once that is committed: everybody sees it at once.
+create function onward.move_ground(now bigint, number bigint, leader_id text, next bigint) returns void
+  language plpgsql
+as $$
+begin
+  if onward.is_leader(coalesce(onward.moment(move_ground.now), clock_timestamp()), move_ground.number, move_ground.leader_id) then
+    perform setval('onward.ground', next);
+  end if;
+end $$;
+
 -- Keep the lanes in order; answer how many jobs had been out of sight.
 --
 -- 1. A job below its lane's floor: a caller's transaction took long, or somebody put it there by hand. The floor comes down.
@@ -156,6 +205,7 @@ as $$
 #variable_conflict use_column
 declare
   moment timestamptz := coalesce(onward.moment(tend.now), clock_timestamp());
+  ground timestamptz := onward.ground();
   lowered bigint;
   opened  bigint := 0;
 begin
@@ -165,12 +215,12 @@ begin
     select l.ctid as place, j.ready_at
       from onward.lane l
       cross join lateral (select j.ready_at from onward.job j
-                           where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
+                           where j.queue = l.queue and j.priority = l.priority
+                             and j.ready_at < case when l.has_floor then l.floor else ground end
                              and j.ready_at is not null and not j.suspect and j.lease_until is null
-                           order by j.ready_at limit 1) j
-     where l.floor > '-infinity')
-  update onward.lane l set floor = low.ready_at, raised_at = moment
-    from low where l.ctid = low.place and l.floor > low.ready_at;
+                           order by j.ready_at limit 1) j)
+  update onward.lane l set has_floor = true, floor = low.ready_at, moved_at = moment
+    from low where l.ctid = low.place and (not l.has_floor or l.floor > low.ready_at);
   get diagnostics lowered = row_count;
 
   -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
@@ -193,8 +243,8 @@ begin
                            where j.queue = s.queue and j.priority < s.priority and j.priority > coalesce(s.next, -1)
                              and j.ready_at is not null and not j.suspect
                            order by j.priority desc limit 1) j)
-  insert into onward.lane (queue, priority)
-  select distinct l.queue, l.priority from lost l
+  insert into onward.lane (queue, priority, has_floor)
+  select distinct l.queue, l.priority, true from lost l
    where not exists (select from onward.queue q where q.name = l.queue and q.paused);
   get diagnostics opened = row_count;
 
@@ -206,13 +256,15 @@ begin
     delete from onward.lane l
      where l.closing < pg_snapshot_xmin(pg_current_snapshot())
        and not exists (select from onward.job j
-                        where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                        where j.queue = l.queue and j.priority = l.priority
+                          and j.ready_at >= case when l.has_floor then l.floor else ground end
                           and j.ready_at is not null and not j.suspect);
     update onward.lane l set closing = null where l.closing < pg_snapshot_xmin(pg_current_snapshot());
     update onward.lane l set closing = pg_current_xact_id()
      where l.closing is null
        and not exists (select from onward.job j
-                        where j.queue = l.queue and j.priority = l.priority and j.ready_at >= l.floor
+                        where j.queue = l.queue and j.priority = l.priority
+                          and j.ready_at >= case when l.has_floor then l.floor else ground end
                           and j.ready_at is not null and not j.suspect);
   end if;
   if lowered + opened > 0 then perform pg_notify(channel, '*'); end if;

@@ -122,7 +122,7 @@ declare
 begin
   execute format('grant usage on schema %s to %I', home, role);
   execute format('grant select, insert, update, delete on all tables in schema %s to %I', home, role);
-  execute format('grant usage, select on all sequences in schema %s to %I', home, role);
+  execute format('grant usage, select, update on all sequences in schema %s to %I', home, role);
   execute format('grant execute on all functions in schema %s to %I', home, role);
   for part in select relname from pg_class where relnamespace = home and relkind in ('r', 'p') loop
     execute format('drop policy if exists %I on %s.%I', 'worker_' || role, home, part);
