@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from onward.app import App
 from onward.bench.apart import everybody_is_ready
 from onward.bench.handlers import QUEUE, Handler, make_app, make_producer, task_of
 from onward.bench.pace import Pace
@@ -66,7 +67,7 @@ def enqueue(url: str, jobs: int, first: int = 0) -> Pace:
     async def live() -> Pace:
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
-            await app.engine.workers()  # so that the store is connected to before the watch starts, as the bare side is
+            await _connect(app)
             everybody_is_ready()
             began, cpu = time.monotonic(), time.process_time()
             for number in range(first, first + jobs):
@@ -82,6 +83,7 @@ def enqueue_together(url: str, jobs: int, callers: int) -> Pace:
     async def live() -> Pace:
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
+            await _connect(app)
             numbers = iter(range(jobs))
 
             async def call() -> None:
@@ -102,6 +104,7 @@ def enqueue_many(url: str, jobs: int, batch: int) -> Pace:
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
             batches = list(_calls(jobs, batch, 0))
+            await _connect(app)
             began, cpu = time.monotonic(), time.process_time()
             for calls in batches:
                 await task.enqueue_many(calls)
@@ -144,6 +147,11 @@ def sleep_without_a_queue(jobs: int, concurrency: int, seconds: float) -> Pace:
         return Pace(jobs - 1, watch.seconds, watch.cpu_seconds)
 
     return asyncio.run(live())
+
+
+async def _connect(app: App) -> None:
+    """Have the store connected to before the watch starts, as the bare side and the peers do."""
+    await app.engine.workers()
 
 
 def _calls(jobs: int, batch: int, first: int) -> Iterator[list[dict[str, Any]]]:
