@@ -153,6 +153,23 @@ async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_fl
     assert await desk.taken("*") == [answer.ref]
 
 
+async def test_a_job_of_a_transaction_of_seconds_is_found_by_each_look_of_the_leader(
+    desk: Desk, store: PostgresStore
+):  # X4, X3
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    caller = store.caller()
+    caller.begin()
+    (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
+    await desk.advance(20)
+    await sweep(desk)
+    caller.commit()
+    assert await desk.taken("*") == []
+    engine._tending._closing_due = math.inf  # it has just looked further down
+    await desk.rescue()
+    assert await desk.taken("*") == [answer.ref]
+
+
 @pytest.mark.parametrize(("queue", "priority"), [("default", 0), ("default", 7), ("fresh", 0), ("aaa", 3), ("zzz", 9)])
 async def test_a_job_added_by_hand_is_found_by_the_leader(
     desk: Desk, store: PostgresStore, queue: str, priority: int

@@ -193,7 +193,8 @@ end $$;
 
 -- Keep the lanes in order; answer how many jobs had been out of sight.
 --
--- 1. A job below its lane's floor: a caller's transaction took long, or somebody put it there by hand. The floor comes down.
+-- 1. A job below its lane's floor: a caller's transaction took long, or somebody put it there by hand. The floor comes down. What
+--    has ended there leaves remains while a transaction is open: so it is looked far down only now and then, if `closes`.
 -- 2. A job without a lane: put there by hand. It gets one.
 -- 3. If `closes`: a lane with no job is marked, and taken away once every transaction that may have seen it unmarked has
 --    ended. Whoever adds a job to a marked lane opens another, so nobody has to wait for anybody.
@@ -213,10 +214,11 @@ begin
 
   with low as (
     select l.ctid as place, j.ready_at
-      from onward.lane l
+      from (select l.ctid, l.queue, l.priority, case when l.has_floor then l.floor else ground end as floor
+              from onward.lane l offset 0) l
       cross join lateral (select j.ready_at from onward.job j
-                           where j.queue = l.queue and j.priority = l.priority
-                             and j.ready_at < case when l.has_floor then l.floor else ground end
+                           where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
+                             and j.ready_at >= case when closes then '-infinity' else l.floor - interval '15 seconds' end
                              and j.ready_at is not null and not j.suspect and j.lease_until is null
                            order by j.ready_at limit 1) j)
   update onward.lane l set has_floor = true, floor = low.ready_at, moved_at = moment
