@@ -80,7 +80,7 @@ class Arguments:
     @property
     def context(self) -> str | None:
         """The name of the parameter that takes the JobContext, if there is one."""
-        return self._read_once().context
+        return (self._shape or self._read_once()).context
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, max_size: int = rules.MAX_PAYLOAD) -> str:
         """Write a call's arguments as a payload.

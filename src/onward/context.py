@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+import msgspec
+
 from onward import rules
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, Settlement
@@ -28,30 +30,20 @@ T = TypeVar("T")
 _notes = threading.Lock()
 
 
-class RunState:
+class RunState(msgspec.Struct, eq=False):
     """One run of one job, as its runner keeps it."""
 
-    __slots__ = ("claim", "encode", "engine", "is_settled", "is_stopped", "lines", "on_note", "progress")
-
-    def __init__(
-        self,
-        claim: Claim,
-        *,
-        engine: ObservedEngine | None = None,
-        encode: Encode | None = None,
-        on_note: Callable[[RunState], None] | None = None,
-    ) -> None:
-        self.claim = claim
-        self.engine = engine
-        self.encode = encode
-        self.on_note = on_note
-        """Called when there is something to report; from any thread."""
-        self.is_stopped = False
-        """The job was taken back, its claim is lost, or its time is up."""
-        self.is_settled = False
-        """The handler has completed the job in a transaction of its own."""
-        self.progress: tuple[int, str | None] | None = None
-        self.lines: deque[str] | None = None
+    claim: Claim
+    engine: ObservedEngine | None = None
+    encode: Encode | None = None
+    on_note: Callable[[RunState], None] | None = None
+    """Called when there is something to report; from any thread."""
+    is_stopped: bool = False
+    """The job was taken back, its claim is lost, or its time is up."""
+    is_settled: bool = False
+    """The handler has completed the job in a transaction of its own."""
+    progress: tuple[int, str | None] | None = None
+    lines: deque[str] | None = None
 
     @property
     def has_notes(self) -> bool:

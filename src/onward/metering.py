@@ -8,7 +8,7 @@ job. A worker that is killed takes the counts of its last second with it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -99,28 +99,48 @@ class Claimed(Protocol):
     def waited(self) -> float: ...  # noqa: D102
 
 
+class Run(Protocol):
+    """What is to be known of a run: a settlement knows it."""
+
+    @property
+    def claim(self) -> Claimed: ...  # noqa: D102
+    @property
+    def outcome(self) -> Outcome: ...  # noqa: D102
+    @property
+    def seconds(self) -> float: ...  # noqa: D102
+
+
 class Meter:
     """Counts the runs of one worker until they are handed to the store."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str | None, ...], Usage] = {}
 
-    def add(self, claim: Claimed, outcome: Outcome, seconds: float) -> None:
-        """Count a run."""
-        end = _ENDS.get(type(outcome))
-        if end is None:
-            return
-        key = (claim.ref.queue, claim.type, claim.org_id, end)
-        usage = self._counts.get(key)
-        if usage is None:
-            queue, type_, org_id, _ = key
-            usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=end)
-        usage.runs += 1
-        usage.attempts += type(outcome) is not Snooze
-        usage.waited += claim.waited
-        usage.took += seconds
-        usage.waits[bisect_left(BOUNDS, claim.waited)] += 1
-        usage.takes[bisect_left(BOUNDS, seconds)] += 1
+    def add(self, runs: Iterable[Run]) -> None:
+        """Count runs."""
+        kinds: dict[tuple[str, str, str | None, type[Outcome]], tuple[list[float], list[float]]] = {}
+        for run in runs:
+            claim = run.claim
+            kind = (claim.ref.queue, claim.type, claim.org_id, type(run.outcome))
+            times = kinds.get(kind)
+            if times is None:
+                times = kinds[kind] = ([], [])
+            times[0].append(claim.waited)
+            times[1].append(run.seconds)
+        for (queue, type_, org_id, outcome), (waits, takes) in kinds.items():
+            end = _ENDS.get(outcome)
+            if end is None:
+                continue
+            key = (queue, type_, org_id, end)
+            usage = self._counts.get(key)
+            if usage is None:
+                usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=end)
+            usage.runs += len(waits)
+            usage.attempts += 0 if outcome is Snooze else len(waits)
+            usage.waited += sum(waits)
+            usage.took += sum(takes)
+            _fill(usage.waits, waits)
+            _fill(usage.takes, takes)
 
     def take(self) -> list[Usage]:
         """Hand over what was counted, and begin anew."""
@@ -133,6 +153,16 @@ class Meter:
             key = (usage.queue, usage.type, usage.org_id, usage.outcome)
             known = self._counts.get(key)
             self._counts[key] = usage if known is None else _sum(known, usage)
+
+
+def _fill(buckets: list[int], seconds: list[float]) -> None:
+    """Put durations into the buckets of a histogram: by one look where all belong into the same, as they often do."""
+    first, last = bisect_left(BOUNDS, min(seconds)), bisect_left(BOUNDS, max(seconds))
+    if first == last:
+        buckets[first] += len(seconds)
+        return
+    for each in seconds:
+        buckets[bisect_left(BOUNDS, each)] += 1
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

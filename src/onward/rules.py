@@ -41,6 +41,8 @@ _OPTIONS_ROOM: Final = 1024
 _QUEUE_NAME = re.compile(r"[a-z0-9_.-]+(?:/[a-z0-9_.-]+)*")
 _json_reader = msgspec.json.Decoder(msgspec.Raw)
 _PLAIN = frozenset({bool, type(None)})
+_SCALARS = _PLAIN | {str, int, float}
+_encode = msgspec.json.Encoder().encode
 
 
 # Jobs -----------------------------------------------------------------------------------------------------------------
@@ -263,12 +265,14 @@ def check_name(field: str, name: str) -> str:
 
 def encode_json(value: Any, *, field: str = "payload", max_size: int = MAX_PAYLOAD) -> str:
     """Write a value as JSON that every store gives back unchanged, or say which part of it is not such (B4)."""
-    try:
-        plain = msgspec.to_builtins(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
+    plain = value
+    if type(value) not in _SCALARS:
+        try:
+            plain = msgspec.to_builtins(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
     _check_portable(plain, field, 0)
-    text = msgspec.json.encode(plain)
+    text = _encode(plain)
     if len(text) > max_size:
         raise PayloadTooLarge(len(text), max_size)
     return text.decode()

@@ -12,7 +12,7 @@ import copy
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 import msgspec
@@ -318,12 +318,13 @@ class Task(Generic[P, R]):
         Raises:
             BadPayload: it does not fit the function.
         """
-        function = self.function
-        kwargs = self.arguments.decode(payload)
-        parameter = self.arguments.context
-        if parameter is not None:
-            return lambda context: function(**{parameter: context}, **kwargs)
-        return lambda _: function(**kwargs)
+        return partial(self.call, self.arguments.decode(payload))
+
+    def call(self, arguments: dict[str, Any], context: JobContext) -> Any:
+        """Call the function with arguments that have been read, and with the context if it asks for one."""
+        if (parameter := self.arguments.context) is not None:
+            arguments[parameter] = context
+        return self.function(**arguments)
 
     def backoff_for(self, error: BaseException) -> Backoff | UnsetType | None:
         """Say how to retry after an exception: a backoff, None for never, UNSET for as the job says."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from onward.engine.capabilities import Feature
-from onward.engine.values import Claim
+from onward.engine.values import Claim, Settlement
 from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Outcome, Release, Retry, Snooze
 from onward.metering import BOUNDS, Meter, Span, Usage, UsageBy, UsageQuery
@@ -34,8 +34,7 @@ def claim(queue: str = "mail", type: str = "send", org_id: str | None = "acme", 
 
 def metered(*runs: tuple[Claim, Outcome, float]) -> list[Usage]:
     meter = Meter()
-    for run in runs:
-        meter.add(*run)
+    meter.add(Settlement(*run) for run in runs)
     return meter.take()
 
 
@@ -143,10 +142,17 @@ def test_a_run_that_was_given_back_is_none_and_a_snooze_costs_no_attempt():  # H
 
 def test_what_could_not_be_handed_over_is_kept():  # H8
     meter = Meter()
-    meter.add(claim(), Complete(), 1.0)
+    meter.add([Settlement(claim(), Complete(), 1.0)])
     taken = meter.take()
-    meter.add(claim(), Complete(), 2.0)
+    meter.add([Settlement(claim(), Complete(), 2.0)])
     meter.put_back(taken)
     (one,) = meter.take()
     assert (one.runs, one.took, sum(one.takes)) == (2, 3.0, 2)
     assert meter.take() == []
+
+
+def test_runs_of_one_kind_that_took_differently_long_go_where_they_belong():  # H8
+    (usage,) = metered(*((claim(waited=each), Complete(), each * 10) for each in (0.001, 0.02, 0.02, 999.0)))
+    assert (usage.waits[0], usage.waits[1], usage.waits[-1]) == (1, 2, 1)
+    assert (usage.takes[0], usage.takes[3], usage.takes[-1]) == (1, 2, 1)
+    assert usage.runs == sum(usage.waits) == sum(usage.takes) == 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.values import Claim
+from onward.engine.values import Claim, Settlement
 from onward.errors import StoreUnavailable
 from onward.job import JobRef
 from onward.lifecycle import Complete
@@ -39,12 +39,12 @@ def claim(number: int = 0) -> Claim:
 async def test_what_could_not_be_handed_over_goes_with_the_next():
     books = Books()
     metering = Metering(books)  # type: ignore[arg-type]  # as much of an engine as it asks
-    metering.count(claim(), Complete(), 1.0)
+    metering.count([Settlement(claim(), Complete(), 1.0)])
     books.is_away = True
     with pytest.raises(StoreUnavailable):
         await metering.send()
     books.is_away = False
-    metering.count(claim(), Complete(), 1.0)
+    metering.count([Settlement(claim(), Complete(), 1.0)])
     await metering.send()
     await metering.send()
     assert books.runs == [2]
@@ -53,5 +53,5 @@ async def test_what_could_not_be_handed_over_goes_with_the_next():
 async def test_where_nobody_takes_the_counts_none_are_gathered():
     metering = Metering(Books(keeps=False))  # type: ignore[arg-type]
     for number in range(100):
-        metering.count(claim(number), Complete(), 1.0)
+        metering.count([Settlement(claim(number), Complete(), 1.0)])
     assert metering._meter.take() == []

@@ -378,12 +378,8 @@ class Claimer:
                 self._pool.put(held)
 
     def _take(self, claimed: Claims, request: ClaimRequest, asked_at: float, now: float) -> None:
-        for claim in claimed.claims:
-            held = self._holdings.take(claim, asked_at)
-            if claim.started:
-                self._pool.put(held)
-            else:
-                self._ahead.append(held)
+        for held in self._holdings.take_all(claimed.claims, asked_at):
+            (self._pool.line if held.claim.started else self._ahead).append(held)
         self._on_claimed(claimed)
         if len(claimed.claims) >= request.slots + request.soon + request.ahead:
             self._hungry = True

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Iterable
 from typing import Final
+
+import msgspec
 
 from onward.engine.values import Claim, Token
 from onward.job import JobRef
@@ -32,18 +35,15 @@ SETTLING: Final = Stage.SETTLING
 LOST: Final = Stage.LOST
 
 
-class Held:
+class Held(msgspec.Struct, eq=False, gc=False):
     """A claim in this worker's hands."""
 
-    __slots__ = ("asked_at", "claim", "stage", "took")
-
-    def __init__(self, claim: Claim, asked_at: float) -> None:
-        self.claim = claim
-        self.asked_at = asked_at
-        """When the claim was asked for, by the loop's clock: before the store could have made it."""
-        self.stage: Stage = WAITING
-        self.took = 0.0
-        """Seconds that its handler has run, once it has ended."""
+    claim: Claim
+    asked_at: float
+    """When the claim was asked for, by the loop's clock: before the store could have made it."""
+    stage: Stage = WAITING
+    took: float = 0.0
+    """Seconds that its handler has run, once it has ended."""
 
 
 class Holdings:
@@ -63,6 +63,12 @@ class Holdings:
         held = self._held[claim.token] = Held(claim, asked_at)
         return held
 
+    def take_all(self, claims: Iterable[Claim], asked_at: float) -> list[Held]:
+        """Add many."""
+        held = [Held(claim, asked_at) for claim in claims]
+        self._held.update([(one.claim.token, one) for one in held])
+        return held
+
     def get(self, token: Token) -> Held | None:
         """Find a claim that is still held."""
         return self._held.get(token)
@@ -70,6 +76,12 @@ class Holdings:
     def drop(self, token: Token) -> None:
         """Forget a claim: its outcome is stored, or it is lost."""
         self._held.pop(token, None)
+
+    def drop_all(self, tokens: Iterable[Token]) -> None:
+        """Forget many."""
+        pop = self._held.pop
+        for token in tokens:
+            pop(token, None)
 
     def claims(self) -> list[Claim]:
         """List what is held now. From any thread: the copy is made in one step of the interpreter."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from onward.engine.capabilities import Feature
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import Claim
+from onward.engine.values import Settlement
 from onward.errors import StoreUnavailable
-from onward.lifecycle import Outcome
 from onward.metering import Meter
 
-Count = Callable[[Claim, Outcome, float], None]
-"""Counts a run: whose, how it ended, and how many seconds it took."""
+Count = Callable[[Sequence[Settlement]], None]
+"""Counts runs: whose, how they ended, and how many seconds they took."""
 
 
 class Metering:
@@ -36,5 +35,5 @@ class Metering:
             raise
 
 
-def _ignore(claim: Claim, outcome: Outcome, seconds: float) -> None:
+def _ignore(runs: Sequence[Settlement]) -> None:
     """Count nothing."""

@@ -142,13 +142,13 @@ class Pool:
 
     async def _work(self) -> None:
         loop, hand = asyncio.get_running_loop(), asyncio.current_task()
-        line, decided, settle, run = self.line, decide, self._settle, self._runner.run
+        line, decided, settle, run, clock = self.line, decide, self._settle, self._runner.run, loop.time
         pristine = contextvars.copy_context()
         if hand is not None:
             self._unborn.discard(hand)
         while True:
             self._waking -= 1
-            now = loop.time()
+            now = clock()
             while line:
                 held = line.popleft()
                 if held.stage is LOST:
@@ -180,18 +180,18 @@ class Pool:
                     result = Raised(Failure(type(error).__qualname__, str(error)))
                 finally:
                     self.busy -= 1
-                begun, now = now, loop.time()
+                begun, now = now, clock()
                 self._together = 1 if turns == self._turns else _TOGETHER
                 self.finished += 1
-                held.took = now - begun
-                self.spent += held.took
+                held.took = took = now - begun
+                self.spent += took
                 settle(held, None if result is None else decided(claim, result))
                 if contextvars.copy_context() != pristine:
                     self._note_rest(now)
                     return
                 if now - self._turn > _TURN and line:
                     await asyncio.sleep(0)
-                    now = loop.time()
+                    now = clock()
             self._note_rest(now)
             self.on_rest()
             sleeper = loop.create_future()

@@ -75,19 +75,9 @@ _MOST_TRACEBACK: Final = 16_000
 """Characters kept of what a failure says: enough for a person, little enough for a row."""
 
 
-class _Run(RunState):
-    __slots__ = ("asyncio_task", "stop")
-
-    def __init__(self, claim: Claim, runner: Runner, task: asyncio.Task[Any] | None) -> None:
-        # Written out, and not handed up: this is made for every job.
-        self.claim = claim
-        self.engine = runner.engine
-        self.encode = runner.encode
-        self.on_note = runner.note
-        self.is_stopped = self.is_settled = False
-        self.progress = self.lines = None
-        self.asyncio_task = task
-        self.stop: _Stop | None = None
+class _Run(RunState, eq=False):
+    asyncio_task: asyncio.Task[Any] | None = None
+    stop: _Stop | None = None
 
     def wait_for(self, asked: Coroutine[Any, Any, T]) -> T:
         """See :class:`RunState`."""
@@ -136,6 +126,7 @@ class Runner:
         self._deadlines: Deadlines[_Run] = Deadlines(lambda run: run.end(_Stop.TIMED_OUT))
         self._reporter = Reporter(engine, on_lost=lambda run: self.cancel(run.claim.token))
         self.note = self._reporter.note
+        self._encode = self.encode  # bound once: every run is given it
 
     @property
     def running(self) -> int:
@@ -156,10 +147,10 @@ class Runner:
             message = f"this worker has no task {claim.type!r}{nearest(claim.type, self._tasks)}"
             return Raised(Failure("NoHandler", message), retryable=False)
         try:
-            call = task.bind(claim.payload)
+            arguments = task.arguments.decode(claim.payload)
         except InvalidJob as error:
             return Raised(Failure(type(error).__qualname__, _clean(str(error), _MOST_MESSAGE)), retryable=False)
-        run = _Run(claim, self, hand or asyncio.current_task())
+        run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=hand or asyncio.current_task())
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
         self._runs[claim.token] = run
@@ -169,9 +160,9 @@ class Runner:
         result: Result
         try:
             if task.is_async and not self._middleware:
-                value = await call(JobContext(run))
+                value = await task.call(arguments, JobContext(run))
             else:
-                value = await self._called(task, run, call)
+                value = await self._called(task, run, arguments)
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises
             result = self._raised(task, run, error)
         else:
@@ -205,13 +196,14 @@ class Runner:
         """
         return None if value is None else to_json(value, field="result", max_size=self._max_result)
 
-    def _called(self, task: Task[..., Any], run: _Run, call: Callable[[JobContext], Any]) -> Awaitable[Any]:
+    def _called(self, task: Task[..., Any], run: _Run, arguments: dict[str, Any]) -> Awaitable[Any]:
         context = JobContext(run)
+        call = partial(task.call, arguments, context)
         handler: CallNext
         if task.is_async:
-            handler = partial(call, context)
+            handler = call
         else:
-            invocation = Invocation(task, run.claim, partial(_call_plain, call, context), run)
+            invocation = Invocation(task, run.claim, partial(_call_plain, call), run)
             handler = partial(self._invoke[task.options.executor], invocation)
         for middleware in reversed(self._middleware):
             handler = partial(middleware, context, handler)
@@ -273,9 +265,9 @@ class Runner:
         return Raised(Failure("RolledBack", "its handler completed it in a transaction that was not committed"))
 
 
-def _call_plain(call: Callable[[JobContext], Any], context: JobContext) -> Any:
+def _call_plain(call: Callable[[], Any]) -> Any:
     try:
-        return call(context)
+        return call()
     except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
         raise RuntimeError("the handler raised StopIteration") from error
 

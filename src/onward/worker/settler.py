@@ -10,6 +10,7 @@ A lost claim is an answer: the outcome is dropped, said once in the log, and cou
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -46,7 +47,7 @@ class Settler:
         if outcome is None:
             self._holdings.drop(held.claim.token)
             self._holdings.tally["complete"] += 1
-            self._count(held.claim, Complete(), held.took)
+            self._count([Settlement(held.claim, Complete(), held.took)])
             self.on_outcome()
             return
         if held.stage is LOST:
@@ -72,18 +73,20 @@ class Settler:
 
     def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""
-        drop, tally, count = self._holdings.drop, self._holdings.tally, self._count
-        tells = log.isEnabledFor(logging.INFO)
-        for settlement in settlements:
-            token = settlement.claim.token
-            drop(token)
-            if lost and token in lost:
-                tally["stale_rejections"] += 1
-                log.warning("claim lost, outcome dropped", extra=_facts(settlement))
-                continue
-            tally[_NAME_OF[type(settlement.outcome)]] += 1
-            count(settlement.claim, settlement.outcome, settlement.seconds)
-            if tells or type(settlement.outcome) not in _QUIET:
+        holdings, tally = self._holdings, self._holdings.tally
+        holdings.drop_all([settlement.claim.token for settlement in settlements])
+        if lost:
+            for settlement in settlements:
+                if settlement.claim.token in lost:
+                    tally["stale_rejections"] += 1
+                    log.warning("claim lost, outcome dropped", extra=_facts(settlement))
+            settlements = [settlement for settlement in settlements if settlement.claim.token not in lost]
+        kinds = Counter([type(settlement.outcome) for settlement in settlements])
+        for kind, count in kinds.items():
+            tally[_NAME_OF[kind]] += count
+        self._count(settlements)
+        if log.isEnabledFor(logging.INFO) or not kinds.keys() <= _QUIET:
+            for settlement in settlements:
                 _tell(settlement)
 
     async def settle_one_by_one(self, engine: Work, settlements: Sequence[Settlement]) -> None:
@@ -130,6 +133,8 @@ def _facts(settlement: Settlement) -> dict[str, object]:
 def _tell(settlement: Settlement) -> None:
     kind = type(settlement.outcome)
     level = logging.INFO if kind in _QUIET else logging.WARNING
+    if not log.isEnabledFor(level):
+        return
     log.log(level, "job %s", _PAST.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_facts(settlement))
 
 

@@ -201,15 +201,16 @@ class Ticker:
         if result is None:
             report.completed += 1
             self._holdings.drop(claim.token)
-            self._metering.count(claim, Complete(), time.monotonic() - began)
+            self._metering.count([Settlement(claim, Complete(), time.monotonic() - began)])
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
 
     async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport, seconds: float = 0.0) -> None:
-        lost = await self._engine.settle([Settlement(claim, outcome, seconds)])
+        settlements = [Settlement(claim, outcome, seconds)]
+        lost = await self._engine.settle(settlements)
         self._holdings.drop(claim.token)
         if not lost:
-            self._metering.count(claim, outcome, seconds)
+            self._metering.count(settlements)
         field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 
