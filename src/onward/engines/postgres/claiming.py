@@ -127,7 +127,7 @@ class _Visit(msgspec.Struct, array_like=True):
     seqs: str
     ids: str
     types: str | list[str]
-    waited: float | list[float]
+    waited: list[float]
     unusual: list[_Unusual] | None
     payloads: list[msgspec.Raw]
 
@@ -262,9 +262,8 @@ def _claims_of(visit: _Visit) -> list[Claim]:
     is_suspect = visit.is_suspect
     unusual = {} if visit.unusual is None else {one.seq: one for one in visit.unusual}
     seqs = list(map(int, visit.seqs[1:-1].split(",")))
-    count = len(seqs)
-    types = visit.types if isinstance(visit.types, list) else [visit.types] * count
-    waits = visit.waited if isinstance(visit.waited, list) else [visit.waited] * count
+    types = visit.types if isinstance(visit.types, list) else [visit.types] * len(seqs)
+    waits = visit.waited
     jobs = list(zip(seqs, waits, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
     if sorted(seqs) != seqs or sorted(waits, reverse=True) != waits:  # cheaper than to sort what is in order
         jobs.sort(key=_place)

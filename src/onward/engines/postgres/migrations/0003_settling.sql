@@ -45,10 +45,11 @@ begin
       delete from onward.job j
        using unnest(done_seqs, done_claims, done_results) s (seq, claim_no, result)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null and j.started_at is not null
-      returning j.seq, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by, j.claimed_at, j.started_at, j.id,
-                j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type, j.payload, j.org_id, j.worker_id,
-                j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff, j.last_error, j.errors,
-                j.progress_message, j.counted, j.batch, j.followed, s.result),
+      -- First what is looked at more than once.
+      returning j.seq, j.counted, j.batch, j.followed, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by,
+                j.claimed_at, j.started_at, j.id, j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type,
+                j.payload, j.org_id, j.worker_id, j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff,
+                j.last_error, j.errors, j.progress_message, s.result),
     kept as (  -- by the part itself: to find it by the state would cost each job as much again
       insert into onward.history_done (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                        started_at, id, max_attempts, priority, attempts, crashes, progress, queue, state, type,

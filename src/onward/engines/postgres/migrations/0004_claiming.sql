@@ -12,7 +12,7 @@ create type onward.open_lane as (
 
 -- What a claim answers. `jobs` is JSON, an array of visits. A visit to a lane is: its queue, priority, whether these jobs have
 -- started, within how many seconds they must, whether it is a suspect; then their seqs and ids, as arrays are written here;
--- their types and how long they waited, once if all are alike; what is unusual about any of them (seq, claim_no, attempts,
+-- their types, once if all are alike; how long they waited; what is unusual about any of them (seq, claim_no, attempts,
 -- max_attempts, crashes, org_id, backoff, trace); and their payloads, as they stand. It is laid out so because writing each job as a
 -- value of its own cost more than taking it.
 create type onward.answer as (
@@ -174,13 +174,12 @@ begin
            left(json_build_array(t.queue, t.priority, true, null, false)::text, -1)
            || ',"' || array_agg(t.seq)::text || '","' || array_agg(t.id)::text || '",'
            || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C")) else to_json(array_agg(t.type)) end || ','
-           || case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
-                   else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end || ','
+           || to_json(array_agg(date_part('epoch', moment - t.ready_at))) || ','
            || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
                                                  t.trace))
                          filter (where t.claim_no <> 1 or t.attempts <> 1 or t.max_attempts <> 5 or t.crashes <> 0
                                        or t.org_id is not null or t.backoff is not null or t.trace is not null)::text, 'null')
-           || ',[' || string_agg(t.payload::text, ',') || ']]' as jobs
+           || ',' || json_agg(t.payload)::text || ']' as jobs
       from taken t group by t.queue, t.priority)
   select array_agg(v.jobs order by v.queue < begins_at collate "C", v.queue, v.priority desc),
          array_agg(v.queue order by v.queue < begins_at collate "C", v.queue, v.priority desc) as queues,
@@ -401,15 +400,15 @@ begin
         select count(*), array_agg(t.seq),
                left(json_build_array(lane.queue, lane.priority, starts, date_part('epoch', told.credit), false)::text, -1)
                || ',"' || array_agg(t.seq)::text || '","' || array_agg(t.id)::text || '",'
-               || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C")) else to_json(array_agg(t.type)) end || ','
-               || case when min(t.ready_at) = max(t.ready_at) then to_json(date_part('epoch', moment - min(t.ready_at)))
-                       else to_json(array_agg(date_part('epoch', moment - t.ready_at))) end || ','
+               || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C"))
+                       else (select to_json(array_agg(o.type)) from taken o) end || ','
+               || to_json(array_agg(date_part('epoch', moment - t.ready_at))) || ','
                || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
                                                  t.trace))
                              filter (where t.claim_no <> 1 or t.attempts <> starts::integer or t.max_attempts <> 5
                                            or t.crashes <> 0 or t.org_id is not null or t.backoff is not null
                                            or t.trace is not null)::text, 'null')
-               || ',[' || string_agg(t.payload::text, ',') || ']]'
+               || ',' || json_agg(t.payload)::text || ']'
           into taken, taken_seqs, taken_jobs from taken t;
         if taken > 0 then
           gripped := gripped || taken_seqs; first_end := least(first_end, until);
@@ -566,7 +565,7 @@ begin
       insert into onward.place (seq, queue) select t.seq, t.queue from taken t where t.counted)
     select left(json_build_array(
              t.queue, t.priority, true, date_part('epoch', told.credit), true, array[t.seq]::text, array[t.id]::text, t.type,
-             date_part('epoch', moment - t.ready_at),
+             json_build_array(date_part('epoch', moment - t.ready_at)),
              json_build_array(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id,
                                                t.backoff, t.trace)))::text, -1) || ',[' || t.payload::text || ']]'
       into taken_job from taken t;
