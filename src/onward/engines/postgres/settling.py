@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from onward.clock import MICROSECOND
-from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
+from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement, Token
 from onward.engines.postgres.claiming import Round, asked, claim, claims_of, nothing_new
 from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
@@ -61,13 +61,12 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
         return Exchanged(lost=lost, claimed=(yield from claim(schema, request, round_)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
     places = None if request is None else round_.places(waits=False)
-    asks = request is not None and places != ()
-    values += asked(request, round_, places) if request is not None and asks else [None] * 10
-    ((missed, *claimed),) = yield Statement(schema.exchange, values)
-    return Exchanged(
-        lost=frozenset() if missed is None else frozenset(_lost.decode(missed)),
-        claimed=claims_of(tuple(claimed), round_) if asks else nothing_new(round_),
-    )
+    values += [None] * 10 if request is None or places == () else asked(request, round_, places)
+    ((missed, *answer),) = yield Statement(schema.exchange, values)
+    claimed = Claims()
+    if request is not None:
+        claimed = nothing_new(round_) if places == () else claims_of(tuple(answer), round_)
+    return Exchanged(lost=frozenset() if missed is None else frozenset(_lost.decode(missed)), claimed=claimed)
 
 
 def _columns(settlements: Sequence[Settlement]) -> list[str]:

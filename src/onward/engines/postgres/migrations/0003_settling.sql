@@ -41,11 +41,10 @@ declare
   followed boolean;
 begin
   if cardinality(done_seqs) > 0 then
-    with ended as (
+    with ended as (  -- returned first: what is looked at more than once
       delete from onward.job j
        using unnest(done_seqs, done_claims, done_results) s (seq, claim_no, result)
        where j.seq between s.seq and s.seq and j.claim_no = s.claim_no and j.lease_until is not null and j.started_at is not null
-      -- First what is looked at more than once.
       returning j.seq, j.counted, j.batch, j.followed, j.claim_no, j.created_at, j.updated_at, j.next_run_at, j.start_by,
                 j.claimed_at, j.started_at, j.id, j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type,
                 j.payload, j.org_id, j.worker_id, j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff,
