@@ -131,6 +131,17 @@ async def test_a_claimed_job_that_was_lost_below_the_floor_is_found_at_once(desk
     assert await desk.taken("*") == [early]
 
 
+async def test_a_job_that_comes_back_does_not_hide_those_that_were_ready_before(desk: Desk):  # O3
+    first = await desk.add()
+    due = await desk.add(delay=timedelta(seconds=1))
+    await desk.advance(60)
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    engine._sweeping._swept_at = math.inf  # the ground is far below both
+    await desk.promote()
+    assert await desk.taken("*") == [first, due]
+
+
 async def test_a_job_that_was_due_long_ago_is_found_as_soon_as_it_is_promoted(desk: Desk, store: PostgresStore):
     due = await desk.add(delay=timedelta(seconds=1))
     await desk.advance(60)

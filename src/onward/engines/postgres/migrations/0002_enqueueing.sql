@@ -2,11 +2,14 @@
 -- server: nothing needs to be prepared, which poolers would not allow.
 
 -- See to it that claims look at these lanes, from as far back as each of these moments. No ground that this transaction could miss is
--- less than a fifth of a second old: what became ready a moment ago needs no floor.
+-- less than a fifth of a second old: what became ready a moment ago needs no floor. A new floor is never above the ground, for
+-- there may be other jobs in between.
 create function onward.open_lanes(moment timestamptz, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
+declare
+  ground timestamptz := onward.ground();
 begin
   -- Not `not exists`: of that the planner may make a join, which reads all the lanes there are.
   insert into onward.lane (queue, priority)
@@ -25,7 +28,8 @@ begin
                             and (not l.has_floor or l.floor > w.since)
      order by l.queue, l.priority
        for update of l)
-  update onward.lane l set has_floor = true, floor = low.since, moved_at = moment
+  update onward.lane l
+     set has_floor = true, floor = least(low.since, case when l.has_floor then l.floor else ground end), moved_at = moment
     from low where l.ctid = low.place and (not l.has_floor or l.floor > low.since);
 end $$;
 
