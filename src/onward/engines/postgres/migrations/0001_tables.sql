@@ -74,9 +74,7 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  -- Who is held is ready, and somebody's; who is not waits for its turn, its time or others. As short as can be, as said above.
-  check (case when lease_until is null then not counted and num_nonnulls(ready_at, next_run_at, waits_for) > 0
-              else ready_at is not null and worker_id is not null end)
+  check (lease_until is null or ready_at is not null)    -- as short as can be, as said above: see job_changed, too
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -279,9 +277,15 @@ insert into onward.identity default values;
 -- claimed; and one for both, so that a claim is looked at once.
 --
 -- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
--- changes lease_until only, and is no change.
+-- changes lease_until only, and is no change. Who is held must be somebody's, and who is not must wait for its turn, its time or
+-- others.
 create function onward.job_changed() returns trigger language plpgsql as $$
 begin
+  if new.lease_until is null and (new.counted or num_nonnulls(new.ready_at, new.next_run_at, new.waits_for) = 0)
+     or new.lease_until is not null and new.worker_id is null then
+    raise exception 'no job can be like that: one that is held (lease_until) has a worker_id; another is not counted, and has '
+                    'ready_at, next_run_at or waits_for' using errcode = 'check_violation';
+  end if;
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;
