@@ -35,12 +35,18 @@ def _count_sqlite(count: Callable[[str], None]) -> None:
 
 def _count_psycopg(count: Callable[[], None]) -> None:
     import psycopg  # noqa: PLC0415 - as above
+    from psycopg import generators  # noqa: PLC0415
 
-    for kind in (psycopg.RawCursor, psycopg.AsyncRawCursor):
-        execute: Callable[..., Any] = kind.execute
+    # By a cursor, or past it. A lone enqueue, whose answer is looked for on the spot, is not counted.
+    for owner, way in (
+        (psycopg.RawCursor, "execute"),
+        (psycopg.AsyncRawCursor, "execute"),
+        (generators, "execute"),
+    ):
+        plain: Callable[..., Any] = getattr(owner, way)
 
-        def execute_counted(self: Any, *args: Any, execute: Callable[..., Any] = execute, **kwargs: Any) -> Any:
+        def counted(*args: Any, plain: Callable[..., Any] = plain, **kwargs: Any) -> Any:
             count()
-            return execute(self, *args, **kwargs)
+            return plain(*args, **kwargs)
 
-        kind.execute = execute_counted  # type: ignore[method-assign]
+        setattr(owner, way, counted)
