@@ -83,7 +83,7 @@ def test_on_postgresql_databases_of_ours_are_gone_in_the_end(cli: Cli):
             return found.fetchall()
 
     asked = ("idle", "--jobs", "5", "--seconds", "2", "--rounds", "1", "--json", "--url", postgres_url())
-    assert last_line(cli("bench", *asked))["queries_per_s"] > 0  # it polls, and it beats
+    assert last_line(cli("bench", *asked), "PostgreSQL")["queries_per_s"] > 0  # it polls, and it beats
     assert ours() == []
 
 
