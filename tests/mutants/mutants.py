@@ -1068,7 +1068,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "news: other queues are not asked again",
-        Edit(f"{_PG}/claiming.py", "if self.look_again_in() <= 0:", "if False:"),
+        Edit(f"{_PG}/claiming.py", "or self.look_again_in() <= 0:", "or False:"),
         f"{_OF_PG}/test_news.py",
     ),
     _on_postgres(

@@ -127,18 +127,6 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
-async def test_who_waits_and_hears_of_nothing_asks_every_two_seconds(desk: Desk, monkeypatch: pytest.MonkeyPatch):  # O2
-    now = 1000.0
-    monkeypatch.setattr(claiming, "monotonic", lambda: now)
-    await desk.engine.claim(REQUEST)
-    await desk.add(queue="unheard")
-    now += 1.5
-    claims = await desk.engine.claim(REQUEST)
-    assert (claims.claims, claims.again_in) == ((), pytest.approx(0.5))
-    now += 0.5
-    assert names(await desk.engine.claim(REQUEST)) == ["unheard"]
-
-
 async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
     await desk.engine.claim(REQUEST)

@@ -36,8 +36,6 @@ _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
 _LOOK_AGAIN: Final = 0.5
 """Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
-_BACKSTOP: Final = 2.0
-"""Seconds for which it is good for a worker that waits and hears of nothing new."""
 _LONG_TOUR: Final = 0.003
 """Seconds from which on a look at all queues is long: there are hundreds of them."""
 
@@ -87,11 +85,7 @@ class Round:
 
         It does not where a look at all of them takes long, or where a worker ``waits`` and is told of one.
         """
-        if not self.is_told or self.is_news_anywhere:
-            return None
-        if waits and not self.news and self.backstop_in() > 0:
-            return ()
-        if self.look_again_in() <= 0:
+        if not self.is_told or self.is_news_anywhere or self.look_again_in() <= 0:
             return None
         if not self.is_long and not (waits and len(set(self.news)) == 1):
             return None
@@ -101,10 +95,6 @@ class Round:
     def look_again_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
         return self.looked_at + _LOOK_AGAIN - monotonic()
-
-    def backstop_in(self) -> float:
-        """Say for how many seconds more there is none where nothing new is heard of."""
-        return self.looked_at + _BACKSTOP - monotonic()
 
     def next_news(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
@@ -167,7 +157,7 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
 
 def nothing_new(round_: Round) -> Claims:
     """Answer a claim for which no queue needs to be asked."""
-    return Claims(again_in=max(round_.backstop_in(), 0.0))
+    return Claims(again_in=max(round_.look_again_in(), 0.0))
 
 
 def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
