@@ -227,7 +227,8 @@ def fresh(ground: PostgresGround, *, quick: bool) -> Found:
         connection.execute(seed.format("'many/0'", many))
         connection.execute(seed.format("'many/' || n % 1000", 1_000_000 if not quick else 10_000))
         connection.execute(
-            "insert into onward.lane (queue, priority, has_floor) select distinct queue, 0, true from onward.job"
+            "insert into onward.lane (queue, priority, floor)"
+            " select distinct queue, 0, timestamptz '-infinity' from onward.job"
         )
         connection.execute("vacuum analyze onward.job")
     waits = apart(first_jobs, url, times)

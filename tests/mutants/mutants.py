@@ -1013,8 +1013,8 @@ POSTGRES: Final = (
         "ground: lanes where jobs wait get no floor",
         Edit(
             f"{_PG}/migrations/0006_stewarding.sql",
-            "and (not l.has_floor or l.moved_at < today - interval '1 second');",
-            "and l.has_floor and l.moved_at < today - interval '1 second';",
+            "and (l.floor is null or l.moved_at < today - interval '1 second');",
+            "and l.floor is not null and l.moved_at < today - interval '1 second';",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1022,8 +1022,8 @@ POSTGRES: Final = (
         "ground: a floor stays for ever",
         Edit(
             f"{_PG}/migrations/0006_stewarding.sql",
-            "and (not l.has_floor or l.moved_at < today - interval '1 second');",
-            "and not l.has_floor;",
+            "and (l.floor is null or l.moved_at < today - interval '1 second');",
+            "and l.floor is null;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import sql
@@ -25,6 +24,7 @@ from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
 from onward.postgresql import forking
 from onward.postgresql.database import Database
+from onward.postgresql.loops import OfLoops
 from onward.postgresql.patience import PatientAsyncConnection
 from onward.rules import matches
 
@@ -79,21 +79,18 @@ class Listener:
         self.ask_every = ask_every
         self.others = others
         self.on_notice = on_notice
-        self._posts: WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = WeakKeyDictionary()
+        self.begin_anew()
         forking.register(self)
 
     @property
     def is_listening(self) -> bool:
         """Whether whatever is told now will be heard."""
-        return any(post.is_listening for post in self._posts.values())
+        return any(post.is_listening for post in self._posts.all())
 
     async def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """Yield a hint for each burst of changes, until closed."""
-        loop = asyncio.get_running_loop()
-        if (post := self._posts.get(loop)) is None:
-            post = self._posts[loop] = _Post(self)
-        ear = _Ear(queues)
-        post.ears.append(ear)
+        post, ear = self._posts.here(), _Ear(queues)
+        post.take_up(ear)
         try:
             while True:
                 await ear.told.wait()
@@ -104,18 +101,12 @@ class Listener:
 
     async def close(self) -> None:
         """Listen no more, on whatever loop."""
-        here = asyncio.get_running_loop()
-        posts, self._posts = list(self._posts.items()), WeakKeyDictionary()
-        for loop, post in posts:
-            if loop is here:
-                await post.close()
-            elif loop.is_running():
-                with suppress(RuntimeError):  # it has just closed
-                    await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(post.close(), loop))
+        for post in self._posts.take_all():
+            await post.close()
 
     def begin_anew(self) -> None:
         """Forget what is the parent's, in a forked child."""
-        self._posts = WeakKeyDictionary()
+        self._posts = OfLoops(lambda: _Post(self))
 
 
 class _Post:
@@ -127,11 +118,29 @@ class _Post:
         self._listener = listener
         self._queues: dict[str, str] = {}
         """Of others' channels, which queue each is for."""
-        self._run = asyncio.create_task(self._keep_listening(), name="onward-postgres-listener")
+        self._run: asyncio.Task[None] | None = None
+        """While it lasts: it would keep a loop that has closed."""
+
+    def take_up(self, ear: _Ear) -> None:
+        """Listen for one more."""
+        self.ears.append(ear)
+        if self._run is None:
+            self._run = asyncio.create_task(self._keep_listening(), name="onward-postgres-listener")
+            self._run.add_done_callback(self._has_ended)
+
+    def _has_ended(self, _: asyncio.Task[None]) -> None:
+        self._run = None
 
     async def close(self) -> None:
-        self._run.cancel()
-        await asyncio.wait([self._run])
+        """Listen no more; from any loop."""
+        if (run := self._run) is None:
+            return
+        if (loop := run.get_loop()) is asyncio.get_running_loop():
+            run.cancel()
+            await asyncio.wait([run])
+        elif loop.is_running():
+            with suppress(RuntimeError):  # it has just closed
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), loop))
 
     def _tell(self, notice: str) -> None:
         """Wake whom it may concern."""

@@ -32,6 +32,11 @@ class OfLoops(Generic[T]):
             self._last = ref(loop), one
         return one
 
+    def all(self) -> list[T]:
+        """Give all that there are."""
+        with self._guard:
+            return list(self._all.values())
+
     def take_all(self) -> list[T]:
         """Give all that there are, and forget them."""
         with self._guard:

@@ -27,7 +27,7 @@ def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple
 
 def floors(store: PostgresStore) -> list[bool]:
     """Say of each lane whether it has a floor of its own."""
-    return [has_floor for (has_floor,) in by_hand(store, "select has_floor from onward.lane order by 1")]
+    return [is_there for (is_there,) in by_hand(store, "select floor is not null from onward.lane order by 1")]
 
 
 def ground(store: PostgresStore) -> int:

@@ -127,6 +127,16 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
+async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
+    await desk.engine.claim(msgspec.structs.replace(REQUEST, slots=1, alone=True))
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    engine._round(REQUEST).is_news_anywhere = False
+    await desk.add(queue="unheard")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
 async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
     await desk.engine.claim(REQUEST)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 from psycopg import errors as pg
 
@@ -50,6 +49,7 @@ from onward.postgresql.database import Database
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
+from onward.postgresql.loops import OfLoops
 from onward.postgresql.migrating import Migrations
 from onward.postgresql.plans import Plan, Row, Statement, arun, run
 from onward.postgresql.within import Guests, on_async_psycopg, on_psycopg
@@ -156,7 +156,7 @@ class PgBossEngine:
         self.ids = enqueueing.Ids()
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._batches = Batches()
-        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._gatherings = OfLoops(lambda: Gathering(self._put))
         self._identity = ("", "")
         self._guests = Guests(self._connections, self.database, self._same_store)
 
@@ -249,7 +249,7 @@ class PgBossEngine:
             return await self.ask(lambda: self._put_in(jobs), within=within)
         if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
             return await self._put(jobs)
-        return await self._gathering().enqueue(jobs)
+        return await self._gatherings.here().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -265,12 +265,6 @@ class PgBossEngine:
     def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         ids = self.ids.take(len(jobs))
         return enqueueing.enqueue(self.schema, self.shelf, jobs, ids, notify=self.notifies)
-
-    def _gathering(self) -> Gathering:
-        loop = asyncio.get_running_loop()
-        if (gathering := self._gatherings.get(loop)) is None:
-            gathering = self._gatherings[loop] = Gathering(self._put)
-        return gathering
 
     # Work
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg import errors as pg
@@ -62,6 +61,7 @@ from onward.postgresql.database import Database
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import EVERYTHING, Listener
+from onward.postgresql.loops import OfLoops
 from onward.postgresql.migrating import Migrations
 from onward.postgresql.plans import Plan, arun, run
 
@@ -171,7 +171,7 @@ class PGMQEngine:
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._batches = Batches()
         self._notifies = notify
-        self._gatherings: WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering] = WeakKeyDictionary()
+        self._gatherings = OfLoops(lambda: Gathering(self._put))
         self._identity = ("", "")
         self._installation: Installation | None = None
         self._guests = within.Guests(self._connections, self.database, self._same_store)
@@ -277,7 +277,7 @@ class PGMQEngine:
             )
         if len(jobs) > MOST_TOGETHER:
             return await self._put(jobs)
-        return await self._gathering().enqueue(jobs)
+        return await self._gatherings.here().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -296,12 +296,6 @@ class PGMQEngine:
 
     def _enqueueing(self, jobs: Sequence[NewJob], notice: str | None) -> Plan[list[Enqueued]]:
         return enqueueing.enqueue(jobs, self.manner, CAPABILITIES, notice=notice)
-
-    def _gathering(self) -> Gathering:
-        loop = asyncio.get_running_loop()
-        if (gathering := self._gatherings.get(loop)) is None:
-            gathering = self._gatherings[loop] = Gathering(self._put)
-        return gathering
 
     @contextmanager
     def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:

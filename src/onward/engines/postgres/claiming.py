@@ -140,14 +140,14 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
-        round_.room = 0
-        (answer,) = yield Statement(schema.claim_suspect, values)
-        return claims_of(answer, round_)
+        ((jobs, suspects_wait, again_in, *_),) = yield Statement(schema.claim_suspect, values)
+        (claims,) = _visited(jobs) or [[]]  # it is no step of the tour
+        return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
     places = round_.places(waits=True)
     if places is not None and len(places) == 1 and request.slots and not request.ahead:
-        claims = yield from _claim_of(schema, request, round_, places[0])
-        if claims is not None:
-            return claims
+        alone = yield from _claim_of(schema, request, round_, places[0])
+        if alone is not None:
+            return alone
         places = None
     if places == ():
         return nothing_new(round_)
@@ -175,9 +175,8 @@ def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) 
 
 
 def _claim_in(queue: str, row: Row) -> Claim:
-    seq, claim_no, job_id, type_, priority, waited, attempts, max_attempts, crashes, org_id, backoff, trace, payload = (
-        row
-    )
+    seq, claim_no, job_id, type_, priority, waited, attempts, max_attempts, crashes, org_id, *more = row
+    backoff, trace, payload = more
     return Claim(
         ref=JobRef(queue, job_id),
         token=(seq, claim_no),
@@ -236,10 +235,8 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     jobs, suspects_wait, again_in, next_name, turn_left = answer
     if next_name is not None:
         round_.next_name, round_.turn_left = next_name, turn_left
-    claims: list[Claim] = []
-    visits = [] if jobs is None else _visits.decode(jobs)
-    for visit in visits:
-        claims += _claims_of(visit)
+    visits = _visited(jobs)
+    claims = [claim for visit in visits for claim in visit]
     round_.has_more = 0 < round_.room <= len(claims)
     round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
     if round_.has_more and round_.is_cut:
@@ -254,6 +251,11 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     else:
         round_.looked_at = -math.inf
     return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
+
+
+def _visited(jobs: str | None) -> list[list[Claim]]:
+    """Read what each lane gave that was visited."""
+    return [] if jobs is None else [_claims_of(visit) for visit in _visits.decode(jobs)]
 
 
 def _claims_of(visit: _Visit) -> list[Claim]:

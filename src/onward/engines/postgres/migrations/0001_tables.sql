@@ -214,8 +214,7 @@ create index queue_rated on onward.queue (name) where spacing is not null;
 create table onward.lane (
   queue     text        collate "C" not null,
   priority  integer     not null,
-  has_floor boolean     not null default false,        -- jobs of it wait since before the ground, or did a moment ago
-  floor     timestamptz not null default '-infinity',  -- then nothing to claim lies before this, by ready_at
+  floor     timestamptz,                               -- nothing to claim lies before it, by ready_at; null: the ground will do
   moved_at  timestamptz not null default '-infinity',  -- when the floor was
   closing   xid8                                       -- on its way out: whoever adds a job opens another
 -- Nearly all of each page is left free: while somebody's transaction stays open, no old version of a row goes, and those in

@@ -25,12 +25,11 @@ begin
              where w.since < moment - interval '100 milliseconds'
              group by w.queue, w.priority) w
       join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority
-                            and (not l.has_floor or l.floor > w.since)
+                            and (l.floor is null or l.floor > w.since)
      order by l.queue, l.priority
        for update of l)
-  update onward.lane l
-     set has_floor = true, floor = least(low.since, case when l.has_floor then l.floor else ground end), moved_at = moment
-    from low where l.ctid = low.place and (not l.has_floor or l.floor > low.since);
+  update onward.lane l set floor = least(low.since, coalesce(l.floor, ground)), moved_at = moment
+    from low where l.ctid = low.place and (l.floor is null or l.floor > low.since);
 end $$;
 
 -- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what

@@ -49,7 +49,7 @@ begin
               from unnest(firsts, ends) r (first, upto)
               cross join lateral (
                 select distinct on (l.queue, l.priority) l.queue, l.priority,
-                       case when l.has_floor then l.floor else ground end as floor
+                       coalesce(l.floor, ground) as floor
                   from onward.lane l
                  where l.queue >= greatest(r.first collate "C", from_queue collate "C")
                    and l.queue < least(r.upto collate "C", to_queue collate "C")
@@ -114,18 +114,18 @@ end $$;
 
 -- Move the floor of a lane up to its first waiting job, so that claims need not walk over what was there before: running jobs, and
 -- the remains of ended ones, which stay for as long as anybody's old transaction could see them. Never above the ground, for
--- above it there may be jobs that cannot be seen yet. A row that somebody is writing is passed over, and one that was written
--- a moment ago too: the floor needs to be nearly right, and its own remains cost as well.
+-- there may be jobs that cannot be seen yet; a lane where nobody waits from before has no floor, or not for long. A row that
+-- somebody is writing is passed over, and one that was written a moment ago too: the floor needs to be nearly right, and its
+-- own remains cost as well.
 create function onward.raise_floor(moment timestamptz, lane onward.open_lane) returns void
   language plpgsql
 as $$
-declare
-  lowest timestamptz := least(lane.since, onward.ground());
 begin
-  update onward.lane l set floor = lowest, moved_at = moment
+  if lane.since >= onward.ground() then return; end if;
+  update onward.lane l set floor = lane.since, moved_at = moment
    where l.ctid = any (array(
            select k.ctid from onward.lane k
-            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.has_floor and k.floor < lowest
+            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lane.since
               and k.moved_at < moment - interval '100 milliseconds'
               for update skip locked));
 end $$;
@@ -483,7 +483,7 @@ begin
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
              select c.place
-               from (select l.priority, case when l.has_floor then l.floor else ground end as floor from onward.lane l
+               from (select l.priority, coalesce(l.floor, ground) as floor from onward.lane l
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
                                          where q.name = of_queue collate "C"

@@ -133,8 +133,8 @@ begin
   if told.paused and not old.paused then
     delete from onward.lane l where l.queue = old.name;
   elsif old.paused and not told.paused then
-    insert into onward.lane (queue, priority, has_floor)
-    select distinct old.name, j.priority, true from onward.job j
+    insert into onward.lane (queue, priority, floor)
+    select distinct old.name, j.priority, timestamptz '-infinity' from onward.job j
      where j.queue = old.name and j.ready_at is not null and not j.suspect;
   end if;
   perform pg_notify(channel, '*');

@@ -169,16 +169,16 @@ begin
   above := least(greatest(onward.moment(next), today - interval '10 seconds', ground), onward.moment(moment));
   next := greatest(onward.micros(above), 1);
   -- A floor that was given a moment ago stays: the job that it is for may not be seen yet.
-  update onward.lane l set has_floor = f.since is not null, floor = coalesce(f.since, l.floor), moved_at = today
+  update onward.lane l set floor = f.since, moved_at = today
     from (select k.ctid as place,
                  (select j.ready_at from onward.job j
                    where j.queue = k.queue and j.priority = k.priority
-                     and j.ready_at >= case when k.has_floor then k.floor else ground end and j.ready_at < above
+                     and j.ready_at >= coalesce(k.floor, ground) and j.ready_at < above
                      and j.ready_at is not null and not j.suspect and j.lease_until is null
                    order by j.ready_at, j.seq limit 1) as since
             from onward.lane k offset 0) f
-   where l.ctid = f.place and l.has_floor <> (f.since is not null)
-     and (not l.has_floor or l.moved_at < today - interval '1 second');
+   where l.ctid = f.place and (l.floor is null) <> (f.since is null)
+     and (l.floor is null or l.moved_at < today - interval '1 second');
 end $$;
 
 -- Move the ground there, once that is committed: everybody sees it at once.
@@ -214,15 +214,15 @@ begin
 
   with low as (
     select l.ctid as place, j.ready_at
-      from (select l.ctid, l.queue, l.priority, case when l.has_floor then l.floor else ground end as floor
+      from (select l.ctid, l.queue, l.priority, coalesce(l.floor, ground) as floor
               from onward.lane l offset 0) l
       cross join lateral (select j.ready_at from onward.job j
                            where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
                              and j.ready_at >= case when closes then '-infinity' else l.floor - interval '15 seconds' end
                              and j.ready_at is not null and not j.suspect and j.lease_until is null
                            order by j.ready_at limit 1) j)
-  update onward.lane l set has_floor = true, floor = low.ready_at, moved_at = moment
-    from low where l.ctid = low.place and (not l.has_floor or l.floor > low.ready_at);
+  update onward.lane l set floor = low.ready_at, moved_at = moment
+    from low where l.ctid = low.place and (l.floor is null or l.floor > low.ready_at);
   get diagnostics lowered = row_count;
 
   -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
@@ -245,8 +245,8 @@ begin
                            where j.queue = s.queue and j.priority < s.priority and j.priority > coalesce(s.next, -1)
                              and j.ready_at is not null and not j.suspect
                            order by j.priority desc limit 1) j)
-  insert into onward.lane (queue, priority, has_floor)
-  select distinct l.queue, l.priority, true from lost l
+  insert into onward.lane (queue, priority, floor)
+  select distinct l.queue, l.priority, timestamptz '-infinity' from lost l
    where not exists (select from onward.queue q where q.name = l.queue and q.paused);
   get diagnostics opened = row_count;
 
@@ -259,14 +259,14 @@ begin
      where l.closing < pg_snapshot_xmin(pg_current_snapshot())
        and not exists (select from onward.job j
                         where j.queue = l.queue and j.priority = l.priority
-                          and j.ready_at >= case when l.has_floor then l.floor else ground end
+                          and j.ready_at >= coalesce(l.floor, ground)
                           and j.ready_at is not null and not j.suspect);
     update onward.lane l set closing = null where l.closing < pg_snapshot_xmin(pg_current_snapshot());
     update onward.lane l set closing = pg_current_xact_id()
      where l.closing is null
        and not exists (select from onward.job j
                         where j.queue = l.queue and j.priority = l.priority
-                          and j.ready_at >= case when l.has_floor then l.floor else ground end
+                          and j.ready_at >= coalesce(l.floor, ground)
                           and j.ready_at is not null and not j.suspect);
   end if;
   if lowered + opened > 0 then perform pg_notify(channel, '*'); end if;
