@@ -164,21 +164,66 @@ async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_fl
     assert await desk.taken("*") == [answer.ref]
 
 
-async def test_a_job_of_a_transaction_of_seconds_is_found_by_each_look_of_the_leader(
+async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_ended(
     desk: Desk, store: PostgresStore
 ):  # X4, X3
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
+    sweeping, tending = engine._sweeping, engine._tending
+
+    async def tend() -> int | None:
+        tending._due, tending._looks = 0.0, 64 + 1 + part  # not the one for which it looks from the beginning
+        await desk.rescue()
+        return sweeping.late
+
+    ((part,),) = by_hand(store, "select hashtextextended('default', 0) & 63")
+    for _ in range(2):
+        await desk.advance(1)
+        await sweep(desk)
+    assert await tend() is None
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
-    await desk.advance(20)
-    await sweep(desk)
+    for _ in range(10):
+        await desk.advance(20)
+        await sweep(desk)
+        assert await tend() is not None
     caller.commit()
     assert await desk.taken("*") == []
-    engine._tending._closing_due = math.inf  # it has just looked further down
-    await desk.rescue()
+    assert await tend() is None
     assert await desk.taken("*") == [answer.ref]
+
+
+async def test_what_is_kept_in_mind_of_a_transaction_that_never_ends_is_bounded(desk: Desk, store: PostgresStore):
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    caller = store.caller()
+    caller.begin()
+    await desk.engine.enqueue([new_job()], within=caller.handle)
+    for _ in range(150):
+        await desk.advance(1)
+        await sweep(desk)
+    assert len(engine._sweeping._seen) <= 100
+    caller.commit()
+    await sweep(desk)
+    assert len(engine._sweeping._seen) == 2
+
+
+async def test_a_job_put_far_below_by_hand_is_found_by_one_of_64_looks(desk: Desk, store: PostgresStore):  # O2
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    await work_through(desk)
+    await desk.rescue()
+    long_ago = "timestamptz '2020-01-01'"
+    by_hand(store, f"insert into onward.job (type, queue, ready_at) values ('greet', 'default', {long_ago})")
+    found: list[bool] = []
+    for _ in range(64):
+        engine._tending._due = 0.0
+        await desk.rescue()
+        found.append(floors(store) == [True])
+    assert found == sorted(found)
+    assert found[-1]
+    assert len(await desk.taken("*")) == 1
 
 
 @pytest.mark.parametrize(("queue", "priority"), [("default", 0), ("default", 7), ("fresh", 0), ("aaa", 3), ("zzz", 9)])
@@ -215,6 +260,7 @@ async def test_an_empty_lane_is_taken_away_when_nobody_can_be_adding_to_it_and_i
 ):
     await desk.add(queue="once", priority=3)
     await desk.end(await desk.take_one("*"), Complete())
+    await desk.advance(61)
     busy = await desk.add(queue="busy")
     caller = store.caller()
     caller.begin()
@@ -231,11 +277,22 @@ async def test_an_empty_lane_is_taken_away_when_nobody_can_be_adding_to_it_and_i
     assert set(await desk.taken("*")) == {busy, again}
 
 
+async def test_a_lane_of_which_a_job_was_completed_a_moment_ago_stays(desk: Desk, store: PostgresStore):
+    for priority in (1, 2):
+        await desk.add(queue="q", priority=priority)
+        await desk.end(await desk.take_one("*"), Complete())
+        await desk.advance(31)
+    await tended(desk)
+    await tended(desk)
+    assert by_hand(store, "select priority, closing is null from onward.lane") == [(2, True)]
+
+
 async def test_a_job_added_while_its_lane_is_on_its_way_out_is_found_at_once_and_ever_after(
     desk: Desk, store: PostgresStore
 ):
     await desk.add(queue="q")
     await desk.end(await desk.take_one("*"), Complete())
+    await desk.advance(61)
     await tended(desk)  # marked
     first = await desk.add(queue="q")
     await tended(desk)  # gone, if nothing were there

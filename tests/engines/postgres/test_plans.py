@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from onward.engine.values import ClaimRequest, Exchange, Settlement, WorkerInfo
 from onward.engines.postgres import claiming, holding, settling
+from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release, Snooze
 from onward.postgresql.plans import run
@@ -380,6 +381,24 @@ async def test_what_has_ended_costs_a_claim_nothing(desk: Desk, store: PostgresS
     read = await meter.during(work)
     assert not {name: count for name, count in read.items() if name.startswith("history")}
     assert sum(read.values()) <= 15 * BATCH, read
+
+
+@pytest.mark.parametrize("statistics", [STALE, FRESH])
+async def test_looking_after_the_lanes_reads_lanes_and_not_what_waits_in_them(
+    desk: Desk, store: PostgresStore, meter: Meter, statistics: str
+):  # O11
+    await desk.rescue()  # the first look goes to the bottom
+    seed(meter, queue="'many/' || n % 100")
+    set_statistics(meter, statistics)
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+
+    async def work() -> None:
+        engine._tending._due = 0.0
+        await desk.rescue()
+
+    read = await meter.during(work)
+    assert sum(read.values()) <= 20 * 100, read
 
 
 async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_jobs(

@@ -447,7 +447,9 @@ class PostgresEngine:
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
         return await self._ask(
-            lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, self._tending)
+            lambda: stewarding.rescue(
+                self.schema, term, worker_timeout, max_crashes, limit, self._tending, self._sweeping
+            )
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -26,8 +25,10 @@ _SWEEP_SELDOM: Final = 10.0
 """The same where nothing has been heard or done."""
 _SWEEP_SHARE: Final = 5
 """Of a leader's time that goes into it, at most one part in so many: every claim is the cheaper for it."""
-_CLOSE_EVERY: Final = 60.0
-"""Seconds between looks for lanes to close: a lane that is used now and then should not come and go all the time."""
+_PARTS: Final = 64
+"""Of the lanes, of which one at a time is looked at from the beginning: as ``onward.is_in`` has it."""
+_MOST_SEEN: Final = 100
+"""Moments that are kept in mind, while transactions from before them are still open."""
 _DAYS_EVERY: Final = 600.0
 """Seconds between looks after the days of the history, which are made three days ahead."""
 
@@ -105,16 +106,16 @@ class Tending:
 
     def __init__(self) -> None:
         self._due = 0.0
-        self._closing_due = 0.0
+        self._looks = 0
         self._days_due = 0.0
 
     def is_due(self) -> bool:
         """Say whether it is time for a look."""
         return monotonic() >= self._due
 
-    def closes(self) -> bool:
-        """Say whether it is time to close lanes, too."""
-        return monotonic() >= self._closing_due
+    def part(self) -> int | None:
+        """Say which part of the lanes is next to be looked at from its beginning; None: all, for nobody has yet."""
+        return self._looks % _PARTS if self._looks else None
 
     def is_time_for_days(self, now: int | None) -> bool:
         """Say whether it is time to look after the days of the history, and count it as done.
@@ -131,12 +132,11 @@ class Tending:
         """Note that one has gone, and that there may be more."""
         self._days_due = 0.0
 
-    def done(self, began: float, *, closed: bool) -> None:
+    def done(self, began: float) -> None:
         """Note that a look has been had: the longer it took, the later the next one."""
         now = monotonic()
         self._due = now + max(_TEND_EVERY, (now - began) * _TEND_SHARE)
-        if closed:
-            self._closing_due = now + _CLOSE_EVERY
+        self._looks += 1
 
 
 class Sweeping:
@@ -145,7 +145,11 @@ class Sweeping:
     def __init__(self) -> None:
         self._swept_at = self._spent = -math.inf
         self._is_busy = True
-        self._seen: deque[tuple[int, str]] = deque()
+        self._ground = 0
+        self._seen: list[tuple[int, str]] = []
+        """Moments, each with the first transaction after it: from the last on before which all have ended."""
+        self.late: int | None = 0
+        """From which moment on jobs may come to light below the ground; None: it has not gone ahead of any."""
 
     def stir(self) -> None:
         """Note that jobs come and go."""
@@ -156,23 +160,41 @@ class Sweeping:
         apart = max(_SWEEP_EVERY if self._is_busy else _SWEEP_SELDOM, self._spent * _SWEEP_SHARE)
         return monotonic() >= self._swept_at + apart
 
+    def seen(self) -> tuple[str, str]:
+        """Lay out what was seen as the store wants it."""
+        return arrays.numbers([at for at, _ in self._seen]), arrays.words([first for _, first in self._seen])
+
     def sweep(self, schema: Schema, term: Term) -> Plan[None]:
-        """Move the ground up to where every job that is ready can be seen."""
+        """Move the ground up to where every job that is ready can be seen, or nearly so."""
         began, self._is_busy = monotonic(), False
         who = [schema.now, term.number, term.leader_id]
-        seen = [arrays.numbers([at for at, _ in self._seen]), arrays.words([first for _, first in self._seen])]
-        ((next_, at, first),) = yield Statement(schema.sweep, [*who, *seen])
+        ((next_, sure, at, first),) = yield Statement(schema.sweep, [*who, *self.seen()])
         if next_ is not None:
             yield Statement(schema.move_ground, [*who, next_])
-            while self._seen and self._seen[0][0] <= next_:
-                self._seen.popleft()
+            self._ground = next_
+            if self.late is None and (sure is None or next_ > sure):
+                self.late = sure or 0
+            self._seen = [one for one in self._seen if sure is None or one[0] >= sure]
             self._seen.append((at, first))
+            if len(self._seen) > _MOST_SEEN:
+                del self._seen[1:-1:2]
         self._swept_at = monotonic()
         self._spent = self._swept_at - began
 
+    def tended(self, sure: int | None) -> None:
+        """Note that floors were brought down for all jobs from before ``sure``, now that there will be no more."""
+        if self.late is not None and sure is not None and sure > self.late:
+            self.late = sure if sure < self._ground else None
+
 
 def rescue(
-    schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, tending: Tending
+    schema: Schema,
+    term: Term,
+    worker_timeout: timedelta,
+    max_crashes: int,
+    limit: int,
+    tending: Tending,
+    sweeping: Sweeping,
 ) -> Plan[Batch]:
     """Give back what dead workers held; forget the workers; look after the lanes."""
     values = [
@@ -184,10 +206,12 @@ def rescue(
         max_crashes,
         limit,
     ]
-    began, tends, closes = monotonic(), tending.is_due(), tending.closes()
-    ((rescued, buried, queues, _),) = yield Statement(schema.rescue, [*values, tends, closes])
+    began, tends = monotonic(), tending.is_due()
+    lanes = [tends, sweeping.late, *sweeping.seen(), tending.part()]
+    ((rescued, buried, queues, sure),) = yield Statement(schema.rescue, [*values, *lanes])
     if tends:
-        tending.done(began, closed=closes)
+        tending.done(began)
+        sweeping.tended(sure)
     changed = rescued + buried
     return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 

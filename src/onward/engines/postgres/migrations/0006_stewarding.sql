@@ -145,10 +145,11 @@ end $$;
 -- Prepare for the ground to move: give a floor to lanes with jobs that wait since before its new place, and take it from those that
 -- have none any longer. Answers where it is to be, and what to say the next time: a moment, and the first transaction after it.
 -- Whoever adds a job is known by its number before, so when all that are older than that have ended, every job that was ready by
--- that moment can be seen. Only those of a transaction that lasts for ten seconds and more are not waited for: see tend().
+-- that moment can be seen: that is `sure`. Only those of a transaction that lasts for ten seconds and more are not waited for:
+-- see tend().
 create function onward.sweep(
   now bigint, number bigint, leader_id text, moments bigint[], firsts xid8[],
-  out next bigint, out moment bigint, out first text
+  out next bigint, out sure bigint, out moment bigint, out first text
 )
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -164,9 +165,9 @@ begin
   -- An enqueue looks at the clock a moment before it has a number.
   moment := onward.micros(today - interval '200 milliseconds');
   first := pg_snapshot_xmax(pg_current_snapshot());
-  select max(m.moment) into next from unnest(moments, firsts) m (moment, first)
+  select max(m.moment) into sure from unnest(moments, firsts) m (moment, first)
    where m.first <= pg_snapshot_xmin(pg_current_snapshot());
-  above := least(greatest(onward.moment(next), today - interval '10 seconds', ground), onward.moment(moment));
+  above := least(greatest(onward.moment(sure), today - interval '10 seconds', ground), onward.moment(moment));
   next := greatest(onward.micros(above), 1);
   -- A floor that was given a moment ago stays: the job that it is for may not be seen yet.
   update onward.lane l set floor = f.since, moved_at = today
@@ -191,14 +192,23 @@ begin
   end if;
 end $$;
 
--- Keep the lanes in order; answer how many jobs had been out of sight.
+-- Say whether a lane belongs to this part of all of them, one in 64; without a part, each does.
+create function onward.is_in(part integer, queue text, priority integer) returns boolean
+  language sql immutable parallel safe
+  return part is null or hashtextextended(queue, priority) & 63 = part;
+
+-- Keep the lanes in order; answer before which moment no more jobs will come to light, by what sweep() said of some moments.
 --
--- 1. A job below its lane's floor: a caller's transaction took long, or somebody put it there by hand. The floor comes down. What
---    has ended there leaves remains while a transaction is open: so it is looked far down only now and then, if `closes`.
+-- 1. A job below its lane's floor. Either a caller's transaction took so long that the ground went ahead of it: there may be such
+--    jobs from `late` on, and they are looked for when transactions as old as that have ended. Or somebody put it there by hand:
+--    for that, one lane in 64 is looked at from its beginning, the next `part` each time; without one, all are. The floor comes
+--    down.
 -- 2. A job without a lane: put there by hand. It gets one.
--- 3. If `closes`: a lane with no job is marked, and taken away once every transaction that may have seen it unmarked has
---    ended. Whoever adds a job to a marked lane opens another, so nobody has to wait for anybody.
-create function onward.tend(now bigint, channel text, number bigint, leader_id text, closes boolean) returns bigint
+-- 3. Of the same part, a lane with no job, and none of late, is marked, and taken away once every transaction that may have seen
+--    it unmarked has ended. Whoever adds a job to a marked lane opens another, so nobody has to wait for anybody.
+create function onward.tend(
+  now bigint, channel text, number bigint, leader_id text, late bigint, moments bigint[], firsts xid8[], part integer
+) returns bigint
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set enable_material = off set plan_cache_mode = force_generic_plan
@@ -207,18 +217,24 @@ as $$
 declare
   moment timestamptz := coalesce(onward.moment(tend.now), clock_timestamp());
   ground timestamptz := onward.ground();
+  oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
+  sure    bigint;
+  is_late boolean;
   lowered bigint;
-  opened  bigint := 0;
+  opened  bigint;
 begin
-  if not onward.is_leader(moment, tend.number, tend.leader_id) then return 0; end if;
+  if not onward.is_leader(moment, tend.number, tend.leader_id) then return null; end if;
+  select max(m.moment) into sure from unnest(moments, firsts) m (moment, first) where m.first <= oldest;
+  is_late := coalesce(sure > late, false);
 
   with low as (
     select l.ctid as place, j.ready_at
-      from (select l.ctid, l.queue, l.priority, coalesce(l.floor, ground) as floor
-              from onward.lane l offset 0) l
+      from (select l.ctid, l.queue, l.priority, coalesce(l.floor, ground) as floor,
+                   onward.is_in(part, l.queue, l.priority) as is_deep
+              from onward.lane l where is_late or onward.is_in(part, l.queue, l.priority) offset 0) l
       cross join lateral (select j.ready_at from onward.job j
                            where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
-                             and j.ready_at >= case when closes then '-infinity' else l.floor - interval '15 seconds' end
+                             and j.ready_at >= case when l.is_deep then '-infinity' else onward.moment(late) end
                              and j.ready_at is not null and not j.suspect and j.lease_until is null
                            order by j.ready_at limit 1) j)
   update onward.lane l set floor = low.ready_at, moved_at = moment
@@ -228,21 +244,20 @@ begin
   -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
   with lanes as (select distinct l.queue, l.priority from onward.lane l),
   queues as (select l.queue from lanes l union select '' collate "C"),
-  gaps as (select q.queue, lead(q.queue) over (order by q.queue) as next from queues q),
+  gaps as (select q.queue, lead(q.queue, 1, '~') over (order by q.queue) as next from queues q),  -- no name is above that
   steps as (
-    select l.queue, l.priority, lead(l.priority) over (partition by l.queue order by l.priority desc) as next from lanes l
+    select l.queue, l.priority, lead(l.priority, 1, -1) over (partition by l.queue order by l.priority desc) as next from lanes l
     union all
     select l.queue, 2147483647, max(l.priority) from lanes l group by l.queue),
   lost as (
     select j.queue, j.priority from gaps g
       cross join lateral (select j.queue, j.priority from onward.job j
-                           where j.queue > g.queue and (g.next is null or j.queue < g.next)
-                             and j.ready_at is not null and not j.suspect
+                           where j.queue > g.queue and j.queue < g.next and j.ready_at is not null and not j.suspect
                            order by j.queue limit 1) j
     union all
     select s.queue, j.priority from steps s
       cross join lateral (select j.priority from onward.job j
-                           where j.queue = s.queue and j.priority < s.priority and j.priority > coalesce(s.next, -1)
+                           where j.queue = s.queue and j.priority < s.priority and j.priority > s.next
                              and j.ready_at is not null and not j.suspect
                            order by j.priority desc limit 1) j)
   insert into onward.lane (queue, priority, floor)
@@ -250,27 +265,28 @@ begin
    where not exists (select from onward.queue q where q.name = l.queue and q.paused);
   get diagnostics opened = row_count;
 
-  if closes then
-    insert into onward.queue (name, created_at)
-    select distinct l.queue, moment from onward.lane l
-     where l.closing < pg_snapshot_xmin(pg_current_snapshot())
-    on conflict do nothing;
-    delete from onward.lane l
-     where l.closing < pg_snapshot_xmin(pg_current_snapshot())
-       and not exists (select from onward.job j
-                        where j.queue = l.queue and j.priority = l.priority
-                          and j.ready_at >= coalesce(l.floor, ground)
-                          and j.ready_at is not null and not j.suspect);
-    update onward.lane l set closing = null where l.closing < pg_snapshot_xmin(pg_current_snapshot());
-    update onward.lane l set closing = pg_current_xact_id()
-     where l.closing is null
-       and not exists (select from onward.job j
-                        where j.queue = l.queue and j.priority = l.priority
-                          and j.ready_at >= coalesce(l.floor, ground)
-                          and j.ready_at is not null and not j.suspect);
-  end if;
+  insert into onward.queue (name, created_at)
+  select distinct l.queue, moment from onward.lane l where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
+  on conflict do nothing;
+  delete from onward.lane l
+   where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
+     and not exists (select from onward.job j
+                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
+                        and j.ready_at is not null and not j.suspect);
+  update onward.lane l set closing = null where l.closing < oldest and onward.is_in(part, l.queue, l.priority);
+  update onward.lane l set closing = pg_current_xact_id()
+   where l.closing is null and onward.is_in(part, l.queue, l.priority)
+     and not exists (select from onward.job j
+                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
+                        and j.ready_at is not null and not j.suspect)
+     -- A lane that is used now and then should not come and go all the time.
+     and not exists (select from (select h.priority from onward.history_done h
+                                   where h.queue = l.queue and h.state = 'completed'
+                                     and h.completed_at > moment - interval '1 minute'
+                                   order by h.completed_at desc limit 100) h
+                      where h.priority = l.priority);
   if lowered + opened > 0 then perform pg_notify(channel, '*'); end if;
-  return lowered + opened;
+  return sure;
 end $$;
 
 -- The longest times of all: for which some queue keeps what has completed or was cancelled (`kept`; null: for ever), for which one
