@@ -169,6 +169,26 @@ async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Des
     assert names(claims) == ["unheard"]
 
 
+async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # H9
+    await desk.engine.claim(REQUEST)
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    round_ = engine._round(REQUEST)
+    round_.took = 0.001
+    assert 0 < round_.look_again_in() <= 0.5
+    round_.took = 0.03
+    assert 2 < round_.look_again_in() <= 3
+
+
+def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
+    round_ = claiming.Round(is_news_anywhere=False)
+    for _ in range(30):
+        round_.hear(("q/*",), ["q/1", "q/2", "r", "q/3"])
+    assert (list(round_.news), round_.is_news_anywhere) == (["q/1", "q/2", "q/3"], False)
+    round_.hear(("q/*",), [f"q/{n}" for n in range(200)])
+    assert (len(round_.news), round_.is_news_anywhere) == (100, True)
+
+
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9
     await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
     await desk.add_many(2, queue="slow")

@@ -16,6 +16,7 @@ from onward.engine.values import SignalKind
 from onward.engines.postgres import notifying
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notifying import Bell, Telling
+from onward.postgresql.listening import DUE, EVERYTHING
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
 
@@ -43,6 +44,13 @@ def test_an_enqueue_that_may_tell_takes_along_what_was_left_word_of(bell: Bell):
     assert bell.notice_for({"c"}) == "b,c"
     bell._last -= 90
     assert bell.notice_for({"d"}) == "d"  # and tells of it once
+
+
+def test_a_notice_names_queues_as_long_as_there_is_room_for_their_names(bell: Bell):  # H9
+    names = {f"queue/{number}" for number in range(300)}
+    assert set((bell.notice_for(names) or "").split(",")) == names
+    bell._last -= 90
+    assert bell.notice_for({f"queue/{number}/{'x' * 100}" for number in range(300)} | {DUE}) == f"{EVERYTHING},{DUE}"
 
 
 def test_the_last_of_a_burst_is_told_of_though_no_other_comes(bell: Bell, told: Told):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,6 +35,8 @@ _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
 _LOOK_AGAIN: Final = 0.5
 """Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
+_TOUR_SHARE: Final = 100
+"""Of a worker's time that goes into such looks, at most one part in so many."""
 _LONG_TOUR: Final = 0.003
 """Seconds from which on a look at all queues is long: there are hundreds of them."""
 
@@ -47,7 +48,7 @@ class Round:
     next_name: str = ""
     turn_left: int = 0
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
-    news: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_NEWS))
+    news: dict[str, None] = field(default_factory=dict)
     """Queues that were told to have new jobs: each gives one before the tour goes on, however far away it is."""
     room: int = 0
     """How many jobs were asked for last."""
@@ -69,16 +70,20 @@ class Round:
     """When a claim was last sent."""
     is_whole: bool = True
     """Whether that was for all queues."""
-    is_long: bool = False
-    """Whether the last look at all queues took long."""
+    took: float = 0.0
+    """Seconds that the last look at all queues took."""
 
     def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs."""
         for name in names:
-            if name in _ANYWHERE or len(self.news) == _MOST_NEWS:
+            if name in _ANYWHERE:
                 self.is_news_anywhere = True
-            elif name not in _NO_NAMES and any(matches(each, name) for each in patterns):
-                self.news.append(name)
+            elif name in self.news or name in _NO_NAMES:
+                continue
+            elif len(self.news) == _MOST_NEWS:
+                self.is_news_anywhere = True
+            elif any(matches(each, name) for each in patterns):
+                self.news[name] = None
 
     def places(self, *, waits: bool) -> tuple[str, ...] | None:
         """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.
@@ -87,20 +92,23 @@ class Round:
         """
         if not self.is_told or self.is_news_anywhere or self.look_again_in() <= 0:
             return None
-        if not self.is_long and not (waits and len(set(self.news)) == 1):
+        if self.took <= _LONG_TOUR and not (waits and len(self.news) == 1):
             return None
-        names = {self.news.popleft() for _ in range(len(self.news))}  # what is heard from now on is for the next claim
+        names, self.news = self.news, {}  # what is heard from now on is for the next claim
         return tuple(sorted(names))
 
     def look_again_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
-        return self.looked_at + _LOOK_AGAIN - monotonic()
+        return self.looked_at + max(_LOOK_AGAIN, self.took * _TOUR_SHARE) - monotonic()
 
     def next_news(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
         if not self.has_more:
             self.news.clear()
-        return self.news.popleft() if self.news else None
+        name = next(iter(self.news), None)
+        if name is not None:
+            del self.news[name]
+        return name
 
 
 class _Unusual(msgspec.Struct, array_like=True):
@@ -244,7 +252,7 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     is_over = not round_.has_more and not suspects_wait and again_in is None
     if round_.is_whole:
         now = monotonic()
-        round_.is_long = now - round_.asked_at > _LONG_TOUR
+        round_.took = now - round_.asked_at
         round_.looked_at = now if is_over else -math.inf
     elif is_over:
         again_in = max(round_.look_again_in(), 0.0)

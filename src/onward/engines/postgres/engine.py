@@ -135,6 +135,7 @@ class PostgresEngine:
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
         self._kind = enqueueing.Kind(None, frozenset(), None)
         """Of the last task's jobs."""
+        self._rescuing = stewarding.Rescuing()
         self._tending = stewarding.Tending()
         self._next_due = stewarding.NextDue()
         self._sweeping = stewarding.Sweeping()
@@ -276,7 +277,7 @@ class PostgresEngine:
         round_ = self._round(request)
         claims = await self._ask(lambda: claiming.claim(self.schema, request, round_))
         if claims.claims:
-            self._sweeping.stir()
+            self._stir()
         return claims
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
@@ -300,7 +301,7 @@ class PostgresEngine:
         round_ = self._round(exchange.request)
         exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
         if exchanged.claimed.claims:
-            self._sweeping.stir()
+            self._stir()
         if exchanged.lost:
             exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
         return exchanged
@@ -343,9 +344,14 @@ class PostgresEngine:
         round_.is_told = self._listener.is_listening
         return round_
 
+    def _stir(self) -> None:
+        """Note that jobs come and go: a leader has more to do then."""
+        self._sweeping.stir()
+        self._rescuing.stir()
+
     def _hear(self, notice: str) -> None:
         """Take in what is told to all."""
-        self._sweeping.stir()
+        self._stir()
         names = notice.split(",")
         if DUE in names:
             self._next_due.forget()
@@ -431,26 +437,26 @@ class PostgresEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        if self._sweeping.is_due():
+        hears = self.schema.now is None and self._listener.is_listening
+        if self._sweeping.is_due(hears=hears):
             await self._ask(lambda: self._sweeping.sweep(self.schema, term))
-        if self.schema.now is None and self._listener.is_listening and (next_in := self._next_due.wait()) is not None:
+        if hears and (next_in := self._next_due.wait()) is not None:
             return Batch(next_in=next_in)
-        batch = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
+        batch, more = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
         for _ in range(_STEPS):
-            more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
-            batch = msgspec.structs.replace(batch, changed=batch.changed + ready)
             if not more:
                 return batch
+            more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
+            batch = msgspec.structs.replace(batch, changed=batch.changed + ready)
         self._next_due.forget()
         return msgspec.structs.replace(batch, more=True)
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(
-            lambda: stewarding.rescue(
-                self.schema, term, worker_timeout, max_crashes, limit, self._tending, self._sweeping
-            )
-        )
+        if self.schema.now is None and self._listener.is_listening and self._rescuing.may_wait():
+            return Batch()
+        known = self._rescuing, self._tending, self._sweeping
+        return await self._ask(lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""

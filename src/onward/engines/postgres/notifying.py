@@ -31,8 +31,8 @@ _FARTHEST: Final = 0.1
 """Seconds between two notices at most."""
 _QUIET: Final = 10
 """How often the thread looks for word in vain before it sleeps until it is woken."""
-_MOST_NAMES: Final = 20
-"""Queues that a notice lists; beyond that it says that there is work somewhere."""
+_LONGEST: Final = 4000
+"""Characters of a notice; the store takes 8 000 bytes. Where names need more, it says that there is work somewhere."""
 
 
 class Bell:
@@ -158,6 +158,5 @@ class Telling:
 def _written(queues: Iterable[str]) -> str:
     """Write what is to be told; DUE may be among the names of queues."""
     names = set(queues)
-    if len(names) > _MOST_NAMES:
-        names = {EVERYTHING} | names & {DUE}
-    return ",".join(sorted(names))
+    notice = ",".join(sorted(names))
+    return notice if len(notice) <= _LONGEST else ",".join(sorted({EVERYTHING} | names & {DUE}))

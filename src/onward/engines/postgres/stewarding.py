@@ -19,10 +19,12 @@ _TEND_EVERY: Final = 1.0
 """Seconds between looks after the lanes: how long a job may wait that came to light where nobody looked."""
 _TEND_SHARE: Final = 20
 """Of a leader's time that goes into it, at most one part in so many."""
-_SWEEP_EVERY: Final = 0.5
-"""Seconds between two moves of the ground where jobs come and go."""
+_SWEEP_EVERY: Final = 0.4
+"""Seconds between two moves of the ground at least, where jobs come and go: one comes with each look for due jobs."""
 _SWEEP_SELDOM: Final = 10.0
-"""The same where nothing has been heard or done."""
+"""The same where nothing was done."""
+_SWEEP_RARELY: Final = 60.0
+"""The same where nothing was heard of either."""
 _SWEEP_SHARE: Final = 5
 """Of a leader's time that goes into it, at most one part in so many: every claim is the cheaper for it."""
 _PARTS: Final = 64
@@ -82,12 +84,12 @@ class NextDue:
         self._until = -math.inf
 
 
-def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[Batch]:
-    """Make due jobs ready; cancel expired ones."""
+def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[tuple[Batch, bool]]:
+    """Make due jobs ready; cancel expired ones; say, too, whether there is news of batches."""
     next_due.ask()
     values = [schema.now, schema.channel, term.number, term.leader_id, limit]
     try:
-        ((promoted, expired, queues, next_in),) = yield Statement(schema.promote, values)
+        ((promoted, expired, queues, next_in, has_news),) = yield Statement(schema.promote, values)
     except BaseException:
         next_due.forget()
         raise
@@ -98,7 +100,48 @@ def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[B
         next_in=None if next_in is None else max(0.0, next_in),
     )
     next_due.learn(0.0 if batch.more else batch.next_in)
-    return batch
+    return batch, has_news
+
+
+class Rescuing:
+    """What is known of the leases that run out next. In memory: who leads next begins with a look at all."""
+
+    _QUIET: Final = 3.0
+    """Seconds for which what is known will do, where nothing is heard of. Others may claim jobs that waited before."""
+    _NEXT_LOOK: Final = 2.5
+    """Seconds in which one will be had at the latest."""
+    _WITHIN: Final = 60_000_000
+    """Microseconds. A claim that takes longer than this to commit is found by one of the deep looks."""
+    _DEEP: Final = 64
+    """Of so many looks, one is at all that there is: beside an open transaction it meets the remains of all before."""
+
+    def __init__(self) -> None:
+        self._is_busy = True
+        self._looked_at = self._next_at = -math.inf
+        self._looked: int | None = None
+        self._looks = 0
+
+    def stir(self) -> None:
+        """Note that jobs come and go."""
+        self._is_busy = True
+
+    def may_wait(self) -> bool:
+        """Say whether no lease can have run out that one would not learn of in time, if one hears of what goes on."""
+        now = monotonic()
+        return not self._is_busy and now < self._looked_at + self._QUIET and now + self._NEXT_LOOK < self._next_at
+
+    def begin(self) -> int | None:
+        """Note that a look begins; say up to when it has been done; None: look at all."""
+        self._is_busy = False
+        self._looks += 1
+        return None if self._looked is None or self._looks % self._DEEP == 0 else self._looked - self._WITHIN
+
+    def learn(self, looked: int | None, next_in: float | None) -> None:
+        """Note the answer."""
+        self._looked_at = monotonic()
+        self._next_at = math.inf if next_in is None else self._looked_at + next_in
+        if looked is not None:
+            self._looked = looked
 
 
 class Tending:
@@ -155,10 +198,10 @@ class Sweeping:
         """Note that jobs come and go."""
         self._is_busy = True
 
-    def is_due(self) -> bool:
-        """Say whether it is time."""
-        apart = max(_SWEEP_EVERY if self._is_busy else _SWEEP_SELDOM, self._spent * _SWEEP_SHARE)
-        return monotonic() >= self._swept_at + apart
+    def is_due(self, *, hears: bool) -> bool:
+        """Say whether it is time. ``hears``: whether somebody listens."""
+        apart = _SWEEP_EVERY if self._is_busy else _SWEEP_RARELY if hears else _SWEEP_SELDOM
+        return monotonic() >= self._swept_at + max(apart, self._spent * _SWEEP_SHARE)
 
     def seen(self) -> tuple[str, str]:
         """Lay out what was seen as the store wants it."""
@@ -193,6 +236,7 @@ def rescue(
     worker_timeout: timedelta,
     max_crashes: int,
     limit: int,
+    rescuing: Rescuing,
     tending: Tending,
     sweeping: Sweeping,
 ) -> Plan[Batch]:
@@ -205,10 +249,12 @@ def rescue(
         worker_timeout // MICROSECOND,
         max_crashes,
         limit,
+        rescuing.begin(),
     ]
     began, tends = monotonic(), tending.is_due()
     lanes = [tends, sweeping.late, *sweeping.seen(), tending.part()]
-    ((rescued, buried, queues, sure),) = yield Statement(schema.rescue, [*values, *lanes])
+    ((rescued, buried, queues, looked, next_in, sure),) = yield Statement(schema.rescue, [*values, *lanes])
+    rescuing.learn(looked, next_in)
     if tends:
         tending.done(began)
         sweeping.tended(sure)

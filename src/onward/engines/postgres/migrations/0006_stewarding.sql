@@ -11,9 +11,10 @@ begin
   return found;
 end $$;
 
--- Make due jobs ready, as of when they were due; cancel those that were not started in time.
+-- Make due jobs ready, as of when they were due; cancel those that were not started in time. Answers, too, in how many seconds
+-- the next is due, and whether there is news of batches: see advance().
 create function onward.promote(now bigint, channel text, number bigint, leader_id text, most integer)
-  returns table (promoted bigint, expired bigint, queues text[], next_in float8)
+  returns table (promoted bigint, expired bigint, queues text[], next_in float8, has_news boolean)
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
   set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -23,7 +24,7 @@ declare
   moment timestamptz := coalesce(onward.moment(promote.now), clock_timestamp());
   due    record;
 begin
-  promoted := 0; expired := 0; queues := '{}';
+  promoted := 0; expired := 0; queues := '{}'; has_news := false;
   if not onward.is_leader(moment, promote.number, promote.leader_id) then
     return next;
     return;
@@ -52,15 +53,18 @@ begin
   select extract(epoch from least(
            (select j.next_run_at from onward.job j where j.next_run_at is not null and j.ready_at is null
              order by j.next_run_at limit 1),
-           (select j.start_by from onward.job j where j.start_by > moment order by j.start_by limit 1)) - moment)::float8
-    into next_in;
+           (select j.start_by from onward.job j where j.start_by > moment order by j.start_by limit 1)) - moment)::float8,
+         exists (select from onward.news)
+    into next_in, has_news;
   return next;
 end $$;
 
 -- Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent.
+-- since  grips from before then have been looked at. Answers, too, the moment up to which they have been now, and in how many
+-- seconds the next ends.
 create function onward.rescue(
-  now bigint, channel text, number bigint, leader_id text, worker_timeout bigint, max_crashes integer, most integer
-) returns table (rescued bigint, buried bigint, queues text[])
+  now bigint, channel text, number bigint, leader_id text, worker_timeout bigint, max_crashes integer, most integer, since bigint
+) returns table (rescued bigint, buried bigint, queues text[], looked bigint, next_in float8)
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
@@ -68,6 +72,7 @@ as $$
 #variable_conflict use_column
 declare
   moment timestamptz := coalesce(onward.moment(rescue.now), clock_timestamp());
+  low    timestamptz := coalesce(onward.moment(rescue.since), '-infinity');
   lost   bigint[];
   given  record;
   grip   record;
@@ -81,7 +86,7 @@ begin
 
   lost := array(
     select j.seq from onward.job j
-     where j.seq = any (array(select distinct unnest(g.seqs) from onward.grip g where g.until <= moment))
+     where j.seq = any (array(select distinct unnest(g.seqs) from onward.grip g where g.until > low and g.until <= moment))
        and j.lease_until <= moment
      order by j.seq limit most for update skip locked);
   if cardinality(lost) > 0 then
@@ -127,7 +132,9 @@ begin
 
   -- Of the grips that were looked at, keep what is held still.
   if cardinality(lost) < most then
-    for grip in select g.ctid as place, g.seqs from onward.grip g where g.until <= moment for update skip locked loop
+    for grip in
+      select g.ctid as place, g.seqs from onward.grip g where g.until > low and g.until <= moment for update skip locked
+    loop
       select min(j.lease_until) as until, array_agg(j.seq) as seqs into still
         from onward.job j where j.seq = any (grip.seqs) and j.lease_until is not null;
       if still.seqs is null then
@@ -136,8 +143,10 @@ begin
         update onward.grip g set until = still.until, seqs = still.seqs where g.ctid = grip.place;
       end if;
     end loop;
+    looked := onward.micros(moment);
   end if;
 
+  next_in := extract(epoch from (select g.until from onward.grip g where g.until > moment order by g.until limit 1) - moment);
   delete from onward.worker w where w.last_heartbeat < moment - onward.span(rescue.worker_timeout);
   return next;
 end $$;

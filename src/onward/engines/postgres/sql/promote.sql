@@ -1,2 +1,3 @@
 -- Make due jobs ready, cancel expired ones.
-select promoted, expired, queues, next_in from onward.promote($1::bigint, $2::text, $3::bigint, $4::text, $5::integer)
+select promoted, expired, queues, next_in, has_news
+  from onward.promote($1::bigint, $2::text, $3::bigint, $4::text, $5::integer)

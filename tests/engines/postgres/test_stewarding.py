@@ -1,0 +1,152 @@
+"""When the leader asks the store, and how far back: what it knows spares both (O7)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from onward.engine.values import Batch
+from onward.engines.postgres import stewarding
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.stewarding import Rescuing, Sweeping
+from onward.postgresql.listening import Listener
+from tests.conformance.desk import LEASE, Desk
+from tests.conformance.postgres_case import PostgresStore
+from tests.engines.postgres.test_lanes import by_hand
+
+MINUTE = 60_000_000
+
+
+class Clock:
+    """Time that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stewarding, "monotonic", clock)
+    return clock
+
+
+def test_a_look_for_leases_that_ran_out_may_wait_once_where_nothing_goes_on(clock: Clock):
+    rescuing = Rescuing()
+    assert not rescuing.may_wait()
+    rescuing.begin()
+    rescuing.learn(7, next_in=None)
+    clock.now += 2
+    assert rescuing.may_wait()
+    clock.now += 2
+    assert not rescuing.may_wait()
+
+
+def test_it_does_not_wait_where_jobs_come_and_go(clock: Clock):
+    rescuing = Rescuing()
+    rescuing.begin()
+    rescuing.stir()  # while the look is under way
+    rescuing.learn(7, next_in=None)
+    assert not rescuing.may_wait()
+    rescuing.begin()
+    rescuing.learn(7, next_in=None)
+    assert rescuing.may_wait()
+    rescuing.stir()
+    assert not rescuing.may_wait()
+
+
+def test_it_does_not_wait_for_a_lease_that_runs_out_before_the_next_look(clock: Clock):
+    rescuing = Rescuing()
+    rescuing.begin()
+    rescuing.learn(7, next_in=4.0)
+    clock.now += 1
+    assert rescuing.may_wait()
+    clock.now += 1
+    assert not rescuing.may_wait()
+
+
+def test_it_goes_back_to_where_the_last_one_ended_and_now_and_then_to_the_beginning():
+    rescuing = Rescuing()
+    assert rescuing.begin() is None
+    rescuing.learn(None, next_in=None)  # there was more than one look could take
+    assert rescuing.begin() is None
+    rescuing.learn(5 * MINUTE, next_in=None)
+    assert [rescuing.begin() for _ in range(64)].count(None) == 1
+    assert rescuing.begin() == 4 * MINUTE
+
+
+async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_the_same(
+    desk: Desk, store: PostgresStore
+):  # O7
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    ref = await desk.add()
+    await desk.take_one()
+    await desk.advance(600)
+    by_hand(store, "create table onward.kept as table onward.grip")
+    by_hand(store, "delete from onward.grip")
+    assert (await desk.rescue()).changed == 0
+    by_hand(store, "insert into onward.grip table onward.kept")  # as if it were committed only now
+    changed = [(await desk.rescue()).changed for _ in range(64)]
+    assert (sum(changed), (await desk.job(ref)).crashes) == (1, 0)
+
+
+def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
+    sweeping = Sweeping()
+    assert sweeping.is_due(hears=True)
+    sweeping._swept_at, sweeping._is_busy = clock.now, False
+    clock.now += 11
+    assert (sweeping.is_due(hears=True), sweeping.is_due(hears=False)) == (False, True)
+    sweeping.stir()
+    assert sweeping.is_due(hears=True)
+    sweeping._is_busy = False
+    clock.now += 50
+    assert sweeping.is_due(hears=True)
+
+
+async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    asked: list[str] = []
+    ask = engine._ask
+
+    async def listen(plan: Any, **options: Any) -> Any:
+        asked.append("advance" if options.get("atomic") else "other")
+        return await ask(plan, **options)
+
+    monkeypatch.setattr(engine, "_ask", listen)
+    await desk.promote()
+    assert "advance" not in asked
+    by_hand(store, "insert into onward.news (batch, completed) values ('gone', 1)")
+    await desk.promote()
+    assert asked.count("advance") == 1
+
+
+async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
+    engine = PostgresEngine(store.url, schema=store.schema)  # by the store's own clock
+    await engine.open()
+    term = await engine.elect("w", lease=timedelta(minutes=5), holding=None)
+    assert term is not None
+
+    async def rescue() -> Batch:
+        return await engine.rescue(term, worker_timeout=LEASE, max_crashes=3)
+
+    await rescue()
+    by_hand(store, "update onward.leader set number = number + 1")  # whoever asks now would be told nothing
+    looked_at = engine._rescuing._looked_at
+    await rescue()
+    assert engine._rescuing._looked_at == looked_at
+    engine._hear("q")
+    await rescue()
+    assert engine._rescuing._looked_at > looked_at
+    await engine.close()
