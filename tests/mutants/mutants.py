@@ -1046,6 +1046,41 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
+        "lanes: jobs of a long transaction are looked for before it has ended, and not after",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", "(moment, first) where m.first <= oldest;", "(moment, first);"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "lanes: the ground is not known to have gone ahead",
+        Edit(f"{_PG}/stewarding.py", "self.late = sure or 0\n", "pass\n"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "lanes: one part is never looked at from its beginning",
+        Edit(f"{_PG}/stewarding.py", "self._looks % _PARTS if", "self._looks % (_PARTS - 40) if"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: a look for jobs without one reads all that wait",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", "j.queue < g.next and", "(j.queue < g.next) is not false and"),
+        f"{_OF_PG}/test_plans.py",
+    ),
+    _on_postgres(
+        "lanes: those in use come and go",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", "where h.priority = l.priority);", "where false);"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "rescue: a claim that was committed late is never found",
+        Edit(f"{_PG}/stewarding.py", "self._looked is None or self._looks % self._DEEP == 0", "self._looked is None"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "rescue: a leader that hears of work waits all the same",
+        Edit(f"{_PG}/stewarding.py", "return not self._is_busy and now <", "return now <"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
         "news: what is said of the queue is not heeded",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql", "and (q.paused or q.concurrency is not null or", "and (q.paused or"
@@ -1063,7 +1098,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "news: word of work somewhere is not heard",
-        Edit(f"{_PG}/claiming.py", "self.is_news_anywhere = True\n", "pass\n"),
+        Edit(f"{_PG}/claiming.py", "if name in _ANYWHERE:", "if False:"),
         f"{_OF_PG}/test_news.py",
     ),
     _on_postgres(

@@ -10,7 +10,7 @@ import pytest
 from onward.engine.values import Batch
 from onward.engines.postgres import stewarding
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.stewarding import Rescuing, Sweeping
+from onward.engines.postgres.stewarding import Rescuing, Sweeping, Tending
 from onward.postgresql.listening import Listener
 from tests.conformance.desk import LEASE, Desk
 from tests.conformance.postgres_case import PostgresStore
@@ -107,6 +107,15 @@ def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(
     sweeping._is_busy = False
     clock.now += 50
     assert sweeping.is_due(hears=True)
+
+
+def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_the_other(clock: Clock):
+    tending, parts = Tending(), []
+    for _ in range(65):
+        parts.append(tending.part())
+        tending.done(clock.now)
+    assert parts[0] is None
+    assert set(parts[1:]) == set(range(64))
 
 
 async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
