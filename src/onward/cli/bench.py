@@ -41,7 +41,16 @@ ConcurrencyOption = Annotated[int, typer.Option("--concurrency", "-c", min=1, he
 
 @bench.command()
 def drain(
-    jobs: JobsOption = 20_000,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-n",
+            min=2,
+            help="Jobs in each round: of several processes each needs a while to find its pace.",
+            show_default="20000, or 50000 for each of several processes",
+        ),
+    ] = None,
     rounds: RoundsOption = 5,
     handler: Annotated[
         Handler, typer.Option(help="What runs: it returns at once, or sleeps for 10 ms.")
@@ -59,13 +68,14 @@ def drain(
     """Run jobs that wait."""
     from onward.bench.throughput import drain as scenario  # noqa: PLC0415 - only what is asked for is loaded
 
+    many = 20_000 if processes == 1 else 50_000 * processes
     _run(
         url,
         json,
         debug,
         lambda ground, tell: scenario(
             ground,
-            jobs=jobs,
+            jobs=jobs or many,
             rounds=rounds,
             tell=tell,
             handler=handler,
