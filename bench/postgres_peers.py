@@ -1,6 +1,6 @@
 """Onward beside its peers on PostgreSQL, pgqueuer and Graphile Worker: the same no-op jobs, one server, taking turns.
 
-    python -m bench.postgres_peers [--jobs 20000] [--rounds 5] [--url postgresql://] [--folder FOLDER]
+    python -m bench.postgres_peers [--jobs 50000] [--rounds 5] [--url postgresql://] [--folder FOLDER]
 
 pgqueuer gets a virtualenv of its own in the folder (BENCH_DIR, else one under the system's temporary folder); Node and
 Graphile Worker come from the registries into .venv. Without a URL a server is started for the purpose. The last two
@@ -75,7 +75,7 @@ def pace_of(name: str, said: str) -> Pace:
 def main() -> None:
     """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=20_000)
+    parser.add_argument("--jobs", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--url", help="of a server that databases may be made on")
     default = os.environ.get("BENCH_DIR") or str(Path(tempfile.gettempdir()) / "onward-peers")
