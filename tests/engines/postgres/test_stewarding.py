@@ -109,6 +109,17 @@ def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(
     assert sweeping.is_due(hears=True)
 
 
+def test_a_look_that_began_before_the_ground_went_ahead_says_nothing_of_that(clock: Clock):  # X4
+    sweeping = Sweeping()
+    sweeping.late, sweeping._ground = 5, 20
+    sweeping.tended(None, 10)
+    assert sweeping.late == 5
+    sweeping.tended(5, 10)
+    assert sweeping.late == 10
+    sweeping.tended(10, 20)
+    assert sweeping.late is None
+
+
 def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_the_other(clock: Clock):
     tending, parts = Tending(), []
     for _ in range(65):

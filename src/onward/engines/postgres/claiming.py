@@ -35,8 +35,9 @@ _MOST_AT_ONCE: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
 _LOOK_AGAIN: Final = 0.5
 """Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
+_LOOK_AGAIN_LATEST: Final = 2.0
 _TOUR_SHARE: Final = 100
-"""Of a worker's time that goes into such looks, at most one part in so many."""
+"""Of a worker's time that goes into such looks, one part in so many, unless it would look later than that."""
 _LONG_TOUR: Final = 0.003
 """Seconds from which on a look at all queues is long: there are hundreds of them."""
 
@@ -78,12 +79,11 @@ class Round:
         for name in names:
             if name in _ANYWHERE:
                 self.is_news_anywhere = True
-            elif name in self.news or name in _NO_NAMES:
-                continue
-            elif len(self.news) == _MOST_NEWS:
-                self.is_news_anywhere = True
-            elif any(matches(each, name) for each in patterns):
-                self.news[name] = None
+            elif name not in self.news and name not in _NO_NAMES and any(matches(each, name) for each in patterns):
+                if len(self.news) < _MOST_NEWS:
+                    self.news[name] = None
+                else:
+                    self.is_news_anywhere = True
 
     def places(self, *, waits: bool) -> tuple[str, ...] | None:
         """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.
@@ -99,7 +99,8 @@ class Round:
 
     def look_again_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
-        return self.looked_at + max(_LOOK_AGAIN, self.took * _TOUR_SHARE) - monotonic()
+        apart = min(max(_LOOK_AGAIN, self.took * _TOUR_SHARE), _LOOK_AGAIN_LATEST)
+        return self.looked_at + apart - monotonic()
 
     def next_news(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""

@@ -224,9 +224,12 @@ class Sweeping:
         self._swept_at = monotonic()
         self._spent = self._swept_at - began
 
-    def tended(self, sure: int | None) -> None:
-        """Note that floors were brought down for all jobs from before ``sure``, now that there will be no more."""
-        if self.late is not None and sure is not None and sure > self.late:
+    def tended(self, late: int | None, sure: int | None) -> None:
+        """Note that floors were brought down for all jobs from ``late`` up to ``sure``: there will be no more of them.
+
+        The ground may have gone ahead only meanwhile: then that is for the next time.
+        """
+        if late is not None and late == self.late and sure is not None and sure > late:
             self.late = sure if sure < self._ground else None
 
 
@@ -251,13 +254,13 @@ def rescue(
         limit,
         rescuing.begin(),
     ]
-    began, tends = monotonic(), tending.is_due()
-    lanes = [tends, sweeping.late, *sweeping.seen(), tending.part()]
+    began, tends, late = monotonic(), tending.is_due(), sweeping.late
+    lanes = [tends, late, *sweeping.seen(), tending.part()]
     ((rescued, buried, queues, looked, next_in, sure),) = yield Statement(schema.rescue, [*values, *lanes])
     rescuing.learn(looked, next_in)
     if tends:
         tending.done(began)
-        sweeping.tended(sure)
+        sweeping.tended(late, sure)
     changed = rescued + buried
     return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 
