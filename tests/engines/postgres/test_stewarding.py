@@ -83,8 +83,6 @@ def test_it_goes_back_to_where_the_last_one_ended_and_now_and_then_to_the_beginn
 async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_the_same(
     desk: Desk, store: PostgresStore
 ):  # O7
-    engine = desk.engine.inner
-    assert isinstance(engine, PostgresEngine)
     ref = await desk.add()
     await desk.take_one()
     await desk.advance(600)

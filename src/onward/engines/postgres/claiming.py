@@ -84,6 +84,7 @@ class Round:
                     self.news[name] = None
                 else:
                     self.is_news_anywhere = True
+                    return  # the rest makes no difference any more
 
     def places(self, *, waits: bool) -> tuple[str, ...] | None:
         """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.

@@ -344,6 +344,11 @@ class PostgresEngine:
         round_.is_told = self._listener.is_listening
         return round_
 
+    @property
+    def _hears(self) -> bool:
+        """Whether what is heard, and a clock of one's own, say when there is something to do."""
+        return self.schema.now is None and self._listener.is_listening
+
     def _stir(self) -> None:
         """Note that jobs come and go: a leader has more to do then."""
         self._sweeping.stir()
@@ -437,7 +442,7 @@ class PostgresEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        hears = self.schema.now is None and self._listener.is_listening
+        hears = self._hears
         if self._sweeping.is_due(hears=hears):
             await self._ask(lambda: self._sweeping.sweep(self.schema, term))
         if hears and (next_in := self._next_due.wait()) is not None:
@@ -453,7 +458,7 @@ class PostgresEngine:
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
-        if self.schema.now is None and self._listener.is_listening and self._rescuing.may_wait():
+        if self._hears and self._rescuing.may_wait():
             return Batch()
         known = self._rescuing, self._tending, self._sweeping
         return await self._ask(lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known))

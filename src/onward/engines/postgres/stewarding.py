@@ -16,7 +16,7 @@ from onward.postgresql import arrays
 from onward.postgresql.plans import Plan, Statement
 
 _TEND_EVERY: Final = 1.0
-"""Seconds between looks after the lanes: how long a job may wait that came to light where nobody looked."""
+"""Seconds between two looks after the lanes at least: one comes with each look for leases that ran out."""
 _TEND_SHARE: Final = 20
 """Of a leader's time that goes into it, at most one part in so many."""
 _SWEEP_EVERY: Final = 0.4
