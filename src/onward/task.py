@@ -245,7 +245,8 @@ class Task(Generic[P, R]):
             InvalidJob: an option breaks a rule.
             Unsupported: the engine does not offer an option.
         """
-        enqueued = await self._app.send(self._jobs(self._encoded(args, kwargs)), within=self._using.within)
+        payload = self.arguments.encode(args, kwargs, max_size=self._app.max_payload)
+        enqueued = await self._app.send(self._jobs([payload]), within=self._using.within)
         return JobHandle(enqueued[0], self._app.results, self.arguments.read_result)
 
     def enqueue_sync(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:

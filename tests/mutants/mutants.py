@@ -1138,13 +1138,48 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_notifying.py",
     ),
     _on_postgres(
+        "enqueue: what was seen is relied on for ever",
+        Edit(f"{_PG}/seeing.py", "_TRUST: Final = 0.1", "_TRUST: Final = 1e9"),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: what a queue says is not looked at by jobs that rely on others",
+        Edit(f"{_PG}/seeing.py", "        if is_plain:\n", "        if True:\n"),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: a lane is relied on that was opened in vain",
+        Edit(f"{_PG}/enqueueing.py", "if seen is None or takes_several(jobs):", "if seen is None:"),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: what is told a queue is forgotten by who told it",
+        Edit(f"{_PG}/engine.py", "        self._seen.forget()\n", ""),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: nobody is told by those who rely on it that nobody listens",
+        Edit(f"{_PG}/enqueueing.py", "or not (notice is None or seen.is_heard)", ""),
+        f"{_OF_PG}/test_notifying.py",
+    ),
+    _on_postgres(
+        "enqueue: those who rely on what was seen say that no events are recorded",
+        Edit(f"{_PG}/sql/enqueue_one.sql", "$10::text, onward.is_recording())", "$10::text, false)"),
+        f"{_OF_PG}/test_telling.py",
+    ),
+    _on_postgres(
+        "enqueue: those who are copied in say that no events are recorded",
+        Edit(f"{_PG}/migrations/0002_enqueueing.sql", 'collate "C")), onward.is_recording();', 'collate "C")), false;'),
+        f"{_OF_PG}/test_telling.py",
+    ),
+    _on_postgres(
         "enqueue: nobody is told when the commit that was to tell fails",
-        Edit(f"{_PG}/notifying.py", 'self._bell.leave_word(self._notice.split(","))', "pass"),
+        Edit(f"{_PG}/notifying.py", 'self._leave_word(notice.split(","))', "pass"),
         f"{_OF_PG}/test_notifying.py",
     ),
     _on_postgres(
         "connections: one that the server has closed is used",
-        Edit("postgresql/connections.py", "return connection.asks.is_quiet()", "return True"),
+        Edit("postgresql/patience.py", "and not self._poll.poll(0)", ""),
         f"{_OF_PG}/test_trouble.py",
     ),
 )

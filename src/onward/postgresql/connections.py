@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import psycopg
 from psycopg.pq import TransactionStatus
 
 from onward.errors import StoreUnavailable
@@ -96,7 +95,7 @@ class Connections:
         idle = self._of_loops.here().idle
         while idle:
             connection = idle.pop()
-            if _is_sound(connection):
+            if connection.asks.is_sound():
                 connection.patience = self._database.patience
                 connection.glances = True
                 return connection
@@ -116,7 +115,7 @@ class Connections:
         """Have a connection for a moment, on this thread."""
         with self._room:
             connection = self._pop()
-            while connection is not None and not _is_sound(connection):
+            while connection is not None and not connection.asks.is_sound():
                 connection.close()
                 connection = self._pop()
             if connection is None:
@@ -139,7 +138,7 @@ class Connections:
         """Have the one connection that is for nothing else: a sign of life must not wait behind other work."""
         with self._beating:
             connection, self._pulse = self._pulse, None
-            if connection is not None and not _is_sound(connection):
+            if connection is not None and not connection.asks.is_sound():
                 connection.close()
                 connection = None
             if connection is None:
@@ -171,7 +170,7 @@ class Borrowed:
         try:
             idle = self._of_loop.idle
             connection = idle.pop() if idle else None
-            while connection is not None and not _is_sound(connection):
+            while connection is not None and not connection.asks.is_sound():
                 await connection.close()
                 connection = idle.pop() if idle else None
             if connection is None:
@@ -205,17 +204,3 @@ class _OfLoop:
 def _is_idle(connection: AnyConnection) -> bool:
     """Say whether a connection that was given back can be used again."""
     return connection.pgconn.transaction_status == TransactionStatus.IDLE  # of one that is closed, it is unknown
-
-
-def _is_sound(connection: AnyConnection) -> bool:
-    """Say whether a connection that has been idle is still one, without asking the server.
-
-    A server that has gone has closed its end, and that can be read. So a restart is found out before a statement is
-    sent, and nobody has to wonder whether it was done.
-    """
-    if connection.closed:
-        return False
-    try:
-        return connection.asks.is_quiet()
-    except (ValueError, OSError, psycopg.OperationalError):
-        return False

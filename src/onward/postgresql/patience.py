@@ -8,8 +8,7 @@ A verb asks one thing and reads one answer, so it goes to libpq directly (``ask`
 costs a lone enqueue as much as sending it.
 
 On an event loop, to go to sleep and be woken costs several times as much as asking does. Who is alone on its loop may
-say so (``glances``): then answers are waited for on the spot, each for a moment, as long as they come so soon; and now
-and then the loop has a turn.
+say so (``glances``): then answers are waited for on the spot, each for a moment, as long as they come so soon.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ import psycopg
 from psycopg import errors, generators
 from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.pq import Escaping, ExecStatus
+from psycopg.pq import ConnStatus, Escaping, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
@@ -44,8 +43,6 @@ _PLACE: Final = re.compile(rb"\$(\d+)")
 
 _GLANCE: Final = 0.005
 """Seconds for which the loop may be held up for an answer: a commit takes a fraction of it, unless the disk is slow."""
-_TURN: Final = 0.005
-"""Seconds without a turn of the loop after which it has one: others must be able to come."""
 _LOOK: Final = 0.1
 """Seconds for which plain code looks for an answer before it settles down to wait."""
 
@@ -68,15 +65,15 @@ class PatientConnection(psycopg.Connection[Any]):
         """Execute one statement, and give its rows."""
         return self.asks.rows(self._results(text, values))
 
+    def do(self, text: str, values: Sequence[Any] = ()) -> int:
+        """Execute one statement, and say how many rows it has changed."""
+        return self.asks.count(self._results(text, values))
+
     def answer(self, statement: Statement) -> list[Row]:
         """Execute a statement of a plan, and give its rows."""
         if statement.rows is None:
             return self.ask(statement.text, statement.values)
         return self.wait(self.asks.copying(statement.text, statement.values, statement.rows))
-
-    def do(self, text: str, values: Sequence[Any] = ()) -> int:
-        """Execute one statement, and say how many rows it has changed."""
-        return self.asks.count(self._results(text, values))
 
     def _results(self, text: str, values: Sequence[Any]) -> list[PGresult]:
         asks = self.asks
@@ -99,7 +96,8 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Whether whoever asks has the loop to itself."""
     _asks: Asks | None = None
     _is_quick: bool = True
-    _turned_at: float = 0.0
+    _begun: list[PGresult] | None = None
+    """What has come of an answer that is on its way; None: none is."""
 
     @property
     def asks(self) -> Asks:
@@ -108,9 +106,13 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
             self._asks = Asks(self)
         return self._asks
 
-    def ask(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, list[Row]]:
+    async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
-        return self._answered(text, values, self.asks.rows)
+        return self.asks.rows(self._at_once(text, values) or await self._later(text, values))
+
+    async def do(self, text: str, values: Sequence[Any] = ()) -> int:
+        """Execute one statement, and say how many rows it has changed."""
+        return self.asks.count(self._at_once(text, values) or await self._later(text, values))
 
     def answer(self, statement: Statement) -> Coroutine[Any, Any, list[Row]]:
         """Execute a statement of a plan, and give its rows."""
@@ -118,23 +120,26 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
             return self.ask(statement.text, statement.values)
         return self.wait(self.asks.copying(statement.text, statement.values, statement.rows))
 
-    def do(self, text: str, values: Sequence[Any] = ()) -> Coroutine[Any, Any, int]:
-        """Execute one statement, and say how many rows it has changed."""
-        return self._answered(text, values, self.asks.count)
-
-    async def _answered(self, text: str, values: Sequence[Any], read: Callable[[Sequence[PGresult]], T]) -> T:
+    def _at_once(self, text: str, values: Sequence[Any] = ()) -> list[PGresult] | None:
+        """Execute one statement, if its answer comes at once; None: it has yet to be awaited by :meth:`_later`."""
         asks = self.asks
         if not (self.glances and self._is_quick and asks.begin(text, values)):
-            return read(await self.wait(asks.asking(text, values)))
-        if time.monotonic() - self._turned_at > _TURN:
-            await asyncio.sleep(0)  # while the server is at work
-            self._turned_at = time.monotonic()
+            return None
         results: list[PGresult] = []
-        if not asks.look(results, _GLANCE):
-            self._is_quick = False
-            results = await self.wait(asks.rest(results))
+        if asks.look(results, _GLANCE):
+            return results
+        self._begun = results
+        return None
+
+    async def _later(self, text: str, values: Sequence[Any] = ()) -> list[PGresult]:
+        """Execute one statement, or go on with it if it is on its way; give what was answered."""
+        if self._begun is None:
+            return await self.wait(self.asks.asking(text, values))
+        begun, self._begun, self._is_quick = self._begun, None, False
+        try:
+            return await self.wait(self.asks.rest(begun))
+        finally:
             self._is_quick = False  # the rest may have come at once
-        return read(results)
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience.
@@ -178,9 +183,16 @@ class Asks:
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
-    def is_quiet(self) -> bool:
-        """Say whether nothing has come unasked. A server that goes says so, or at least closes its end."""
-        return not self._poll.poll(0)
+    def is_sound(self) -> bool:
+        """Say whether a connection that has been idle is still one, without asking the server.
+
+        A server that has gone has said so, or has closed its end at least, and that can be read. So a restart is found
+        out before a statement is sent, and nobody has to wonder whether it was done.
+        """
+        try:
+            return self._pgconn.status == ConnStatus.OK and not self._poll.poll(0)
+        except (ValueError, OSError):
+            return False
 
     def begin(self, text: str, values: Sequence[Any]) -> bool:
         """Send a statement, unless the server may have to be told first to keep it; say whether it was sent."""
@@ -247,8 +259,10 @@ class Asks:
 
     def count(self, results: Sequence[PGresult]) -> int:
         """Read how many rows were changed."""
-        _refused(results)
-        return results[-1].command_tuples or 0
+        result = results[-1]
+        if result.status != ExecStatus.COMMAND_OK:
+            _refused(results)
+        return result.command_tuples or 0
 
     def rows(self, results: Sequence[PGresult]) -> list[Row]:
         """Read the rows of an answer."""

@@ -6,21 +6,26 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import msgspec
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from onward.backoff import Backoff
 from onward.clock import SystemClock, moment_of
 from onward.engine.values import ClaimRequest, Exchange, QueueChange, Settlement, SignalKind
+from onward.engines.postgres import seeing
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueueing import tidings_of
+from onward.engines.postgres.seeing import Seen
 from onward.engines.postgres.stewarding import NextDue
+from onward.errors import InvalidJob
 from onward.job import Alike, NewJob
 from onward.lifecycle import Complete, State
-from onward.postgresql import patience
+from onward.postgresql import gathering
 from onward.postgresql.listening import DUE
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -65,6 +70,72 @@ async def test_jobs_get_what_their_queue_says(clocked: PostgresEngine, count: in
     assert {(claim.max_attempts, claim.backoff) for claim in newest} == {(7, Backoff.exponential(9, cap=90))}
 
 
+FULL = NewJob(
+    type="full",
+    queue="full",
+    org_id="o",
+    priority=3,
+    max_attempts=2,
+    backoff=Backoff.exponential(9, cap=90),
+    start_by=moment_of(SystemClock().micros()) + timedelta(days=1),
+    trace='{"traceparent": "00"}',
+)
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
+    clocked: PostgresEngine, store: PostgresStore, is_told: bool
+):  # O2
+    signals: Any = clocked.signals(["*"])
+    async with aclosing(signals):
+        await anext(signals)
+        await clocked.enqueue(Alike(FULL, [ODD]))
+        assert clocked._seen.is_plain(("full", 3))
+        clocked._seen.is_heard = True
+        clocked._bell._apart = 0 if is_told else 60
+        await clocked.enqueue(Alike(FULL, [ODD]))
+        await clocked.enqueue([msgspec.structs.replace(FULL, payload=ODD)])
+    own = ("seq", "id", "created_at", "updated_at", "ready_at")
+    with psycopg.connect(store.url, row_factory=dict_row) as connection:
+        rows = connection.execute(f"select j.*, j.payload::text from {store.schema}.job j order by seq").fetchall()
+    assert len(rows) == 3
+    assert len({str({name: value for name, value in row.items() if name not in own}) for row in rows}) == 1
+    assert all(row["ready_at"] is not None for row in rows)
+
+
+async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
+    clocked: PostgresEngine, store: PostgresStore
+):
+    other = PostgresEngine(store.url, schema=store.schema)
+    await other.open()
+    try:
+        await clocked.enqueue([new_job(queue="told")])
+        await other.configure("told", QueueChange(max_attempts=7))
+        await asyncio.sleep(2 * seeing._TRUST)
+        await clocked.enqueue([new_job(queue="told")])
+        await clocked.enqueue([new_job(queue="told")])  # nor does it go by the look of the one before
+    finally:
+        await other.close()
+    assert [claim.max_attempts for claim in (await clocked.claim(request(3))).claims] == [5, 7, 7]
+
+
+async def test_a_lane_that_was_opened_in_vain_is_not_relied_on(clocked: PostgresEngine):
+    with pytest.raises(InvalidJob):
+        await clocked.enqueue([new_job(queue="new", batch="there-is-none")])
+    assert not clocked._seen.is_plain(("new", 0))
+    await clocked.enqueue([new_job(queue="new")])
+    assert len((await clocked.claim(request(1))).claims) == 1
+
+
+def test_no_more_lanes_are_kept_in_mind_than_so_many(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(seeing, "_MOST", 3)
+    seen = Seen()
+    for number in range(10):
+        seen.look((f"q{number}", 0), monotonic(), is_plain=True, is_heard=None)
+        assert seen.is_plain((f"q{number}", 0))
+    assert sum(seen.is_plain((f"q{number}", 0)) for number in range(10)) <= 3
+
+
 async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngine, store: PostgresStore):  # G8
     role = f"role_{store.schema}"
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -86,7 +157,7 @@ async def test_who_comes_again_and_again_leaves_room_for_others(
     clocked: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
-    monkeypatch.setattr(patience, "_TURN", 0)
+    monkeypatch.setattr(gathering, "_TURN", 0)
     turns = 0
 
     async def other() -> None:

@@ -16,6 +16,7 @@ from onward.engine.values import SignalKind
 from onward.engines.postgres import notifying
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notifying import Bell, Telling
+from onward.engines.postgres.seeing import Seen
 from onward.postgresql.listening import DUE, EVERYTHING
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -30,7 +31,7 @@ def told() -> Told:
 
 @pytest.fixture
 def bell(told: Told) -> Iterator[Bell]:
-    bell = Bell(told.put)
+    bell = Bell(told.put, Seen())
     yield bell
     bell.close()
 
@@ -39,7 +40,7 @@ def test_an_enqueue_that_may_tell_takes_along_what_was_left_word_of(bell: Bell):
     bell._apart = 60  # the thread keeps out of it
     assert bell.notice_for({"a"}) == "a"
     assert bell.notice_for({"b"}) is None  # too soon
-    bell.leave_word({"b"})
+    bell.committed(None, {"b"})
     bell._last -= 90
     assert bell.notice_for({"c"}) == "b,c"
     bell._last -= 90
@@ -56,14 +57,14 @@ def test_a_notice_names_queues_as_long_as_there_is_room_for_their_names(bell: Be
 def test_the_last_of_a_burst_is_told_of_though_no_other_comes(bell: Bell, told: Told):
     for _ in range(3):  # asleep and awake again
         bell.notice_for({"a"})
-        bell.leave_word({"b"})
+        bell.committed(None, {"b"})
         assert told.get(timeout=30) == "b"
 
 
 def test_what_is_owed_is_told_before_the_bell_is_put_away(bell: Bell, told: Told):
     bell._apart = 60
     bell.notice_for({"a"})
-    bell.leave_word({"b"})
+    bell.committed(None, {"b"})
     bell.close()
     assert told.get(timeout=30) == "b"
 
@@ -77,6 +78,18 @@ def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(bell: 
     with Telling(bell, {"a"}):
         bell._last += 1  # it took no time at all
     assert bell._apart == notifying._APART
+
+
+def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(told: Told):
+    seen = Seen()
+    bell = Bell(told.put, seen)
+    for is_heard, apart in ((False, notifying._FARTHEST), (True, notifying._APART)):
+        bell._last = -math.inf
+        with Telling(bell, {"a"}):
+            seen.is_heard = is_heard
+            bell._last += 1
+        assert bell._apart == apart
+    bell.close()
 
 
 async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
@@ -107,7 +120,7 @@ async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
 
 def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(told: Told):
     engine = PostgresEngine("postgresql://nowhere")
-    engine._bell = Bell(told.put)
+    engine._bell = Bell(told.put, Seen())
     engine._bell._apart = 0
     engine._bell._owed = {"left"}
     with pytest.raises(RuntimeError), engine._telling([new_job(queue="mine")]) as notice:

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from onward.engine.values import Settlement
+from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.telling import Record
 from onward.job import JobRef
 from onward.lifecycle import Complete
@@ -107,6 +108,23 @@ async def test_an_end_in_a_transaction_that_stayed_open_while_recording_stopped_
     caller.commit()
     async with aclosing(await desk.engine.events(["*"], after=active.cursor)) as events:
         assert (await hear(events, until="completed"))[-1].ref == ref
+
+
+@pytest.mark.parametrize("count", [1, 500])
+async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count: int):  # B7
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    try:
+        await engine.enqueue([new_job()])
+        async with aclosing(await engine.events(["*"])) as events:
+            added = []
+            for apart in (60, 0):  # relying on what was seen, if it is one; with a notice, too
+                engine._bell._apart = apart
+                engine._seen.is_heard = True
+                added += await engine.enqueue([new_job()] * count)
+            assert {event.ref for event in await take(events, 2 * count)} == {each.ref for each in added}
+    finally:
+        await engine.close()
 
 
 async def test_who_may_only_work_and_was_allowed_to_before_there_was_a_record_goes_on_working(

@@ -60,6 +60,7 @@ from onward.engines.postgres import (
 from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
+from onward.engines.postgres.seeing import Seen
 from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
@@ -69,7 +70,7 @@ from onward.postgresql.database import PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
 from onward.postgresql.loops import OfLoops
-from onward.postgresql.plans import Plan, Statement, arun, run
+from onward.postgresql.plans import Plan, arun, run
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -131,7 +132,8 @@ class PostgresEngine:
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._notifies = notify
-        self._bell = Bell(self._tell)
+        self._seen = Seen()
+        self._bell = Bell(self._tell, self._seen)
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
         self._kind = enqueueing.Kind(None, frozenset(), None)
         """Of the last task's jobs."""
@@ -217,7 +219,7 @@ class PostgresEngine:
         """See the contract."""
         if within is not None and jobs:
             return self._guests.drive(within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
-        if not jobs or len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+        if not 0 < len(jobs) <= MOST_TOGETHER or enqueueing.has_keys(jobs):
             return self._put(jobs)
         return self._gatherings.here().enqueue(jobs)
 
@@ -230,28 +232,42 @@ class PostgresEngine:
                 within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
             )
         kind = self._kind_of(jobs)
-        with Telling(self._bell, kind.tidings) as notice:
-            lone = enqueueing.lone(self.schema, kind, jobs, notice)
-            if lone is not None and self._do_sync(lone[1]):
-                return [lone[0]]
-            return self._ask_sync(
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
-                atomic=enqueueing.takes_several(jobs),
-            )
+        notice = self._bell.notice_for(kind.tidings)
+        try:
+            lone = enqueueing.lone(self.schema, kind, jobs, notice, self._seen)
+            if lone is not None and self._do_sync(*lone[1:]):
+                added = [lone[0]]
+            else:
+                added = self._ask_sync(
+                    lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
+                    atomic=enqueueing.takes_several(jobs),
+                )
+        except BaseException:
+            self._bell.failed(notice)
+            raise
+        self._bell.committed(notice, kind.tidings)
+        return added
 
     async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
         if not jobs:
             return []
         kind = self._kind_of(jobs)
-        with Telling(self._bell, kind.tidings) as notice:
-            lone = enqueueing.lone(self.schema, kind, jobs, notice)
-            if lone is not None and await self._do(lone[1], alone=alone):
-                return [lone[0]]
-            return await self._ask(
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies),
-                atomic=enqueueing.takes_several(jobs),
-                alone=alone,
-            )
+        notice = self._bell.notice_for(kind.tidings)
+        try:
+            lone = enqueueing.lone(self.schema, kind, jobs, notice, self._seen)
+            if lone is not None and await self._do(*lone[1:], alone=alone):
+                added = [lone[0]]
+            else:
+                added = await self._ask(
+                    lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
+                    atomic=enqueueing.takes_several(jobs),
+                    alone=alone,
+                )
+        except BaseException:
+            self._bell.failed(notice)
+            raise
+        self._bell.committed(notice, kind.tidings)
+        return added
 
     def _kind_of(self, jobs: Sequence[NewJob]) -> enqueueing.Kind:
         """Read what jobs have in common; of one task after the other, each once."""
@@ -428,7 +444,9 @@ class PostgresEngine:
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        return await self._ask(lambda: operating.configure(self.schema, queue, change))
+        info = await self._ask(lambda: operating.configure(self.schema, queue, change))
+        self._seen.forget()
+        return info
 
     # Steward
 
@@ -604,33 +622,33 @@ class PostgresEngine:
                         raise
         raise AssertionError
 
-    async def _do(self, statement: Statement, *, alone: bool) -> int:
+    async def _do(self, text: str, values: Sequence[Any], *, alone: bool) -> int:
         """Execute one statement on a connection of ours, and say how many rows it has changed: 0 if it had to give way.
 
         ``alone``: nobody else uses the loop meanwhile.
         """
-        self._connections.check_open()
         try:
             if alone and (connection := self._connections.at_hand()) is not None:
                 try:
-                    return await connection.do(statement.text, statement.values)
+                    return await connection.do(text, values)
                 finally:
                     self._connections.put_back(connection)
+            self._connections.check_open()
             async with self._connections.borrowed() as connection:
-                return await connection.do(statement.text, statement.values)
+                return await connection.do(text, values)
         except _GAVE_WAY:
             return 0
         except psycopg.Error:
             with self.database.translated():
                 raise
 
-    def _do_sync(self, statement: Statement) -> int:
+    def _do_sync(self, text: str, values: Sequence[Any]) -> int:
         """Do the same from plain code."""
         self._connections.check_open()
         with self.database.translated():
             try:
                 with self._connections.borrowed_sync() as connection:
-                    return connection.do(statement.text, statement.values)
+                    return connection.do(text, values)
             except _GAVE_WAY:
                 return 0
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from onward.clock import micros_of
 from onward.engines.postgres import linking
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.seeing import Lane, Seen
 from onward.engines.postgres.stewarding import NextDue
 from onward.ids import new_id, new_ids
 from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
@@ -72,13 +74,15 @@ class Kind(NamedTuple):
     """What is to be told of them."""
     values: tuple[Any, ...] | None
     """What the statement takes that adds a single one, but for id and payload; None: it takes more than that."""
+    lane: Lane = ("", 0)
 
 
 def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
     job = jobs.template if isinstance(jobs, Alike) else jobs[0] if len(jobs) == 1 else None
     values = None if job is None or schema.now is not None else _lone_values(job)
-    return Kind(job, tidings_of(jobs) if is_told else frozenset(), values)
+    lane = ("", 0) if job is None else (job.queue, job.priority)
+    return Kind(job, tidings_of(jobs) if is_told else frozenset(), values, lane)
 
 
 def _lone_values(job: NewJob) -> tuple[Any, ...] | None:
@@ -96,49 +100,53 @@ def _lone_values(job: NewJob) -> tuple[Any, ...] | None:
     return job.queue, job.type, *kept
 
 
-def lone(schema: Schema, kind: Kind, jobs: Sequence[NewJob], notice: str | None) -> tuple[Enqueued, Statement] | None:
-    """Give the statement that adds a single job, if that is one like most.
-
-    It changes one row, or none where the job's lane is not open yet or its queue has something to say of it: then it
-    has yet to be added.
-    """
+def lone(
+    schema: Schema, kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen
+) -> tuple[Enqueued, str, tuple[Any, ...]] | None:
+    """Give the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
     values = kind.values
-    if values is None or len(jobs) != 1:
+    if values is None or len(jobs) != 1 or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
         return None
     payload = jobs.payloads[0] if isinstance(jobs, Alike) else jobs[0].payload
-    added = Enqueued(JobRef(values[0], new_id()))
+    job_id = new_id()
+    added = Enqueued(JobRef(values[0], job_id))
     if notice is None:
-        return added, Statement(schema.enqueue_one, (added.ref.id, payload, *values))
-    return added, Statement(schema.enqueue_one_and_tell, (added.ref.id, payload, *values, schema.channel, notice))
+        return added, schema.enqueue_one, (job_id, payload, *values)
+    return added, schema.enqueue_one_and_tell, (job_id, payload, *values, schema.channel, notice)
 
 
 def enqueue(
-    schema: Schema, jobs: Sequence[NewJob], *, notice: str | None, copies: bool = False
+    schema: Schema, jobs: Sequence[NewJob], *, notice: str | None, copies: bool = False, seen: Seen | None = None
 ) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
     ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement, or few
-    where they are many and the connection ``copies``.
+    where they are many and the connection ``copies``. What is ``seen`` on the way is noted for those that come next, if
+    there is nothing more to come that could undo it.
     """
-    added = yield from _enqueue(schema, jobs, notice, copies=copies)
+    if seen is None or takes_several(jobs):
+        seen = Seen()
+    added = yield from _enqueue(schema, jobs, notice, copies=copies, seen=seen)
     if has_batches(jobs):
         yield from linking.join(schema, jobs, added)
     return added
 
 
-def _enqueue(schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool) -> Plan[list[Enqueued]]:
+def _enqueue(
+    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool, seen: Seen
+) -> Plan[list[Enqueued]]:
     ids = new_ids(len(jobs))
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, ids, notice))
     payloads: Sequence[str]
     if isinstance(jobs, Alike):
         payloads, shape = jobs.payloads, _shape(jobs.template)
-        yield from _enqueue_alike(schema, ids, payloads, shape, notice, copies=copies)
+        yield from _enqueue_alike(schema, ids, payloads, shape, notice, copies=copies, seen=seen)
         queue = jobs.template.queue
         return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
     payloads, shapes = [job.payload for job in jobs], list(map(_shape, jobs))
     if shapes.count(shapes[0]) == len(shapes):
-        yield from _enqueue_alike(schema, ids, payloads, shapes[0], notice, copies=copies)
+        yield from _enqueue_alike(schema, ids, payloads, shapes[0], notice, copies=copies, seen=seen)
     else:
         columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
         values = [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
@@ -154,6 +162,7 @@ def _enqueue_alike(
     notice: str | None,
     *,
     copies: bool,
+    seen: Seen,
 ) -> Plan[None]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
@@ -161,14 +170,16 @@ def _enqueue_alike(
     if is_ready and start_by is None and copies and len(ids) >= _COPIED:
 
         def rows(answered: Sequence[Row]) -> Iterator[str]:
-            ((attempts, policy),) = answered
-            return _rows(ids, payloads, (queue, type_, priority, org_id, attempts, policy, batch, trace))
+            ((attempts, policy, is_recorded),) = answered
+            return _rows(ids, payloads, (queue, type_, priority, org_id, attempts, policy, is_recorded, batch, trace))
 
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
         yield Statement(schema.enqueue_copy, told, rows)
         return
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
-    yield Statement(schema.enqueue_alike, values)
+    began = monotonic()
+    ((is_plain, is_heard),) = yield Statement(schema.enqueue_alike, values)
+    seen.look((queue, priority), began, is_plain=is_plain, is_heard=is_heard)
 
 
 def _array(payloads: Sequence[str]) -> str:

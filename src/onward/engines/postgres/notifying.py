@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from onward.engines.postgres.seeing import Seen
 from onward.errors import OnwardError
 from onward.postgresql import forking
 from onward.postgresql.listening import DUE, EVERYTHING
@@ -28,7 +29,7 @@ _RARER: Final = 4
 """If that is longer: so many times as long as the last commit took that told of work. Where many tell, each waits for
 the others; and if each took longer than the time between two notices, all would tell with every commit."""
 _FARTHEST: Final = 0.1
-"""Seconds between two notices at most."""
+"""Seconds between two notices at most, and where nobody listened."""
 _QUIET: Final = 10
 """How often the thread looks for word in vain before it sleeps until it is woken."""
 _LONGEST: Final = 4000
@@ -38,8 +39,9 @@ _LONGEST: Final = 4000
 class Bell:
     """Rung for new work, at most so often."""
 
-    def __init__(self, send: Callable[[str], None]) -> None:
+    def __init__(self, send: Callable[[str], None], seen: Seen) -> None:
         self._send = send
+        self._seen = seen
         self._begin()
         forking.register(self)
 
@@ -58,26 +60,32 @@ class Bell:
         self._begin()
 
     def notice_for(self, queues: Iterable[str]) -> str | None:
-        """Give the notice that an enqueue is to send with its commit; None: leave word when it has committed.
+        """Give the notice that an enqueue is to send with its commit; None: none, it has told or will be told in time.
 
-        It may tell of what others left word of: if the commit fails, leave word of all that it was to tell.
+        It may tell of what others left word of. :meth:`committed` or :meth:`failed` is to be called when it has.
         """
         now = time.monotonic()
-        if now - self._last < self._apart:
+        if now - self._last < self._apart or not queues:
             return None
         with self._lock:
             self._last = now
             owed, self._owed = self._owed, set()
         return _written(owed.union(queues))
 
-    def has_told(self) -> None:
-        """Note that what was committed with a notice is there."""
-        self._apart = min(max(_APART, _RARER * (time.monotonic() - self._last)), _FARTHEST)
+    def committed(self, notice: str | None, queues: Iterable[str]) -> None:
+        """Note that new work is there; if it came without a notice, have it told a moment later."""
+        if notice is not None:
+            needed = _RARER * (time.monotonic() - self._last) if self._seen.is_heard else _FARTHEST
+            self._apart = min(max(_APART, needed), _FARTHEST)
+        elif not self._owed.issuperset(queues):  # else whoever takes that word will tell of this work too
+            self._leave_word(queues)
 
-    def leave_word(self, queues: Iterable[str]) -> None:
-        """Have it told a moment later that work has come."""
-        if self._owed.issuperset(queues):  # whoever takes that word will tell of this work too: it is there already
-            return
+    def failed(self, notice: str | None) -> None:
+        """See to it that what was to be told with a commit that failed is told all the same."""
+        if notice is not None:
+            self._leave_word(notice.split(","))
+
+    def _leave_word(self, queues: Iterable[str]) -> None:
         with self._lock:
             self._owed.update(queues)
             if self._thread is None:
@@ -140,19 +148,15 @@ class Telling:
 
     def __enter__(self) -> str | None:
         """Say what to tell with the commit, if anything."""
-        if self._queues:
-            self._notice = self._bell.notice_for(self._queues)
+        self._notice = self._bell.notice_for(self._queues)
         return self._notice
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """See to it that what was not told will be."""
-        if self._notice is None:
-            if kind is None:
-                self._bell.leave_word(self._queues)
-        elif kind is None:
-            self._bell.has_told()
+        if kind is None:
+            self._bell.committed(self._notice, self._queues)
         else:
-            self._bell.leave_word(self._notice.split(","))
+            self._bell.failed(self._notice)
 
 
 def _written(queues: Iterable[str]) -> str:

@@ -1,6 +1,20 @@
 -- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
 -- server: nothing needs to be prepared, which poolers would not allow.
 
+-- Tell whoever listens, with the commit, if anybody does, and answer whether: a commit that tells waits for every other that does.
+-- Who listens holds a lock that says so, and looks for itself after taking it. It is tried and given back in one expression,
+-- which nothing interrupts.
+create function onward.tell(channel text, notice text) returns boolean
+  language plpgsql
+as $$
+declare
+  is_heard boolean := case when pg_try_advisory_lock(hashtextextended(channel, 1))
+                           then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
+begin
+  if is_heard then perform pg_notify(channel, notice); end if;
+  return is_heard;
+end $$;
+
 -- See to it that claims look at these lanes, from as far back as each of these moments. No ground that this transaction could miss is
 -- less than a fifth of a second old: what became ready a moment ago needs no floor. A new floor is never above the ground, for
 -- there may be other jobs in between.
@@ -33,12 +47,13 @@ begin
 end $$;
 
 -- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what
--- stands in it is written as it stands.
+-- stands in it is written as it stands. Answers whether their queue has nothing to say of them, and whether somebody listens (null:
+-- it was not asked).
 create function onward.enqueue_alike(
   now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
   start_by bigint, max_attempts bigint, backoff text, batch text, waits_for integer, on_failure text, trace text,
-  channel text, notice text
-) returns void
+  channel text, notice text, out is_plain boolean, out is_heard boolean
+)
   language plpgsql
   set plan_cache_mode = force_generic_plan
 as $$
@@ -46,43 +61,45 @@ as $$
 declare
   moment timestamptz := coalesce(onward.moment(enqueue_alike.now), clock_timestamp());
   due    timestamptz := coalesce(moment + onward.span(enqueue_alike.delay), onward.moment(enqueue_alike.run_at));
-  has_lane boolean;
+  told   record;
 begin
   if due <= moment then due := null; end if;
-  with added as (  -- all in one statement, which is most of what a lone job costs
-    insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                            start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
-    select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, enqueue_alike.priority, enqueue_alike.org_id,
-           coalesce(enqueue_alike.max_attempts,
-                    (select q.max_attempts from onward.queue q where q.name = enqueue_alike.queue), 5),
-           coalesce(enqueue_alike.backoff::json, (select q.backoff from onward.queue q where q.name = enqueue_alike.queue)),
-           case when due is null and enqueue_alike.waits_for is null then moment end, due,
-           onward.moment(enqueue_alike.start_by), moment, moment,
-           enqueue_alike.batch, enqueue_alike.waits_for, enqueue_alike.on_failure, enqueue_alike.trace
-      from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload))
-  select true into has_lane from onward.lane l
-   where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null limit 1;
-  if has_lane is null then
+  select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_alike.queue collate "C";
+  is_plain := num_nonnulls(told.max_attempts, told.backoff) = 0;
+  insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, recorded)
+  select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, enqueue_alike.priority, enqueue_alike.org_id,
+         coalesce(enqueue_alike.max_attempts, told.max_attempts, 5), coalesce(enqueue_alike.backoff::json, told.backoff),
+         case when due is null and enqueue_alike.waits_for is null then moment end, due,
+         onward.moment(enqueue_alike.start_by), moment, moment,
+         enqueue_alike.batch, enqueue_alike.waits_for, enqueue_alike.on_failure, enqueue_alike.trace,
+         (select onward.is_recording())
+    from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload);
+  perform from onward.lane l
+    where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null limit 1;
+  if not found then
     insert into onward.lane (queue, priority) values (enqueue_alike.queue, enqueue_alike.priority);
   end if;
-  if notice is not null then perform pg_notify(channel, notice); end if;
+  if notice is not null then is_heard := onward.tell(channel, notice); end if;
 end $$;
 
--- Open a lane for jobs that come by COPY, and tell of them; answer what they get where they do not say it themselves.
+-- Open a lane for jobs that come by COPY, and tell of them; answer what they get where they do not say it themselves. The lock is the
+-- one that COPY takes: who begins to record events waits for those who hold it, as they may have asked before.
 create function onward.open_lane(text, integer, max_attempts bigint, backoff text, channel text, notice text)
-  returns table (attempts bigint, policy text)
+  returns table (attempts bigint, policy text, is_recorded boolean)
   language plpgsql
   set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
+  lock table onward.job in row exclusive mode;
   insert into onward.lane (queue, priority) select $1, $2
    where (select true from onward.lane l
            where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1) is null;
-  if notice is not null then perform pg_notify(channel, notice); end if;
+  if notice is not null then perform onward.tell(channel, notice); end if;
   return query
   select coalesce($3, (select q.max_attempts from onward.queue q where q.name = $1 collate "C"), 5),
-         coalesce($4, (select q.backoff::text from onward.queue q where q.name = $1 collate "C"));
+         coalesce($4, (select q.backoff::text from onward.queue q where q.name = $1 collate "C")), onward.is_recording();
 end $$;
 
 -- Add jobs without keys, of which each may be different.
@@ -100,10 +117,11 @@ declare
   moment timestamptz := coalesce(onward.moment(enqueue_each.now), clock_timestamp());
 begin
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace)
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, recorded)
   select j.id, j.payload, j.queue, j.type, j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
          case when j.due > moment or j.waits_for > 0 then null else moment end, case when j.due > moment then j.due end,
-         onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace
+         onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace,
+         (select onward.is_recording())
     from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
             from rows from (
                    unnest(enqueue_each.ids), json_array_elements(enqueue_each.payloads), unnest(enqueue_each.queues),
@@ -121,7 +139,7 @@ begin
     from (select distinct * from unnest(enqueue_each.queues, enqueue_each.priorities)) w (queue, priority)
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
-  if notice is not null then perform pg_notify(channel, notice); end if;
+  if notice is not null then perform onward.tell(channel, notice); end if;
 end $$;
 
 -- Add jobs that have an idempotency key, a dedupe key, or both; no two of them the same. Answers for each in its place what
@@ -237,6 +255,6 @@ begin
            where u.arrival = 'inserted') w
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
-  if notice is not null then perform pg_notify(channel, notice); end if;
+  if notice is not null then perform onward.tell(channel, notice); end if;
   return query select * from unnest(arrivals, enqueue_keyed.queues, enqueue_keyed.ids);
 end $$;

@@ -1,8 +1,7 @@
 -- What happens to jobs, recorded while somebody listens. docs/explain/events.md has the reasons.
 --
--- The triggers are always there. Whether they do anything is asked once for each statement, and costs it about 3 microseconds: to
--- make them when somebody begins to listen would need a lock that waits for every open transaction which has touched a job, and
--- that every other waits behind.
+-- The triggers are always there. Whether they do anything is asked once for each statement: to make them when somebody begins to
+-- listen would need a lock that waits for every open transaction which has touched a job, and that every other waits behind.
 
 create table onward.event (
   xid      xid8        not null default pg_current_xact_id(),  -- by which it is known from when on an event can be seen
@@ -49,10 +48,18 @@ alter table onward.event enable row level security;
 alter table onward.event_log enable row level security;
 alter table onward.bookmark enable row level security;
 
+-- Say whether events are recorded. For those who add jobs, and say it of each.
+create function onward.is_recording() returns boolean
+  language sql volatile
+  return pg_sequence_last_value('onward.event_switch'::regclass) is not null;
+
+-- Whether they were when it came. A condition of a trigger that looks at nothing but the row costs a lone job a tenth less.
+alter table onward.job add column recorded boolean not null default onward.is_recording();
+
 -- Say whether events are recorded. It is not immutable, and called so on purpose: the condition of a trigger is simplified once
 -- for each statement, and this with it, instead of being asked for each row. For conditions of triggers only: a plan that is kept
--- would keep the answer. With the owner's rights, for whoever adds a job may have none here; and it names nothing that a search
--- path could lead elsewhere.
+-- would keep the answer. With the owner's rights, for whoever changes a job may have none here; and it names nothing that a
+-- search path could lead elsewhere.
 create function onward.is_told() returns boolean
   language plpgsql immutable security definer
 as $$
@@ -131,7 +138,9 @@ begin
   return null;
 end $$;
 
-create trigger told after insert or update on onward.job for each row when (onward.is_told())
+create trigger told_of_new after insert on onward.job for each row when (new.recorded)
+  execute function onward.tell_of_job();
+create trigger told after update on onward.job for each row when (onward.is_told())
   execute function onward.tell_of_job();
 create trigger told_of_end after insert on onward.history for each row when (onward.is_told())
   execute function onward.tell_of_end();
@@ -192,6 +201,7 @@ end $$;
 
 revoke all on onward.event, onward.event_log, onward.bookmark from public;
 revoke all on sequence onward.event_switch from public;
--- But for is_told, which everybody asks who adds a job.
+-- But for what everybody asks who adds or changes a job.
+grant select on sequence onward.event_switch to public;
 revoke all on function onward.wake_listeners, onward.tell_of_job, onward.tell_of_end, onward.listen,
                        onward.tend_events from public;
