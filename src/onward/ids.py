@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 _noise: list[str] = []
@@ -12,6 +14,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_noise.clear)
 _PLACES: Final = [f"7{place:03x}-8" for place in range(0x1000)]
 """The version and the place within a call; behind them begins the variant."""
+_PART: Final = 128
+"""Ids that are made at a time; the places are a multiple of it."""
 
 
 def new_id() -> str:
@@ -25,24 +29,25 @@ def new_id() -> str:
 
 
 def new_ids(count: int) -> list[str]:
-    """Make ids that rise within the call.
+    """Make ids that rise within the call."""
+    return [new_id()] if count == 1 else list(chain.from_iterable(ids_in_parts(count)))
+
+
+def ids_in_parts(count: int) -> Iterator[list[str]]:
+    """Make ids that rise, some hundred at a time, for those who have more to do with each of them.
 
     The 12 bits after the version hold the place within the call, so that a batch stays in order; a batch of more than
     4 096 borrows milliseconds from the future, as RFC 9562 allows. Sixty bits are random.
     """
-    if count == 1:
-        return [new_id()]
     milliseconds = time.time_ns() // 1_000_000
-    noise = os.urandom(8 * count).hex()
-    made: list[str] = []
-    for first in range(0, count, len(_PLACES)):
-        head = _head(milliseconds + first // len(_PLACES))
-        begins = range(16 * first, 16 * count, 16)
-        made += [
+    for first in range(0, count, _PART):
+        borrowed, place = divmod(first, len(_PLACES))
+        head, size = _head(milliseconds + borrowed), min(_PART, count - first)
+        noise = os.urandom(8 * size).hex()
+        yield [
             f"{head}{place}{noise[at : at + 3]}-{noise[at + 3 : at + 15]}"
-            for place, at in zip(_PLACES, begins, strict=False)
+            for place, at in zip(_PLACES[place : place + size], range(0, 16 * size, 16), strict=True)
         ]
-    return made
 
 
 def _head(milliseconds: int) -> str:

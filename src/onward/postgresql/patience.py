@@ -17,7 +17,8 @@ import asyncio
 import re
 import select
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Coroutine, Generator, Sequence
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -28,7 +29,7 @@ from psycopg.pq import ConnStatus, Escaping, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from onward.postgresql.plans import Row, Statement
+from onward.postgresql.plans import Row, Rows, Statement
 
 T = TypeVar("T")
 
@@ -239,20 +240,20 @@ class Asks:
             self._pgconn.send_query_prepared(known, written, formats)
         return (yield from self.rest([]))
 
-    def copying(
-        self, text: str, values: Sequence[Any], rows: Callable[[Sequence[Row]], Iterable[str]]
-    ) -> PQGen[list[Row]]:
+    def copying(self, text: str, values: Sequence[Any], rows: Rows) -> PQGen[list[Row]]:
         """Send a statement and the COPY behind it, and what that reads, part by part: the server need not wait for all.
 
         Both are one query, so one transaction and one round trip; such a query has its values written into it.
         """
         pgconn = self._pgconn
         pgconn.send_query(_written_out(pgconn, text, values))
+        pgconn.flush()
+        next(rows)
         _refused(results := (yield from generators.execute(pgconn)))
-        for part in rows(answered := self.rows(results[:-1])):
-            written = part.encode()
-            for at in range(0, len(written), _MOST_SENT):
-                yield from generators.copy_to(pgconn, written[at : at + _MOST_SENT], flush=False)
+        answered = self.rows(results[:-1])
+        for part in chain((rows.send(answered),), rows):
+            for at in range(0, len(part), _MOST_SENT):
+                yield from generators.copy_to(pgconn, part[at : at + _MOST_SENT], flush=False)
                 yield from generators.send(pgconn)
         yield from generators.copy_end(pgconn, None)
         return answered

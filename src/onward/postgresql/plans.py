@@ -7,12 +7,15 @@ is just another connection (:mod:`onward.postgresql.within`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
+Rows = Generator[bytes, Sequence[Row], None]
+"""What a ``copy … from stdin`` reads, part by part. It yields nothing at first, so that what it does until then is done
+while the server is at what stands before the COPY, and is sent what was answered to that."""
 
 
 class Statement(NamedTuple):
@@ -20,9 +23,8 @@ class Statement(NamedTuple):
 
     text: str
     values: Sequence[Any] = ()
-    rows: Callable[[Sequence[Row]], Iterable[str]] | None = None
-    """Gives what is read by the ``copy … from stdin`` at its end, given what was answered before. Only for connections
-    of our own."""
+    rows: Rows | None = None
+    """For the ``copy … from stdin`` at its end. Only for connections of our own."""
 
 
 Plan = Generator[Statement, Sequence[Row], T]

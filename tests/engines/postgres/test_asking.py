@@ -10,7 +10,7 @@ import pytest
 from onward.postgresql import patience
 from onward.postgresql.database import Database
 from onward.postgresql.patience import PatientConnection
-from onward.postgresql.plans import Statement
+from onward.postgresql.plans import Rows, Statement
 from tests.servers.postgres import postgres_url
 
 KEPT = "select count(*)::int from pg_prepared_statements"
@@ -84,10 +84,17 @@ def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnec
     assert connection.ask("select 1 / $1::bigint", [1]) == [(1,)]
 
 
+def rows_of(*parts: str) -> Rows:
+    """Give what is copied; ``{}`` stands for the last of what was answered before."""
+    ((*_, last),) = yield b""
+    for part in parts:
+        yield part.format(last).encode()
+
+
 def copy(connection: PatientConnection, values: list[object], parts: list[str]) -> list[tuple[object, ...]]:
     connection.execute("create temporary table if not exists lines (line text)")
     text = "select $1::text, $2::bigint; copy lines from stdin"
-    return connection.answer(Statement(text, values, lambda answered: [*parts, f"{answered[0][1]}\n"]))
+    return connection.answer(Statement(text, values, rows_of(*parts, "{}\n")))
 
 
 def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
@@ -107,5 +114,5 @@ def test_all_that_is_sent_as_one_query_is_done_or_none_of_it(connection: Patient
     copy(connection, ["a", 1], [])
     with pytest.raises(psycopg.errors.BadCopyFileFormat):
         text = "delete from lines where line = $1::text returning line; copy lines from stdin"
-        connection.answer(Statement(text, ["1"], lambda _: ["good\n", "too\tmany\n"]))
+        connection.answer(Statement(text, ["1"], rows_of("good\n", "too\tmany\n")))
     assert connection.ask("select line from lines") == [("1",)]

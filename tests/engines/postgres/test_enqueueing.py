@@ -32,7 +32,7 @@ from tests.conformance.postgres_case import PostgresStore
 
 MANY = 500
 """Jobs that are copied in."""
-ODD = '{"path": "C:\\\\new\\ttab", "quote": "\\"", "nothing": "\\\\N"}'
+ODD = '{"path": "C:\\\\new\\ttab", "quote": "\\"", "nothing": "\\\\N", "wide": "äöü€"}'
 
 
 @pytest.fixture
@@ -51,13 +51,14 @@ def request(slots: int, **more: Any) -> ClaimRequest:
 @pytest.mark.parametrize("count", [1, 2, MANY])
 async def test_jobs_come_in_as_they_are_however_many(clocked: PostgresEngine, count: int):  # O2
     template = NewJob(type="odd\tname\\", queue="q", org_id="a\nb\\", priority=3, max_attempts=2, backoff=Backoff())
-    added = await clocked.enqueue(Alike(template, [ODD] * count))
+    payloads = [ODD.replace("new", str(number)) for number in range(count)]
+    added = await clocked.enqueue(Alike(template, payloads))
     claimed = (await clocked.claim(request(count))).claims
     assert [claim.ref for claim in claimed] == [each.ref for each in added]  # O3
+    assert [claim.payload for claim in claimed] == payloads
     assert {(claim.type, claim.org_id, claim.priority, claim.max_attempts, claim.backoff) for claim in claimed} == {
         ("odd\tname\\", "a\nb\\", 3, 2, Backoff())
     }
-    assert {claim.payload for claim in claimed} == {ODD}
 
 
 @pytest.mark.parametrize("count", [1, MANY])

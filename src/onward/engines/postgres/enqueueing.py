@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import chain
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -14,23 +14,20 @@ from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.engines.postgres.seeing import Lane, Seen
 from onward.engines.postgres.stewarding import NextDue
-from onward.ids import new_id, new_ids
+from onward.ids import ids_in_parts, new_id, new_ids
 from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
 from onward.keys import digest
-from onward.postgresql import arrays
+from onward.postgresql import arrays, copying
 from onward.postgresql.listening import DUE
-from onward.postgresql.plans import Plan, Row, Statement
+from onward.postgresql.plans import Plan, Rows, Statement
 
 _NOTHING: Final = timedelta(0)
-_ESCAPED: Final = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
-_UNUSUAL: Final = re.compile(r"[\\\t\n\r]")
-"""What COPY reads otherwise than it stands there."""
 _SOON: Final = NextDue.TRUST
 """Of a job that comes due later, whoever leads learns in time."""
 _COPIED: Final = 300
 """Jobs from which on COPY is quicker than a statement, in spite of what it takes to begin and to end it."""
-_PART: Final = 250
-"""Jobs that are sent at a time: while the server reads some, the next are written."""
+_ALIKE: Final = 9
+"""Columns of a job that is copied in but for its id and payload: see enqueue_copy."""
 
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
@@ -135,67 +132,69 @@ def enqueue(
 def _enqueue(
     schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool, seen: Seen
 ) -> Plan[list[Enqueued]]:
-    ids = new_ids(len(jobs))
     if has_keys(jobs):
-        return (yield from _enqueue_keyed(schema, jobs, ids, notice))
-    payloads: Sequence[str]
+        return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
     if isinstance(jobs, Alike):
-        payloads, shape = jobs.payloads, _shape(jobs.template)
-        yield from _enqueue_alike(schema, ids, payloads, shape, notice, copies=copies, seen=seen)
-        queue = jobs.template.queue
-        return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+        return (
+            yield from _enqueue_alike(schema, jobs.payloads, _shape(jobs.template), notice, copies=copies, seen=seen)
+        )
     payloads, shapes = [job.payload for job in jobs], list(map(_shape, jobs))
     if shapes.count(shapes[0]) == len(shapes):
-        yield from _enqueue_alike(schema, ids, payloads, shapes[0], notice, copies=copies, seen=seen)
-    else:
-        columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
-        values = [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
-        yield Statement(schema.enqueue_each, values)
+        return (yield from _enqueue_alike(schema, payloads, shapes[0], notice, copies=copies, seen=seen))
+    ids = new_ids(len(jobs))
+    columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
+    yield Statement(
+        schema.enqueue_each, [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
+    )
     return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
 
 
 def _enqueue_alike(
     schema: Schema,
-    ids: Sequence[str],
     payloads: Sequence[str],
     shape: tuple[Any, ...],
     notice: str | None,
     *,
     copies: bool,
     seen: Seen,
-) -> Plan[None]:
+) -> Plan[list[Enqueued]]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
     is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
-    if is_ready and start_by is None and copies and len(ids) >= _COPIED:
-
-        def rows(answered: Sequence[Row]) -> Iterator[str]:
-            ((attempts, policy, is_recorded),) = answered
-            return _rows(ids, payloads, (queue, type_, priority, org_id, attempts, policy, is_recorded, batch, trace))
-
+    if is_ready and start_by is None and copies and len(payloads) >= _COPIED:
+        added: list[Enqueued] = []
+        before = b"".join(map(copying.text, (queue, type_, org_id))) + copying.number(priority, 4)
+        behind = copying.text(batch) + copying.text(trace)
         told = [queue, priority, max_attempts, backoff, schema.channel, notice]
-        yield Statement(schema.enqueue_copy, told, rows)
-        return
+        yield Statement(schema.enqueue_copy, told, _rows(payloads, queue, before, behind, added))
+        return added
+    ids = new_ids(len(payloads))
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
     began = monotonic()
     ((is_plain, is_heard),) = yield Statement(schema.enqueue_alike, values)
     seen.look((queue, priority), began, is_plain=is_plain, is_heard=is_heard)
+    return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
 
 
 def _array(payloads: Sequence[str]) -> str:
     return f"[{','.join(payloads)}]"
 
 
-def _rows(ids: Sequence[str], payloads: Sequence[str], alike: tuple[Any, ...]) -> Iterator[str]:
-    """Write rows as COPY reads them, part by part."""
-    rest = "\t".join(["\\N" if value is None else str(value).translate(_ESCAPED) for value in alike])
-    if _UNUSUAL.search("".join(payloads)):
-        payloads = [payload.translate(_ESCAPED) for payload in payloads]
-    for first in range(0, len(ids), _PART):
-        part = slice(first, first + _PART)
-        yield "".join(
-            [f"{job_id}\t{payload}\t{rest}\n" for job_id, payload in zip(ids[part], payloads[part], strict=True)]
-        )
+def _rows(payloads: Sequence[str], queue: str, before: bytes, behind: bytes, added: list[Enqueued]) -> Rows:
+    """Write rows part by part, and the answer for those of a part once it is sent: meanwhile the server reads it.
+
+    What their queue says of them stands between what they all say ``before`` and ``behind`` it.
+    """
+    parts = ids_in_parts(len(payloads))
+    first = next(parts)
+    ((attempts, policy, is_recorded),) = yield b""
+    told = copying.number(attempts, 8) + copying.text(policy) + copying.number(is_recorded, 1)
+    alike = before + told + behind
+    yield copying.BEGIN
+    for ids in chain((first,), parts):
+        yield copying.rows(ids, payloads[len(added) : len(added) + len(ids)], alike, _ALIKE)
+        added += [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+    yield copying.END
 
 
 def _shape(job: NewJob) -> tuple[Any, ...]:
