@@ -1168,6 +1168,25 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_telling.py",
     ),
     _on_postgres(
+        "enqueue: one that says nothing else loses its priority",
+        Edit(f"{_PG}/sql/enqueue_plain.sql", "$5::integer", "0"),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: what is copied in is as long as it has characters",
+        Edit(
+            "postgresql/copying.py",
+            "zip(places, map(str.encode, texts), strict=True)",
+            "zip(places, texts, strict=True)",
+        ),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
+        "enqueue: who is copied in is answered with the id of another",
+        Edit(f"{_PG}/enqueueing.py", "for job_id in ids]\n    yield", "for job_id in ids[::-1]]\n    yield"),
+        f"{_OF_PG}/test_enqueueing.py",
+    ),
+    _on_postgres(
         "enqueue: those who are copied in say that no events are recorded",
         Edit(f"{_PG}/migrations/0002_enqueueing.sql", 'collate "C")), onward.is_recording();', 'collate "C")), false;'),
         f"{_OF_PG}/test_telling.py",

@@ -18,6 +18,7 @@ import re
 import select
 import time
 from collections.abc import Coroutine, Generator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, Final, TypeVar
 
@@ -53,14 +54,11 @@ class PatientConnection(psycopg.Connection[Any]):
 
     patience: float | None = None
     """Seconds to wait for an answer; None: for ever."""
-    _asks: Asks | None = None
 
-    @property
+    @cached_property
     def asks(self) -> Asks:
         """How it is asked."""
-        if self._asks is None:
-            self._asks = Asks(self)
-        return self._asks
+        return Asks(self)
 
     def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
@@ -95,17 +93,14 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
     """Seconds to wait for an answer; None: for ever."""
     glances: bool = False
     """Whether whoever asks has the loop to itself."""
-    _asks: Asks | None = None
     _is_quick: bool = True
     _begun: list[PGresult] | None = None
     """What has come of an answer that is on its way; None: none is."""
 
-    @property
+    @cached_property
     def asks(self) -> Asks:
         """How it is asked."""
-        if self._asks is None:
-            self._asks = Asks(self)
-        return self._asks
+        return Asks(self)
 
     async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""

@@ -84,18 +84,19 @@ FULL = NewJob(
 
 
 @pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("template", [FULL, NewJob(type="plain", queue="full", priority=3)])
 async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
-    clocked: PostgresEngine, store: PostgresStore, is_told: bool
+    clocked: PostgresEngine, store: PostgresStore, template: NewJob, is_told: bool
 ):  # O2
     signals: Any = clocked.signals(["*"])
     async with aclosing(signals):
         await anext(signals)
-        await clocked.enqueue(Alike(FULL, [ODD]))
+        await clocked.enqueue(Alike(template, [ODD]))
         assert clocked._seen.is_plain(("full", 3))
         clocked._seen.is_heard = True
         clocked._bell._apart = 0 if is_told else 60
-        await clocked.enqueue(Alike(FULL, [ODD]))
-        await clocked.enqueue([msgspec.structs.replace(FULL, payload=ODD)])
+        await clocked.enqueue(Alike(template, [ODD]))
+        await clocked.enqueue([msgspec.structs.replace(template, payload=ODD)])
     own = ("seq", "id", "created_at", "updated_at", "ready_at")
     with psycopg.connect(store.url, row_factory=dict_row) as connection:
         rows = connection.execute(f"select j.*, j.payload::text from {store.schema}.job j order by seq").fetchall()

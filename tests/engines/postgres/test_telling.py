@@ -111,7 +111,8 @@ async def test_an_end_in_a_transaction_that_stayed_open_while_recording_stopped_
 
 
 @pytest.mark.parametrize("count", [1, 500])
-async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count: int):  # B7
+@pytest.mark.parametrize("org_id", [None, "o"])
+async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count: int, org_id: str | None):  # B7
     engine = PostgresEngine(store.url, schema=store.schema)
     await engine.open()
     try:
@@ -121,7 +122,7 @@ async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count:
             for apart in (60, 0):  # relying on what was seen, if it is one; with a notice, too
                 engine._bell._apart = apart
                 engine._seen.is_heard = True
-                added += await engine.enqueue([new_job()] * count)
+                added += await engine.enqueue([new_job(org_id=org_id)] * count)
             assert {event.ref for event in await take(events, 2 * count)} == {each.ref for each in added}
     finally:
         await engine.close()

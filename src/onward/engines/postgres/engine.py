@@ -135,7 +135,7 @@ class PostgresEngine:
         self._seen = Seen()
         self._bell = Bell(self._tell, self._seen)
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
-        self._kind = enqueueing.Kind(None, frozenset(), None)
+        self._kind = enqueueing.Kind(None, frozenset())
         """Of the last task's jobs."""
         self._rescuing = stewarding.Rescuing()
         self._tending = stewarding.Tending()
@@ -219,7 +219,7 @@ class PostgresEngine:
         """See the contract."""
         if within is not None and jobs:
             return self._guests.drive(within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
-        if not 0 < len(jobs) <= MOST_TOGETHER or enqueueing.has_keys(jobs):
+        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
             return self._put(jobs)
         return self._gatherings.here().enqueue(jobs)
 
@@ -234,7 +234,7 @@ class PostgresEngine:
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
         try:
-            lone = enqueueing.lone(self.schema, kind, jobs, notice, self._seen)
+            lone = enqueueing.lone(kind, jobs, notice, self._seen)
             if lone is not None and self._do_sync(*lone[1:]):
                 added = [lone[0]]
             else:
@@ -254,7 +254,7 @@ class PostgresEngine:
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
         try:
-            lone = enqueueing.lone(self.schema, kind, jobs, notice, self._seen)
+            lone = enqueueing.lone(kind, jobs, notice, self._seen)
             if lone is not None and await self._do(*lone[1:], alone=alone):
                 added = [lone[0]]
             else:

@@ -69,47 +69,50 @@ class Kind(NamedTuple):
     template: NewJob | None
     tidings: frozenset[str]
     """What is to be told of them."""
-    values: tuple[Any, ...] | None
-    """What the statement takes that adds a single one, but for id and payload; None: it takes more than that."""
     lane: Lane = ("", 0)
+    lone: Statement | None = None
+    """What adds a single one, with the values that it takes behind id and payload; None: that takes more."""
+    lone_and_told: Statement | None = None
+    """The same, for one that is told of: behind these values it takes what is told."""
 
 
 def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
     job = jobs.template if isinstance(jobs, Alike) else jobs[0] if len(jobs) == 1 else None
-    values = None if job is None or schema.now is not None else _lone_values(job)
-    lane = ("", 0) if job is None else (job.queue, job.priority)
-    return Kind(job, tidings_of(jobs) if is_told else frozenset(), values, lane)
-
-
-def _lone_values(job: NewJob) -> tuple[Any, ...] | None:
-    """Write a job that is one like most: without keys or a batch, and ready now."""
-    if (
-        job.delay
-        or job.run_at is not None
-        or job.idempotency_key is not None
-        or job.dedupe_key is not None
-        or job.batch is not None
-    ):
-        return None
+    tidings = tidings_of(jobs) if is_told else frozenset[str]()
+    if job is None:
+        return Kind(None, tidings)
+    lane = (job.queue, job.priority)
+    if schema.now is not None or not _is_one_like_most(job):
+        return Kind(job, tidings, lane)
     start_by = None if job.start_by is None else micros_of(job.start_by)
-    kept = job.priority, job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
-    return job.queue, job.type, *kept
+    says = job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
+    plain = job.queue, job.type, job.priority
+    values = *plain, *says
+    says_nothing = says.count(None) == len(says)
+    lone = Statement(schema.enqueue_plain, plain) if says_nothing else Statement(schema.enqueue_one, values)
+    return Kind(job, tidings, lane, lone, Statement(schema.enqueue_one_and_tell, (*values, schema.channel)))
+
+
+def _is_one_like_most(job: NewJob) -> bool:
+    """Say whether a job has neither keys nor a batch, and is ready now."""
+    more = (job.run_at, job.idempotency_key, job.dedupe_key, job.batch)
+    return not job.delay and more.count(None) == len(more)
 
 
 def lone(
-    schema: Schema, kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen
+    kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen
 ) -> tuple[Enqueued, str, tuple[Any, ...]] | None:
     """Give the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
-    values = kind.values
-    if values is None or len(jobs) != 1 or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
+    statement = kind.lone if notice is None else kind.lone_and_told
+    if statement is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
         return None
-    payload = jobs.payloads[0] if isinstance(jobs, Alike) else jobs[0].payload
+    payloads = jobs.payloads if isinstance(jobs, Alike) else [jobs[0].payload]
+    if len(payloads) > 1:
+        return None
     job_id = new_id()
-    added = Enqueued(JobRef(values[0], job_id))
-    if notice is None:
-        return added, schema.enqueue_one, (job_id, payload, *values)
-    return added, schema.enqueue_one_and_tell, (job_id, payload, *values, schema.channel, notice)
+    told = () if notice is None else (notice,)
+    return Enqueued(JobRef(kind.lane[0], job_id)), statement.text, (job_id, payloads[0], *statement.values, *told)
 
 
 def enqueue(
