@@ -1139,7 +1139,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: what was seen is relied on for ever",
-        Edit(f"{_PG}/seeing.py", "_TRUST: Final = 0.1", "_TRUST: Final = 1e9"),
+        Edit(f"{_PG}/seeing.py", "TRUST: Final = 0.25", "TRUST: Final = 1e9"),
         f"{_OF_PG}/test_enqueueing.py",
     ),
     _on_postgres(

@@ -113,7 +113,7 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
     try:
         await clocked.enqueue([new_job(queue="told")])
         await other.configure("told", QueueChange(max_attempts=7))
-        await asyncio.sleep(2 * seeing._TRUST)
+        await asyncio.sleep(2 * seeing.TRUST)
         await clocked.enqueue([new_job(queue="told")])
         await clocked.enqueue([new_job(queue="told")])  # nor does it go by the look of the one before
     finally:

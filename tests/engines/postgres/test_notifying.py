@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from onward.engine.values import SignalKind
-from onward.engines.postgres import notifying
+from onward.engines.postgres import notifying, seeing
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.seeing import Seen
@@ -83,7 +83,7 @@ def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(bell: 
 def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(told: Told):
     seen = Seen()
     bell = Bell(told.put, seen)
-    for is_heard, apart in ((False, notifying._FARTHEST), (True, notifying._APART)):
+    for is_heard, apart in ((False, seeing.TRUST), (True, notifying._APART)):
         bell._last = -math.inf
         with Telling(bell, {"a"}):
             seen.is_heard = is_heard

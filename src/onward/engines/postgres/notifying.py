@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from onward.engines.postgres.seeing import Seen
+from onward.engines.postgres.seeing import TRUST, Seen
 from onward.errors import OnwardError
 from onward.postgresql import forking
 from onward.postgresql.listening import DUE, EVERYTHING
@@ -29,7 +29,7 @@ _RARER: Final = 4
 """If that is longer: so many times as long as the last commit took that told of work. Where many tell, each waits for
 the others; and if each took longer than the time between two notices, all would tell with every commit."""
 _FARTHEST: Final = 0.1
-"""Seconds between two notices at most, and where nobody listened."""
+"""Seconds between two notices at most, where somebody listens; else it is looked for that as for all that is seen."""
 _QUIET: Final = 10
 """How often the thread looks for word in vain before it sleeps until it is woken."""
 _LONGEST: Final = 4000
@@ -75,8 +75,8 @@ class Bell:
     def committed(self, notice: str | None, queues: Iterable[str]) -> None:
         """Note that new work is there; if it came without a notice, have it told a moment later."""
         if notice is not None:
-            needed = _RARER * (time.monotonic() - self._last) if self._seen.is_heard else _FARTHEST
-            self._apart = min(max(_APART, needed), _FARTHEST)
+            took = time.monotonic() - self._last
+            self._apart = min(max(_APART, _RARER * took), _FARTHEST) if self._seen.is_heard else TRUST
         elif not self._owed.issuperset(queues):  # else whoever takes that word will tell of this work too
             self._leave_word(queues)
 

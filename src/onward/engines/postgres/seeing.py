@@ -1,9 +1,9 @@
 """What was seen of the store a moment ago, which most jobs rely on instead of looking again.
 
 A look at a job's lane, at what its queue says of jobs, and at whether anybody listens costs a lone job a third of what
-it costs to add it. So the first job of a lane looks, and those of the next tenth of a second do without. What may go
+it costs to add it. So the first job of a lane looks, and those of the next quarter of a second do without. What may go
 wrong meanwhile is little: no lane is taken away so soon unless its queue is paused, and a job without one is found by
-whoever leads; a queue's new attempts and backoff hold for jobs that come a tenth of a second later; and who begins to
+whoever leads; a queue's new attempts and backoff hold for jobs that come a quarter of a second later; and who begins to
 listen looks for itself then, and is told of what comes a moment after that with the next notice.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Final
 
-_TRUST: Final = 0.1
+TRUST: Final = 0.25
 """Seconds for which what was seen is relied on."""
 _MOST: Final = 10_000
 """Lanes that are kept in mind."""
@@ -42,7 +42,7 @@ class Seen:
         if is_plain:
             if len(self._lanes) >= _MOST:
                 self._lanes.clear()
-            self._lanes[lane] = began + _TRUST
+            self._lanes[lane] = began + TRUST
 
     def forget(self) -> None:
         """Note that a queue was told something."""
