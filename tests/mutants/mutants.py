@@ -1168,6 +1168,21 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_telling.py",
     ),
     _on_postgres(
+        "lanes: a claim raises a floor by what it saw before",
+        Edit(f"{_PG}/migrations/0004_claiming.sql", "j.ready_at >= low.floor and j.ready_at < lane.since", "false"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "lanes: a floor that is low enough is relied on and not locked",
+        Edit(f"{_PG}/migrations/0002_enqueueing.sql", "\n     for update of l;\n", ";\n"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: it moves though a lane could not be given its floor",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", "if lanes.missed > 0 then", "if false then"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
         "enqueue: one that says nothing else loses its priority",
         Edit(f"{_PG}/sql/enqueue_plain.sql", "$5::integer", "0"),
         f"{_OF_PG}/test_enqueueing.py",

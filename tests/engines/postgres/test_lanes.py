@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 
 from onward.engine.observed import ObservedEngine
-from onward.engine.values import ClaimRequest, Term
+from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import Complete, Release
@@ -119,6 +120,82 @@ async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, sto
     await work_through(desk)
     assert await desk.end(claim, Release())
     assert await desk.taken("*") == [early]
+
+
+async def with_a_floor(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]:
+    """Hold the job by which a lane has its floor, while another waits behind it; the ground is above both."""
+    await desk.add()
+    await desk.advance(60)
+    behind = await desk.add()
+    await desk.advance(60)
+    await sweep(desk)
+    assert floors(store) == [True]
+    await desk.advance(60)
+    return await desk.take_one(), behind
+
+
+async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the_floor(
+    desk: Desk, store: PostgresStore
+):  # O3, X3
+    claim, behind = await with_a_floor(desk, store)
+    ((since, moment),) = by_hand(
+        store, "select ready_at, ready_at + interval '1 hour' from onward.job where id = %s", behind.id
+    )
+    assert await desk.end(claim, Release())  # behind the back of a claim that has seen since when another waits
+    by_hand(store, "select onward.raise_floor(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since)
+    assert await desk.taken("*") == [claim.ref, behind]
+
+
+async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
+    await with_a_floor(desk, store)
+    ((since, moment),) = by_hand(
+        store, "select ready_at, ready_at + interval '1 hour' from onward.job where lease_until is null"
+    )
+    by_hand(store, "select onward.raise_floor(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since)
+    assert by_hand(store, "select floor from onward.lane") == [(since,)]
+
+
+async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store: PostgresStore):  # X3
+    claim, behind = await with_a_floor(desk, store)
+    await desk.end(await desk.take_one(), Complete())
+    with psycopg.connect(store.url) as connection:
+        job, lanes = f"{store.schema}.job", f"{store.schema}.open_lanes"
+        connection.execute(f"update {job} set lease_until = null, worker_id = null, started_at = null")
+        connection.execute(
+            f"select {lanes}(ready_at + '1 hour', array['default'], array[0], array[ready_at]) from {job}"
+        )
+        await desk.advance(60)
+        await sweep(desk)
+    await desk.advance(60)
+    assert floors(store) == [True]
+    assert await desk.taken("*") == [claim.ref]
+    assert behind != claim.ref
+
+
+async def test_who_gives_a_job_back_while_its_floor_is_taken_away_brings_it_back(
+    desk: Desk, store: PostgresStore
+):  # X3
+    claim, _ = await with_a_floor(desk, store)
+    await desk.end(await desk.take_one(), Complete())
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"update {store.schema}.lane set floor = null")
+        giving_back = asyncio.create_task(desk.end(claim, Release()))
+        _, waiting = await asyncio.wait([giving_back], timeout=0.5)
+        assert waiting  # for the lane
+    assert await giving_back
+    assert await desk.taken("*") == [claim.ref]
+
+
+async def test_the_ground_waits_for_a_lane_that_needs_a_floor_and_that_somebody_writes(
+    desk: Desk, store: PostgresStore
+):
+    await desk.add()
+    await desk.advance(60)
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"select from {store.schema}.lane for update")
+        await sweep(desk)
+        assert ground(store) <= 1
+    assert len(await desk.taken("*")) == 1
 
 
 async def test_a_claimed_job_that_was_lost_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):  # O7

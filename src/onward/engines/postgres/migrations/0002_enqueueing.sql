@@ -18,12 +18,16 @@ end $$;
 -- See to it that claims look at these lanes, from as far back as each of these moments. No ground that this transaction could miss is
 -- less than a fifth of a second old: what became ready a moment ago needs no floor. A new floor is never above the ground, for
 -- there may be other jobs in between.
+--
+-- A floor that is low enough is relied on, and so locked all the same: whoever raises it or takes it away looks once more when it
+-- holds that lock, and sees these jobs then. Floors are locked by one statement and lowered by the next, which sees what they have
+-- become while they were waited for.
 create function onward.open_lanes(moment timestamptz, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
-  ground timestamptz := onward.ground();
+  ground timestamptz;
 begin
   -- Not `not exists`: of that the planner may make a join, which reads all the lanes there are.
   insert into onward.lane (queue, priority)
@@ -32,18 +36,20 @@ begin
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
   -- In the order of the rows' names, so that two who lower the same floors do not wait for each other in a circle.
-  with low as (
-    select l.ctid as place, w.since
-      from (select w.queue, w.priority, min(w.since) as since
-              from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
-             where w.since < moment - interval '100 milliseconds'
-             group by w.queue, w.priority) w
-      join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority
-                            and (l.floor is null or l.floor > w.since)
-     order by l.queue, l.priority
-       for update of l)
-  update onward.lane l set floor = least(low.since, coalesce(l.floor, ground)), moved_at = moment
-    from low where l.ctid = low.place and (l.floor is null or l.floor > low.since);
+  perform from (select distinct w.queue, w.priority
+                  from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
+                 where w.since < moment - interval '100 milliseconds') w
+    join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority
+   order by l.queue, l.priority
+     for update of l;
+  if not found then return; end if;
+  ground := onward.ground();
+  update onward.lane l set floor = least(w.since, coalesce(l.floor, ground)), moved_at = moment
+    from (select w.queue, w.priority, min(w.since) as since
+            from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
+           where w.since < moment - interval '100 milliseconds'
+           group by w.queue, w.priority) w
+   where l.queue = w.queue collate "C" and l.priority = w.priority and (l.floor is null or l.floor > w.since);
 end $$;
 
 -- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what

@@ -117,17 +117,29 @@ end $$;
 -- there may be jobs that cannot be seen yet; a lane where nobody waits from before has no floor, or not for long. A row that
 -- somebody is writing is passed over, and one that was written a moment ago too: the floor needs to be nearly right, and its
 -- own remains cost as well.
+--
+-- Since the lanes were looked at, somebody may have given a job back that lies below, and relied on the floor: see open_lanes(). So
+-- it is locked, and what is below looked at once more.
 create function onward.raise_floor(moment timestamptz, lane onward.open_lane) returns void
   language plpgsql
 as $$
+declare
+  low record;
 begin
   if lane.since >= onward.ground() then return; end if;
+  select k.ctid as place, k.floor into low from onward.lane k
+   where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lane.since
+     and k.moved_at < moment - interval '100 milliseconds'
+   limit 1 for update skip locked;
+  if not found then return; end if;
   update onward.lane l set floor = lane.since, moved_at = moment
-   where l.ctid = any (array(
-           select k.ctid from onward.lane k
-            where k.queue = lane.queue collate "C" and k.priority = lane.priority and k.floor < lane.since
-              and k.moved_at < moment - interval '100 milliseconds'
-              for update skip locked));
+   where l.ctid = low.place
+     and (select true from onward.job j
+           where j.queue = lane.queue collate "C" and j.priority = lane.priority
+             and j.ready_at >= low.floor and j.ready_at < lane.since
+             and j.ready_at is not null and not j.suspect
+             and j.lease_until is null and (j.start_by is null or j.start_by > moment)
+           limit 1) is null;
 end $$;
 
 -- Give many queues their turns at once: each as many jobs as its weight says, `turns` times, the more urgent lanes first, until

@@ -169,6 +169,7 @@ declare
   today  timestamptz := coalesce(onward.moment(sweep.now), clock_timestamp());
   ground timestamptz := onward.ground();
   above  timestamptz;
+  lanes  record;
 begin
   if not onward.is_leader(today, sweep.number, sweep.leader_id) then return; end if;
   -- An enqueue looks at the clock a moment before it has a number.
@@ -178,17 +179,31 @@ begin
    where m.first <= pg_snapshot_xmin(pg_current_snapshot());
   above := least(greatest(onward.moment(sure), today - interval '10 seconds', ground), onward.moment(moment));
   next := greatest(onward.micros(above), 1);
-  -- A floor that was given a moment ago stays: the job that it is for may not be seen yet.
-  update onward.lane l set floor = f.since, moved_at = today
-    from (select k.ctid as place,
+  -- First which lanes, then their locks, and then once more what is there: who gives a job back has locked its lane before, and is
+  -- seen now or holds the lock still. A floor that was given a moment ago stays: the job that it is for may not be seen yet.
+  select coalesce(array_agg(f.place), '{}') as places, count(*) filter (where f.floor is null) as given into lanes
+    from (select k.ctid as place, k.floor, k.moved_at,
                  (select j.ready_at from onward.job j
                    where j.queue = k.queue and j.priority = k.priority
                      and j.ready_at >= coalesce(k.floor, ground) and j.ready_at < above
                      and j.ready_at is not null and not j.suspect and j.lease_until is null
                    order by j.ready_at, j.seq limit 1) as since
             from onward.lane k offset 0) f
-   where l.ctid = f.place and (l.floor is null) <> (f.since is null)
-     and (l.floor is null or l.moved_at < today - interval '1 second');
+   where (f.floor is null) <> (f.since is null) and (f.floor is null or f.moved_at < today - interval '1 second');
+  if cardinality(lanes.places) = 0 then return; end if;
+  select coalesce(array_agg(k.ctid), '{}') as places, lanes.given - count(*) filter (where k.floor is null) as missed into lanes
+    from (select k.ctid, k.floor from onward.lane k where k.ctid = any (lanes.places) for update skip locked) k;
+  update onward.lane l set floor = f.since, moved_at = today
+    from (select k.ctid as place, k.floor,
+                 (select j.ready_at from onward.job j
+                   where j.queue = k.queue and j.priority = k.priority
+                     and j.ready_at >= coalesce(k.floor, ground) and j.ready_at < above
+                     and j.ready_at is not null and not j.suspect and j.lease_until is null
+                   order by j.ready_at, j.seq limit 1) as since
+            from onward.lane k where k.ctid = any (lanes.places) offset 0) f
+   where l.ctid = f.place and (f.floor is null) <> (f.since is null);
+  -- A lane that needs a floor and that somebody else is writing: the ground stays where it is for now.
+  if lanes.missed > 0 then next := coalesce(pg_sequence_last_value('onward.ground'), 1); end if;
 end $$;
 
 -- Move the ground there, once that is committed: everybody sees it at once.
@@ -237,17 +252,19 @@ begin
   is_late := coalesce(sure > late, false);
 
   with low as (
-    select l.ctid as place, j.ready_at
-      from (select l.ctid, l.queue, l.priority, coalesce(l.floor, ground) as floor,
+    select l.queue, l.priority, min(j.ready_at) as ready_at
+      from (select l.queue, l.priority, coalesce(l.floor, ground) as floor,
                    onward.is_in(part, l.queue, l.priority) as is_deep
               from onward.lane l where is_late or onward.is_in(part, l.queue, l.priority) offset 0) l
       cross join lateral (select j.ready_at from onward.job j
                            where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
                              and j.ready_at >= case when l.is_deep then '-infinity' else onward.moment(late) end
                              and j.ready_at is not null and not j.suspect and j.lease_until is null
-                           order by j.ready_at limit 1) j)
+                           order by j.ready_at limit 1) j
+     group by l.queue, l.priority)
+  -- By name and not by ctid: one that somebody has moved meanwhile comes down all the same.
   update onward.lane l set floor = low.ready_at, moved_at = moment
-    from low where l.ctid = low.place and (l.floor is null or l.floor > low.ready_at);
+    from low where l.queue = low.queue and l.priority = low.priority and (l.floor is null or l.floor > low.ready_at);
   get diagnostics lowered = row_count;
 
   -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
