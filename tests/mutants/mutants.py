@@ -1013,8 +1013,8 @@ POSTGRES: Final = (
         "ground: lanes where jobs wait get no floor",
         Edit(
             f"{_PG}/migrations/0006_stewarding.sql",
-            "and (l.floor is null or l.moved_at < today - interval '1 second');",
-            "and l.floor is not null and l.moved_at < today - interval '1 second';",
+            "and (f.floor is null or f.moved_at < today - interval '1 second');",
+            "and f.floor is not null and f.moved_at < today - interval '1 second';",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1022,8 +1022,8 @@ POSTGRES: Final = (
         "ground: a floor stays for ever",
         Edit(
             f"{_PG}/migrations/0006_stewarding.sql",
-            "and (l.floor is null or l.moved_at < today - interval '1 second');",
-            "and l.floor is null;",
+            "and (f.floor is null or f.moved_at < today - interval '1 second');",
+            "and f.floor is null;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1031,8 +1031,8 @@ POSTGRES: Final = (
         "ground: who gives a job back gives it no floor",
         Edit(
             f"{_PG}/migrations/0002_enqueueing.sql",
-            "where w.since < moment - interval '100 milliseconds'",
-            "where false",
+            "and (l.floor is null or l.floor > w.since);",
+            "and false;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
