@@ -90,7 +90,16 @@ def test_on_postgresql_databases_of_ours_are_gone_in_the_end(cli: Cli):
 def test_pickup_is_told_by_its_percentiles(cli: Cli):
     found = last_line(cli("bench", "latency", "--jobs", "15", "--rounds", "1", "--json"))
     assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert 0 < found["raw"] <= found["raw_p99_ms"]
     assert found["unit"] == "ms"
+
+
+def test_pickup_from_a_server_is_measured_beside_a_bare_one(cli: Cli):
+    asked = ("latency", "--jobs", "15", "--rounds", "1", "--json", "--url", postgres_url())
+    found = last_line(cli("bench", *asked), "PostgreSQL")
+    assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert 0 < found["raw"] <= found["raw_p99_ms"]
+    assert "by one who listens" in found["against"]
 
 
 def test_idling_is_told_by_statements_and_processor_time(cli: Cli):

@@ -1208,6 +1208,51 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_notifying.py",
     ),
     _on_postgres(
+        "permits: anybody may use them",
+        Edit(f"{_PG}/permits.py", "and self._caller() is asyncio.current_task()", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: they cover jobs of other tasks",
+        Edit(f"{_PG}/permits.py", "jobs.template is self._kind.template and", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: they last, whoever else comes",
+        Edit(f"{_PG}/engine.py", "list[Enqueued]]:\n        self._permit = None\n", "list[Enqueued]]:\n"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: they last longer than what was seen",
+        Edit(f"{_PG}/permits.py", "lapses_at = seen.plain_until(kind.lane)", 'lapses_at = float("inf")'),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: what a queue is told is not heeded",
+        Edit(f"{_PG}/engine.py", "        self._permit = None\n        return info", "        return info"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: the loop has no turn",
+        Edit(f"{_PG}/permits.py", "min(monotonic() + _TURN, self._lapses_at)", "self._lapses_at"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: one who gets no answer waits for ever",
+        Edit(f"{_PG}/permits.py", "        connection.patience = self._connections.patience\n", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: nobody is told",
+        Edit(f"{_PG}/permits.py", "notice = self._bell.notice_for(self._kind.tidings)", "notice = None"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: what takes longer is said twice",
+        Edit("postgresql/patience.py", "        self._begun = results\n", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
         "connections: one that the server has closed is used",
         Edit("postgresql/patience.py", "and not self._poll.poll(0)", ""),
         f"{_OF_PG}/test_trouble.py",

@@ -12,6 +12,7 @@ from onward.bench.pace import Pace
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 
 _barrier: Barrier | None = None
 """Where those meet that are to begin together; None: this process is by itself."""
@@ -31,14 +32,25 @@ def together(times: int, function: Callable[[str, int, int], Pace], url: str, jo
     It is handed the URL, how many jobs it is to do and the number of the first, and says by
     :func:`everybody_is_ready` when its watch is about to start.
     """
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(
-        times, mp_context=spawn, initializer=_meet_at, initargs=(spawn.Barrier(times, timeout=_LONGEST),)
-    ) as processes:
+    with _processes(times) as processes:
         shares = [jobs // times + (number < jobs % times) for number in range(times)]
         asked = [processes.submit(function, url, share, sum(shares[:number])) for number, share in enumerate(shares)]
         paces = [one.result() for one in asked]
     return Pace(jobs, max(pace.seconds for pace in paces), sum(pace.cpu_seconds for pace in paces))
+
+
+def side_by_side(one: Callable[[], R], other: Callable[[], S]) -> tuple[R, S]:
+    """Call two functions of modules in two processes; each says by :func:`everybody_is_ready` when it may begin."""
+    with _processes(2) as processes:
+        first, second = processes.submit(one), processes.submit(other)
+        return first.result(), second.result()
+
+
+def _processes(number: int) -> ProcessPoolExecutor:
+    """Make processes that can wait for each other."""
+    spawn = get_context("spawn")
+    barrier = spawn.Barrier(number, timeout=_LONGEST)
+    return ProcessPoolExecutor(number, mp_context=spawn, initializer=_meet_at, initargs=(barrier,))
 
 
 def everybody_is_ready() -> None:

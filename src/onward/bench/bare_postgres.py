@@ -10,12 +10,16 @@ fencing, crashes told apart from failures, heartbeats that survive a blocked loo
 as JSON, into a table with those columns and the indexes on them, by a plain psycopg cursor that prepares the
 statement. What it leaves out is what a queue adds: an API for it, arguments that are checked, rules that the store
 holds, lanes, settings of queues, and word for those who wait for work.
+
+:func:`hand_over` and :func:`take_over` are the yardstick of a pickup: that row, told of, and taken by who was told.
+They leave out the same, and an event loop: each waits for nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -67,12 +71,23 @@ _BEAT: Final = "update job set lease = now() + interval '30 s' where id = any($1
 _INSERT: Final = """
 insert into enqueued (id, queue, type, payload) values ($1::text::uuid, $2::text, $3::text, $4::text::json)
 """
+_INSERT_AND_TELL: Final = f"with added as ({_INSERT}) select pg_notify('work', '')"
+_TAKE: Final = """
+update enqueued set max_attempts = max_attempts - 1
+ where ctid = any (array(
+         select ctid from enqueued where queue = 'bench' and max_attempts = 5
+          order by priority desc, ready_at, seq limit 10 for update skip locked))
+returning payload
+"""
+_END: Final = "delete from enqueued where queue = 'bench' and max_attempts < 5"
 _INSERT_ALL: Final = "insert into job (task, payload) select 'noop', p::jsonb from unnest($1::text[]) p"
 _COPY: Final = "copy job (task, payload) from stdin"
 _PAYLOAD: Final = '{"n": 123}'
 
 _BATCH: Final = 200
 """Jobs that the yardstick takes at a time: the best of what was tried."""
+_LONGEST: Final = 60.0
+"""Seconds until rows that do not come are given up."""
 _HANDS: Final = 50
 _ME: Final = 1
 
@@ -102,16 +117,35 @@ def insert(url: str, jobs: int, first: int = 0) -> Pace:
         return Pace(jobs, time.monotonic() - began, time.process_time() - cpu)
 
 
-def insert_at_intervals(url: str, jobs: int, gap: float) -> list[float]:
-    """Insert a row now and then; answer how many seconds each took to be durable."""
-    took = []
+def hand_over(url: str, jobs: int, gap: float) -> list[float]:
+    """Insert a row now and then, and tell of it; answer when each was begun."""
+    began = []
     with _connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("select 1")
+        everybody_is_ready()
         for number in range(jobs):
             time.sleep(gap)
-            began = time.monotonic()
-            cursor.execute(_INSERT, _row(number))
-            took.append(time.monotonic() - began)
-    return took
+            began.append(time.monotonic())
+            cursor.execute(_INSERT_AND_TELL, _row(number))
+    return began
+
+
+def take_over(url: str, jobs: int) -> dict[int, float]:
+    """Take rows whenever they are told of; answer when each was held, durably."""
+    held: dict[int, float] = {}
+    with _connect(url) as told, _connect(url) as connection, connection.cursor() as cursor:
+        told.execute("listen work")
+        everybody_is_ready()
+        until = time.monotonic() + _LONGEST
+        while len(held) < jobs and time.monotonic() < until:
+            select.select([told.fileno()], [], [], 0.1)
+            told.pgconn.consume_input()
+            while told.pgconn.notifies() is not None:
+                pass
+            taken = cursor.execute(_TAKE).fetchall()
+            held |= dict.fromkeys([payload["n"] for (payload,) in taken], time.monotonic())
+            cursor.execute(_END)
+    return held
 
 
 def insert_by_unnest(url: str, jobs: int, batch: int) -> Pace:

@@ -30,8 +30,13 @@ class Bare(Protocol):
         """Insert rows one by one, each durable before the next, in so many processes at once."""
         ...
 
-    def insert_at_intervals(self, jobs: int, gap: float) -> list[float]:
-        """Insert a row now and then; answer how many seconds each took to be durable."""
+    @property
+    def pickup(self) -> str:
+        """What :meth:`pick_up` measures, in words."""
+        ...
+
+    def pick_up(self, jobs: int, gap: float) -> list[float]:
+        """Insert a row now and then; answer after how many seconds each was held, or durable where nobody takes it."""
         ...
 
     def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from onward.bench import bare_postgres
-from onward.bench.apart import apart, together
+from onward.bench.apart import apart, side_by_side, together
 from onward.bench.pace import Pace, Side
 from onward.bench.server import server_of_our_own
 from onward.errors import InvalidJob, StoreUnavailable
@@ -106,12 +106,19 @@ class BarePostgres:
         self._ground.remove(url)
         return pace
 
-    def insert_at_intervals(self, jobs: int, gap: float) -> list[float]:
-        """Insert a row now and then."""
+    @property
+    def pickup(self) -> str:
+        """What :meth:`pick_up` measures."""
+        return f"a durable insert that tells, and a durable claim by one who listens, by {self.name}"
+
+    def pick_up(self, jobs: int, gap: float) -> list[float]:
+        """Insert a row now and then, and have another process take it."""
         url = self._ground.fresh_bare()
-        took = apart(bare_postgres.insert_at_intervals, url, jobs, gap)
+        began, held = side_by_side(
+            partial(bare_postgres.hand_over, url, jobs, gap), partial(bare_postgres.take_over, url, jobs)
+        )
         self._ground.remove(url)
-        return took
+        return [held[number] - moment for number, moment in enumerate(began) if number in held]
 
     def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
         """Give the ways to insert rows in batches."""

@@ -82,7 +82,12 @@ class BareSQLite:
             raise InvalidJob("producers", producers, "is for servers: SQLite has one writer at a time")
         return apart(bare_sqlite.insert, *self._ground.fresh_bare(), jobs)
 
-    def insert_at_intervals(self, jobs: int, gap: float) -> list[float]:
+    @property
+    def pickup(self) -> str:
+        """What :meth:`pick_up` measures: SQLite has nothing to tell others with."""
+        return f"one durable insert by {self.name}, which nobody picks up"
+
+    def pick_up(self, jobs: int, gap: float) -> list[float]:
         """Insert a row now and then."""
         return apart(bare_sqlite.insert_at_intervals, *self._ground.fresh_bare(), jobs, gap)
 

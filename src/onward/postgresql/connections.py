@@ -41,7 +41,7 @@ class Connections:
         forking.register(self)
 
     def _begin(self) -> None:
-        self._of_loops = OfLoops(lambda: _OfLoop(self._most))
+        self._of_loops = OfLoops(lambda: OfLoop(self._most, self._database.patience))
         self._idle: list[PatientConnection] = []
         self._room = threading.BoundedSemaphore(self._most)
         self._pulse: PatientConnection | None = None
@@ -79,36 +79,13 @@ class Connections:
             of_loop.idle.clear()
             of_loop.is_closed = True
 
-    def borrowed(self, *, at_leisure: bool = False, alone: bool = False) -> Borrowed:
-        """Have a connection for a moment, on this event loop.
+    def borrowed(self, *, at_leisure: bool = False) -> Borrowed:
+        """Have a connection for a moment, on this event loop; ``at_leisure``: for what may take the server long."""
+        return Borrowed(self._of_loops.here(), self._database, None if at_leisure else self._database.patience)
 
-        ``at_leisure``: for what may take the server long. ``alone``: nobody else uses the loop meanwhile.
-        """
-        patience = None if at_leisure else self._database.patience
-        return Borrowed(self._of_loops.here(), self._database, patience, alone=alone)
-
-    def at_hand(self) -> PatientAsyncConnection | None:
-        """Take a connection that lies idle on this event loop, for one who has the loop to itself; None: there is none.
-
-        It is to be put back. Nobody waits for it meanwhile, so there may be one more than otherwise for a moment.
-        """
-        idle = self._of_loops.here().idle
-        while idle:
-            connection = idle.pop()
-            if connection.asks.is_sound():
-                connection.patience = self._database.patience
-                connection.glances = True
-                return connection
-            connection.pgconn.finish()
-        return None
-
-    def put_back(self, connection: PatientAsyncConnection) -> None:
-        """Put back what was at hand, if it can be used again."""
-        idle = self._of_loops.here().idle
-        if self._is_open and _is_idle(connection) and len(idle) < self._most:
-            idle.append(connection)
-        else:
-            connection.pgconn.finish()
+    def here(self) -> OfLoop:
+        """Give those of this event loop, for one who has it to itself."""
+        return self._of_loops.here()
 
     @contextmanager
     def borrowed_sync(self) -> Iterator[PatientConnection]:
@@ -156,13 +133,12 @@ class Connections:
 class Borrowed:
     """A connection for the length of a block."""
 
-    __slots__ = ("_alone", "_connection", "_database", "_of_loop", "_patience")
+    __slots__ = ("_connection", "_database", "_of_loop", "_patience")
 
-    def __init__(self, of_loop: _OfLoop, database: Database, patience: float | None, *, alone: bool) -> None:
+    def __init__(self, of_loop: OfLoop, database: Database, patience: float | None) -> None:
         self._of_loop = of_loop
         self._database = database
         self._patience = patience
-        self._alone = alone
 
     async def __aenter__(self) -> PatientAsyncConnection:
         """Take one that is idle, or open one."""
@@ -179,7 +155,6 @@ class Borrowed:
             self._of_loop.room.release()
             raise
         connection.patience = self._patience
-        connection.glances = self._alone
         self._connection = connection
         return connection
 
@@ -194,11 +169,27 @@ class Borrowed:
             self._of_loop.room.release()
 
 
-class _OfLoop:
-    def __init__(self, most: int) -> None:
+class OfLoop:
+    """The connections of one event loop."""
+
+    def __init__(self, most: int, patience: float) -> None:
+        self.patience = patience
+        """Seconds to wait for an answer."""
         self.room = asyncio.Semaphore(most)
         self.idle: list[PatientAsyncConnection] = []
         self.is_closed = False
+        self._most = most
+
+    def has_sound(self) -> bool:
+        """Say whether the last of those that lie idle can be used."""
+        return bool(self.idle) and self.idle[-1].asks.is_sound()
+
+    def put_back(self, connection: PatientAsyncConnection) -> None:
+        """Put back one that was taken from there, if it can be used again."""
+        if _is_idle(connection) and not self.is_closed and len(self.idle) < self._most:
+            self.idle.append(connection)
+        else:
+            connection.pgconn.finish()
 
 
 def _is_idle(connection: AnyConnection) -> bool:

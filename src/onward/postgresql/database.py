@@ -24,6 +24,8 @@ _WAIT: Final = 10
 """Seconds until a server that does not let us in is given up."""
 PATIENCE: Final = 30.0
 """Seconds until a server that does not answer is given up. What takes long on a big store says so."""
+GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
+"""What a statement ends with that the database gave up in favour of another's. It has changed nothing then."""
 _PREPARED_AFTER: Final = 2
 _OURS: Final = {
     "connect_timeout": str(_WAIT),
@@ -137,7 +139,7 @@ _REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError],
         "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it",
     ),
     ((pg.LockNotAvailable, pg.QueryCanceled), StoreBusy, "it took too long; see who holds it up with: onward doctor"),
-    ((pg.DeadlockDetected, pg.SerializationFailure), StoreBusy, "others were writing the same jobs; try again"),
+    (GAVE_WAY, StoreBusy, "others were writing the same jobs; try again"),
     (
         (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),
         StoreUnavailable,

@@ -5,18 +5,15 @@ those of other callers on the same event loop gather, and go out together when i
 callers cost a few commits, and each is answered only when its own jobs are durable. If the database refuses a shared
 statement, each call is tried again by itself, so that nobody suffers for another's fault.
 
-Who calls again and again while nobody else does is alone: nothing could gather meanwhile, and its answers are waited
-for on the spot (see :mod:`onward.postgresql.patience`). Now and then the loop has a turn.
+Who calls again while nobody else has is alone: nothing would gather meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Final
 
 from onward.errors import StoreUnavailable
@@ -24,9 +21,6 @@ from onward.job import Alike, Enqueued, NewJob
 
 MOST_TOGETHER: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
-_TURN: Final = 0.02
-"""Seconds without a turn of the loop after which it has one: others must be able to come. To turn it costs as much as
-to enqueue half a job."""
 
 Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
 
@@ -41,11 +35,10 @@ class Gathering:
     """The calls of one event loop."""
 
     def __init__(self, write: Write, *, write_alone: Write | None = None) -> None:
-        """``write_alone`` is for those who have the loop to themselves."""
+        """``write_alone`` is for one who calls again while nobody else has."""
         self._write = write
         self._write_alone = write_alone or write
         self._last_caller = 0
-        self._turned_at = -math.inf
         self._waiting: deque[_Call] = deque()
         self._is_busy = False
         self._others: asyncio.Task[None] | None = None
@@ -60,12 +53,7 @@ class Gathering:
         caller = id(asyncio.current_task())
         is_alone, self._last_caller = caller == self._last_caller, caller
         try:
-            if not is_alone:
-                return await self._write(jobs)
-            if monotonic() - self._turned_at > _TURN:
-                await asyncio.sleep(0)
-                self._turned_at = monotonic()
-            return await self._write_alone(jobs)
+            return await (self._write_alone(jobs) if is_alone else self._write(jobs))
         finally:
             if self._waiting:
                 self._others = asyncio.create_task(self._write_others(), name="onward-postgres-gathering")

@@ -8,7 +8,7 @@ A verb asks one thing and reads one answer, so it goes to libpq directly (``ask`
 costs a lone enqueue as much as sending it.
 
 On an event loop, to go to sleep and be woken costs several times as much as asking does. Who is alone on its loop may
-say so (``glances``): then answers are waited for on the spot, each for a moment, as long as they come so soon.
+wait for an answer on the spot (``do_at_once``), for a moment, as long as answers come so soon.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ConnStatus, Escaping, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Ready, Wait
 
 from onward.postgresql.plans import Row, Rows, Statement
 
@@ -43,7 +42,7 @@ _MOST_SENT: Final = 2**20
 """Bytes that libpq is given at a time to send."""
 _PLACE: Final = re.compile(rb"\$(\d+)")
 
-_GLANCE: Final = 0.005
+_GLANCE: Final = 0.01
 """Seconds for which the loop may be held up for an answer: a commit takes a fraction of it, unless the disk is slow."""
 _LOOK: Final = 0.1
 """Seconds for which plain code looks for an answer before it settles down to wait."""
@@ -91,9 +90,8 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
 
     patience: float | None = None
     """Seconds to wait for an answer; None: for ever."""
-    glances: bool = False
-    """Whether whoever asks has the loop to itself."""
     _is_quick: bool = True
+    """Whether its last answer came so soon that the next is worth waiting for on the spot."""
     _begun: list[PGresult] | None = None
     """What has come of an answer that is on its way; None: none is."""
 
@@ -104,38 +102,36 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
 
     async def ask(self, text: str, values: Sequence[Any] = ()) -> list[Row]:
         """Execute one statement, and give its rows."""
-        return self.asks.rows(self._at_once(text, values) or await self._later(text, values))
+        return self.asks.rows(await self.wait(self.asks.asking(text, values)))
+
+    def do_at_once(self, text: str, values: Sequence[Any] = ()) -> int | None:
+        """Execute one statement while the loop is held up, and say how many rows it has changed.
+
+        None: it takes longer than a moment; :meth:`do` goes on with it, and has to.
+        """
+        asks = self.asks
+        if not (self._is_quick and asks.begin(text, values)):
+            return None
+        results: list[PGresult] = []
+        if asks.look(results, _GLANCE):
+            return asks.count(results)
+        self._begun = results
+        return None
 
     async def do(self, text: str, values: Sequence[Any] = ()) -> int:
-        """Execute one statement, and say how many rows it has changed."""
-        return self.asks.count(self._at_once(text, values) or await self._later(text, values))
+        """Execute one statement, or go on with it if it is on its way, and say how many rows it has changed."""
+        asks, began = self.asks, time.monotonic()
+        begun, self._begun = self._begun, None
+        try:
+            return asks.count(await self.wait(asks.asking(text, values) if begun is None else asks.rest(begun)))
+        finally:
+            self._is_quick = begun is None and time.monotonic() - began < _GLANCE
 
     def answer(self, statement: Statement) -> Coroutine[Any, Any, list[Row]]:
         """Execute a statement of a plan, and give its rows."""
         if statement.rows is None:
             return self.ask(statement.text, statement.values)
         return self.wait(self.asks.copying(statement.text, statement.values, statement.rows))
-
-    def _at_once(self, text: str, values: Sequence[Any] = ()) -> list[PGresult] | None:
-        """Execute one statement, if its answer comes at once; None: it has yet to be awaited by :meth:`_later`."""
-        asks = self.asks
-        if not (self.glances and self._is_quick and asks.begin(text, values)):
-            return None
-        results: list[PGresult] = []
-        if asks.look(results, _GLANCE):
-            return results
-        self._begun = results
-        return None
-
-    async def _later(self, text: str, values: Sequence[Any] = ()) -> list[PGresult]:
-        """Execute one statement, or go on with it if it is on its way; give what was answered."""
-        if self._begun is None:
-            return await self.wait(self.asks.asking(text, values))
-        begun, self._begun, self._is_quick = self._begun, None, False
-        try:
-            return await self.wait(self.asks.rest(begun))
-        finally:
-            self._is_quick = False  # the rest may have come at once
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience.
@@ -146,24 +142,11 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
-            return await self._wait(_patiently(self, gen, self.patience), *args, **kwargs)
+            return await super().wait(_patiently(self, gen, self.patience), *args, **kwargs)
         except psycopg.Error as error:
             if task is not None and task.cancelling() > cancelled:
                 raise asyncio.CancelledError from error
             raise
-
-    async def _wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        if not self.glances:
-            return await super().wait(gen, *args, **kwargs)
-        began = time.monotonic()
-        try:
-            if self._is_quick:
-                gen = _rest_of(gen, _at_a_glance(gen, self.pgconn.socket))
-            return await super().wait(gen, *args, **kwargs)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        finally:
-            self._is_quick = time.monotonic() - began < _GLANCE
 
 
 class Asks:
@@ -292,33 +275,6 @@ def _refused(results: Sequence[PGresult]) -> None:
     for result in results:
         if result.status == ExecStatus.FATAL_ERROR:
             raise errors.error_from_result(result)
-
-
-def _at_a_glance(gen: PQGen[T], descriptor: int) -> Wait:
-    """Drive the driver while answers come at once; give what it waits for when they do not.
-
-    Raises:
-        StopIteration: it is done.
-    """
-    wanted = next(gen)
-    poll = select.poll()
-    while True:
-        events = select.POLLIN if wanted & Wait.R else 0
-        poll.register(descriptor, events | (select.POLLOUT if wanted & Wait.W else 0))
-        if not (found := poll.poll(_GLANCE * 1000)):
-            return wanted
-        happened = found[0][1]
-        ready = Ready.W if happened == select.POLLOUT else Ready.RW if happened & select.POLLOUT else Ready.R
-        wanted = gen.send(ready)
-
-
-def _rest_of(gen: PQGen[T], wanted: Wait) -> Generator[Any, Any, T]:
-    """Go on with what was begun."""
-    try:
-        while True:
-            wanted = gen.send((yield wanted))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
 
 
 def _patiently(

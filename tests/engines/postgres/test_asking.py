@@ -51,12 +51,12 @@ def test_how_many_rows_were_changed_is_said(connection: PatientConnection):
         assert connection.do("insert into rows select generate_series(1, $1::bigint)", [number]) == number
 
 
-async def test_who_glances_has_late_answers_too_and_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch):
+async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(patience, "_GLANCE", 0.001)
     database = Database(postgres_url())
     database.is_pooled = False
     connection = await database.aconnect()
-    connection.glances = True
+    await connection.execute("create temporary table rows (n float8)")
     turns = 0
 
     async def other() -> None:
@@ -66,15 +66,21 @@ async def test_who_glances_has_late_answers_too_and_holds_nobody_up_for_long(mon
             turns += 1
 
     beside = asyncio.create_task(other())
+    insert = "insert into rows select $1::float8 from pg_sleep($1::float8)"
+    at_once = 0
     try:
-        for late in (0, 0, 0, 0, 0.05, 0, 0.05):
+        for late in (0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0):
             turns = 0
-            asked = await connection.ask("select $1::float8, pg_sleep($1::float8)::text", [late])
-            assert asked == [(late, "")]
+            done = connection.do_at_once(insert, [late])
+            at_once += done is not None
+            assert (await connection.do(insert, [late]) if done is None else done) == 1
             assert turns > 10 or not late
+        rows = await connection.ask("select n from rows")
     finally:
         beside.cancel()
         await connection.close()
+    assert [n for (n,) in rows] == [0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0]
+    assert at_once
 
 
 def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnection):

@@ -25,7 +25,6 @@ from onward.engines.postgres.stewarding import NextDue
 from onward.errors import InvalidJob
 from onward.job import Alike, NewJob
 from onward.lifecycle import Complete, State
-from onward.postgresql import gathering
 from onward.postgresql.listening import DUE
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -153,26 +152,6 @@ async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngi
             await engine.close()
             connection.execute(f"drop owned by {role}")
             connection.execute(f"drop role {role}")
-
-
-async def test_who_comes_again_and_again_leaves_room_for_others(
-    clocked: PostgresEngine, monkeypatch: pytest.MonkeyPatch
-):
-    """Answers that are waited for on the spot hold the loop up: others must get their turn."""
-    monkeypatch.setattr(gathering, "_TURN", 0)
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    beside = asyncio.create_task(other())
-    for _ in range(20):
-        await clocked.enqueue([new_job()])
-    beside.cancel()
-    assert turns >= 16
 
 
 def test_what_is_told_of_jobs():

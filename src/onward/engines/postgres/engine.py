@@ -59,6 +59,7 @@ from onward.engines.postgres import (
 )
 from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell, Telling
+from onward.engines.postgres.permits import Permit
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.engines.postgres.seeing import Seen
 from onward.events import AnyEvent, EventPage
@@ -66,7 +67,7 @@ from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import PATIENCE, Database
+from onward.postgresql.database import GAVE_WAY, PATIENCE, Database
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
 from onward.postgresql.loops import OfLoops
@@ -92,7 +93,6 @@ _STEPS: Final = 20
 """How many parts of what was left undone by others a promotion does at most."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
 
 
 class PostgresEngine:
@@ -137,6 +137,7 @@ class PostgresEngine:
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
         self._kind = enqueueing.Kind(None, frozenset())
         """Of the last task's jobs."""
+        self._permit: Permit | None = None
         self._rescuing = stewarding.Rescuing()
         self._tending = stewarding.Tending()
         self._next_due = stewarding.NextDue()
@@ -219,9 +220,23 @@ class PostgresEngine:
         """See the contract."""
         if within is not None and jobs:
             return self._guests.drive(within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+        if (permit := self._permit) is not None and isinstance(jobs, Alike):
+            if permit.covers(jobs):
+                return permit.add(jobs)
+            if permit.wants_turn(jobs):
+                return self._have_a_turn(permit, jobs)
+        return self._enqueue(jobs)
+
+    def _enqueue(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Enqueued]]:
+        self._permit = None
         if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
             return self._put(jobs)
         return self._gatherings.here().enqueue(jobs)
+
+    async def _have_a_turn(self, permit: Permit, jobs: Alike) -> list[Enqueued]:
+        await asyncio.sleep(0)
+        permit.turned()
+        return await (permit.add(jobs) if permit is self._permit and permit.covers(jobs) else self._enqueue(jobs))
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -235,8 +250,8 @@ class PostgresEngine:
         notice = self._bell.notice_for(kind.tidings)
         try:
             lone = enqueueing.lone(kind, jobs, notice, self._seen)
-            if lone is not None and self._do_sync(*lone[1:]):
-                added = [lone[0]]
+            if lone is not None and self._add_sync(lone):
+                added = [lone.added]
             else:
                 added = self._ask_sync(
                     lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
@@ -249,25 +264,38 @@ class PostgresEngine:
         return added
 
     async def _put(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
+        """Add jobs; ``alone``: nobody else does, so that whoever calls may go on without being looked at each time."""
         if not jobs:
             return []
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
         try:
             lone = enqueueing.lone(kind, jobs, notice, self._seen)
-            if lone is not None and await self._do(*lone[1:], alone=alone):
-                added = [lone[0]]
+            if lone is not None and await self._add(lone):
+                added = [lone.added]
             else:
-                added = await self._ask(
-                    lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
-                    atomic=enqueueing.takes_several(jobs),
-                    alone=alone,
-                )
+                added = await self._put_any(jobs, notice)
         except BaseException:
             self._bell.failed(notice)
             raise
         self._bell.committed(notice, kind.tidings)
+        if alone and kind.shortcut is not None:
+            self._permit = Permit(
+                kind,
+                kind.shortcut,
+                seen=self._seen,
+                bell=self._bell,
+                connections=self._connections.here(),
+                translated=self.database.translated(),
+                add_anyhow=self._put,
+            )
         return added
+
+    def _put_any(self, jobs: Sequence[NewJob], notice: str | None) -> Coroutine[Any, Any, list[Enqueued]]:
+        return self._ask(
+            lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
+            atomic=enqueueing.takes_several(jobs),
+        )
 
     def _kind_of(self, jobs: Sequence[NewJob]) -> enqueueing.Kind:
         """Read what jobs have in common; of one task after the other, each once."""
@@ -446,6 +474,7 @@ class PostgresEngine:
         """See the contract."""
         info = await self._ask(lambda: operating.configure(self.schema, queue, change))
         self._seen.forget()
+        self._permit = None
         return info
 
     # Steward
@@ -599,57 +628,44 @@ class PostgresEngine:
 
     # Driving plans
 
-    async def _ask(
-        self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False, alone: bool = False
-    ) -> T:
+    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False) -> T:
         """Drive a plan on a connection of ours.
 
         ``atomic``: all of its statements, or none. ``at_leisure``: it looks at as much as there is, and may take long.
-        ``alone``: nobody else uses the loop meanwhile.
         """
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._connections.borrowed(at_leisure=at_leisure, alone=alone) as connection:
+                    async with self._connections.borrowed(at_leisure=at_leisure) as connection:
                         execute = within.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
                             return await arun(plan(), execute)
-                except (*_GAVE_WAY, pg.CheckViolation) as error:
+                except (*GAVE_WAY, pg.CheckViolation) as error:
                     if not left or not _is_to_be_tried_again(error):
                         raise
         raise AssertionError
 
-    async def _do(self, text: str, values: Sequence[Any], *, alone: bool) -> int:
-        """Execute one statement on a connection of ours, and say how many rows it has changed: 0 if it had to give way.
+    async def _add(self, job: enqueueing.Lone) -> int:
+        """Add a job by a single statement on a connection of ours; 0: it had to give way."""
+        self._connections.check_open()
+        with self.database.translated():
+            try:
+                async with self._connections.borrowed() as connection:
+                    return await connection.do(job.text, job.values)
+            except GAVE_WAY:
+                return 0
 
-        ``alone``: nobody else uses the loop meanwhile.
-        """
-        try:
-            if alone and (connection := self._connections.at_hand()) is not None:
-                try:
-                    return await connection.do(text, values)
-                finally:
-                    self._connections.put_back(connection)
-            self._connections.check_open()
-            async with self._connections.borrowed() as connection:
-                return await connection.do(text, values)
-        except _GAVE_WAY:
-            return 0
-        except psycopg.Error:
-            with self.database.translated():
-                raise
-
-    def _do_sync(self, text: str, values: Sequence[Any]) -> int:
+    def _add_sync(self, job: enqueueing.Lone) -> int:
         """Do the same from plain code."""
         self._connections.check_open()
         with self.database.translated():
             try:
                 with self._connections.borrowed_sync() as connection:
-                    return connection.do(text, values)
-            except _GAVE_WAY:
+                    return connection.do(job.text, job.values)
+            except GAVE_WAY:
                 return 0
 
     def _ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
@@ -664,7 +680,7 @@ class PostgresEngine:
                             return run(plan(), execute)
                         with connection.transaction():
                             return run(plan(), execute)
-                except (*_GAVE_WAY, pg.CheckViolation) as error:
+                except (*GAVE_WAY, pg.CheckViolation) as error:
                     if not left or not _is_to_be_tried_again(error):
                         raise
         raise AssertionError
@@ -676,4 +692,4 @@ class PostgresEngine:
 def _is_to_be_tried_again(error: psycopg.Error) -> bool:
     """Say whether a statement changed nothing only because something else happened at the same moment."""
     # A job ended while its day of the history was being made: the next time it is there.
-    return isinstance(error, _GAVE_WAY) or (error.diag.table_name or "").startswith("history_day")
+    return isinstance(error, GAVE_WAY) or (error.diag.table_name or "").startswith("history_day")

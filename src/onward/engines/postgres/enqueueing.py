@@ -63,6 +63,32 @@ def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
     return frozenset(told)
 
 
+class Lone(NamedTuple):
+    """A single job that is to be added, and the statement that does so."""
+
+    added: Enqueued
+    text: str
+    values: tuple[Any, ...]
+
+
+class Shortcut(NamedTuple):
+    """How a single job of a kind is added by one plain statement."""
+
+    queue: str
+    silent: Statement
+    """With the values that it takes behind id and payload."""
+    telling: Statement
+    """The same, for a job that is told of: behind these values it takes what is told."""
+
+    def lone(self, payload: str, notice: str | None) -> Lone:
+        """Write the statement for one."""
+        job_id = new_id()
+        added = Enqueued(JobRef(self.queue, job_id))
+        if notice is None:
+            return Lone(added, self.silent.text, (job_id, payload, *self.silent.values))
+        return Lone(added, self.telling.text, (job_id, payload, *self.telling.values, notice))
+
+
 class Kind(NamedTuple):
     """What jobs have in common: of those of a task it is read once, however many of them come one by one."""
 
@@ -70,10 +96,8 @@ class Kind(NamedTuple):
     tidings: frozenset[str]
     """What is to be told of them."""
     lane: Lane = ("", 0)
-    lone: Statement | None = None
-    """What adds a single one, with the values that it takes behind id and payload; None: that takes more."""
-    lone_and_told: Statement | None = None
-    """The same, for one that is told of: behind these values it takes what is told."""
+    shortcut: Shortcut | None = None
+    """None: to add one takes more."""
 
 
 def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
@@ -90,8 +114,9 @@ def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     plain = job.queue, job.type, job.priority
     values = *plain, *says
     says_nothing = says.count(None) == len(says)
-    lone = Statement(schema.enqueue_plain, plain) if says_nothing else Statement(schema.enqueue_one, values)
-    return Kind(job, tidings, lane, lone, Statement(schema.enqueue_one_and_tell, (*values, schema.channel)))
+    silent = Statement(schema.enqueue_plain, plain) if says_nothing else Statement(schema.enqueue_one, values)
+    telling = Statement(schema.enqueue_one_and_tell, (*values, schema.channel))
+    return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling))
 
 
 def _is_one_like_most(job: NewJob) -> bool:
@@ -100,19 +125,12 @@ def _is_one_like_most(job: NewJob) -> bool:
     return not job.delay and more.count(None) == len(more)
 
 
-def lone(
-    kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen
-) -> tuple[Enqueued, str, tuple[Any, ...]] | None:
-    """Give the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
-    statement = kind.lone if notice is None else kind.lone_and_told
-    if statement is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
+def lone(kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen) -> Lone | None:
+    """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
+    if kind.shortcut is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
         return None
     payloads = jobs.payloads if isinstance(jobs, Alike) else [jobs[0].payload]
-    if len(payloads) > 1:
-        return None
-    job_id = new_id()
-    told = () if notice is None else (notice,)
-    return Enqueued(JobRef(kind.lane[0], job_id)), statement.text, (job_id, payloads[0], *statement.values, *told)
+    return kind.shortcut.lone(payloads[0], notice) if len(payloads) == 1 else None
 
 
 def enqueue(

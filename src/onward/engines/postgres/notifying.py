@@ -72,6 +72,10 @@ class Bell:
             owed, self._owed = self._owed, set()
         return _written(owed.union(queues))
 
+    def tells_from(self, queues: Iterable[str]) -> float:
+        """Say from when on an enqueue has to tell of these."""
+        return self._last + self._apart if queues else math.inf
+
     def committed(self, notice: str | None, queues: Iterable[str]) -> None:
         """Note that new work is there; if it came without a notice, have it told a moment later."""
         if notice is not None:

@@ -33,7 +33,11 @@ class Seen:
 
     def is_plain(self, lane: Lane) -> bool:
         """Say whether a job can go there without a look."""
-        return monotonic() < self._lanes.get(lane, 0.0)
+        return monotonic() < self.plain_until(lane)
+
+    def plain_until(self, lane: Lane) -> float:
+        """Say until when that can be relied on."""
+        return self._lanes.get(lane, 0.0)
 
     def look(self, lane: Lane, began: float, *, is_plain: bool, is_heard: bool | None) -> None:
         """Note what was seen by a statement that opened the lane if need be."""

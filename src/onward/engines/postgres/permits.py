@@ -1,0 +1,135 @@
+"""Lets one who is alone add jobs on the spot.
+
+Whoever adds one job after the other, while nobody else does, would find out the same for each: which statement adds it,
+that its lane is there, which connection is idle. On a busy machine, where nothing of that is in a cache of the
+processor any more, to find it out costs as much as to send the job, and to go through the event loop costs three times
+as much. So the one who has added a job the long way is given a permit, and until that lapses its next ones are sent at
+once, and their answers waited for while the loop is held up: see ``do_at_once`` in :mod:`onward.postgresql.patience`.
+
+Now and then the loop has a turn, so that others can come. A permit lapses when what was seen has to be looked at again,
+and it is withdrawn when somebody else adds jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any, Final
+from weakref import ref
+
+from onward.engines.postgres.enqueueing import Kind, Lone, Shortcut
+from onward.engines.postgres.notifying import Bell
+from onward.engines.postgres.seeing import Seen
+from onward.job import Alike, Enqueued
+from onward.postgresql.connections import OfLoop
+from onward.postgresql.database import GAVE_WAY, Translated
+from onward.postgresql.patience import PatientAsyncConnection
+
+AddAnyhow = Callable[[Alike], Coroutine[Any, Any, list[Enqueued]]]
+
+_TURN: Final = 0.02
+"""Seconds without a turn of the loop after which it has one. To turn it costs as much as to add half a job."""
+
+
+class Permit:
+    """Whose jobs are added on the spot, and how."""
+
+    __slots__ = (
+        "_add_anyhow",
+        "_bell",
+        "_caller",
+        "_connections",
+        "_kind",
+        "_lapses_at",
+        "_shortcut",
+        "_translated",
+        "_until",
+    )
+
+    def __init__(
+        self,
+        kind: Kind,
+        shortcut: Shortcut,
+        *,
+        seen: Seen,
+        bell: Bell,
+        connections: OfLoop,
+        translated: Translated,
+        add_anyhow: AddAnyhow,
+    ) -> None:
+        """Permit it to the asyncio task that runs now, for jobs of a kind; ``add_anyhow`` adds what had to give way."""
+        caller = asyncio.current_task()
+        self._caller = None if caller is None else ref(caller)
+        self._kind = kind
+        self._shortcut = shortcut
+        self._bell = bell
+        self._connections = connections
+        self._translated = translated
+        self._add_anyhow = add_anyhow
+        lapses_at = seen.plain_until(kind.lane)
+        # Where nobody was there to be told, it is looked again whether somebody is.
+        self._lapses_at = lapses_at if seen.is_heard else min(lapses_at, bell.tells_from(kind.tidings))
+        self.turned()
+
+    def covers(self, jobs: Alike) -> bool:
+        """Say whether it is permitted to add these here and now."""
+        return monotonic() < self._until and self._is_for(jobs) and self._connections.has_sound()
+
+    def wants_turn(self, jobs: Alike) -> bool:
+        """Say whether these are not covered only because the loop is to have a turn first."""
+        return self._until <= monotonic() < self._lapses_at and self._is_for(jobs)
+
+    def turned(self) -> None:
+        """Note that the loop has had a turn."""
+        self._until = min(monotonic() + _TURN, self._lapses_at)
+
+    def _is_for(self, jobs: Alike) -> bool:
+        is_alike = jobs.template is self._kind.template and len(jobs.payloads) == 1
+        return is_alike and self._caller is not None and self._caller() is asyncio.current_task()
+
+    def add(self, jobs: Alike) -> Coroutine[Any, Any, list[Enqueued]]:
+        """Add a job, which must be covered. It is there before this returns, unless it takes longer than a moment."""
+        notice = self._bell.notice_for(self._kind.tidings)
+        job = self._shortcut.lone(jobs.payloads[0], notice)
+        connection = self._connections.idle.pop()
+        try:
+            done = connection.do_at_once(job.text, job.values)
+        except GAVE_WAY:
+            self._has_failed(connection, notice)
+            return self._add_anyhow(jobs)
+        except BaseException:
+            self._has_failed(connection, notice)
+            with self._translated:
+                raise
+        if done is None:
+            return self._add_later(connection, job, notice, jobs)
+        self._connections.idle.append(connection)
+        self._bell.committed(notice, self._kind.tidings)
+        return _already(job.added)
+
+    async def _add_later(
+        self, connection: PatientAsyncConnection, job: Lone, notice: str | None, jobs: Alike
+    ) -> list[Enqueued]:
+        """Go on with a statement that takes longer."""
+        connection.patience = self._connections.patience
+        try:
+            await connection.do(job.text, job.values)
+        except GAVE_WAY:
+            self._has_failed(connection, notice)
+            return await self._add_anyhow(jobs)
+        except BaseException:
+            self._has_failed(connection, notice)
+            with self._translated:
+                raise
+        self._connections.put_back(connection)
+        self._bell.committed(notice, self._kind.tidings)
+        return [job.added]
+
+    def _has_failed(self, connection: PatientAsyncConnection, notice: str | None) -> None:
+        self._connections.put_back(connection)
+        self._bell.failed(notice)
+
+
+async def _already(added: Enqueued) -> list[Enqueued]:
+    return [added]

@@ -1,0 +1,277 @@
+"""Who is alone adds jobs on the spot: for moments only, not beside others, and nothing is lost or done twice by it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.engine.values import ClaimRequest, QueueChange
+from onward.engines.postgres import permits, seeing
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.permits import Permit
+from onward.errors import StoreUnavailable
+from onward.job import Alike, Enqueued
+from onward.postgresql import patience
+from onward.postgresql.patience import PatientAsyncConnection
+from tests.conformance.desk import new_job
+from tests.conformance.postgres_case import PostgresStore
+
+PLAIN = new_job(queue="q")
+OTHER = new_job(queue="other")
+LONG = 3600.0
+
+
+@pytest.fixture
+async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
+    """An engine whose permits last, for what is not about that."""
+    monkeypatch.setattr(seeing, "TRUST", LONG)
+    monkeypatch.setattr(permits, "_TURN", LONG)
+    engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The payloads that were added on the spot."""
+    spots: list[str] = []
+    add = Permit.add
+
+    def noted(permit: Permit, jobs: Alike) -> Any:
+        spots.append(jobs.payloads[0])
+        return add(permit, jobs)
+
+    monkeypatch.setattr(Permit, "add", noted)
+    return spots
+
+
+async def add(engine: PostgresEngine, *payloads: str, template: Any = PLAIN) -> list[Enqueued]:
+    return [(await engine.enqueue(Alike(template, [payload])))[0] for payload in payloads]
+
+
+async def warmed(engine: PostgresEngine, spots: list[str]) -> None:
+    """Come so often that the next one is added on the spot, by a statement that the server knows."""
+    for _ in range(10):
+        await add(engine, "0")
+    assert spots
+    spots.clear()
+
+
+async def stored(engine: PostgresEngine) -> list[tuple[str, str, str]]:
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=1000))).claims
+    return [(claim.ref.id, claim.ref.queue, claim.payload) for claim in claims]
+
+
+@contextmanager
+def locked(store: PostgresStore) -> Iterator[None]:
+    """Keep everybody from adding jobs for the length of a block."""
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
+        yield
+        connection.rollback()
+
+
+async def test_who_comes_a_third_time_is_added_on_the_spot_and_each_job_once(engine: PostgresEngine, spots: list[str]):
+    payloads = [str(number) for number in range(9)]
+    added = await add(engine, *payloads)
+    assert spots == payloads[2:]
+    assert await stored(engine) == [(one.id, "q", payload) for one, payload in zip(added, payloads, strict=True)]
+
+
+async def test_others_are_not_covered(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await asyncio.create_task(add(engine, "1"))
+    await add(engine, "2", "3")
+    assert spots == []  # each came after another
+    await add(engine, "4")
+    assert spots == ["4"]
+    await add(engine, "5", template=OTHER)
+    await engine.enqueue(Alike(PLAIN, ["6", "7"]))
+    await engine.enqueue([PLAIN])
+    assert spots == ["4"]
+    assert len(await stored(engine)) == 10 + 8
+
+
+async def test_callers_who_come_together_gather_all_the_same(engine: PostgresEngine, spots: list[str]):
+    async def come() -> None:
+        await add(engine, *map(str, range(5)))
+
+    await asyncio.gather(*(come() for _ in range(20)))
+    assert len(spots) < 10
+    assert len(await stored(engine)) == 100
+
+
+async def test_what_was_seen_is_looked_at_again(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seeing, "TRUST", 0.05)
+    other = PostgresEngine(store.url, schema=store.schema)
+    await other.open()
+    try:
+        await warmed(engine, spots)
+        await other.configure("q", QueueChange(max_attempts=9))
+        await asyncio.sleep(0.06)
+        await add(engine, "1")
+    finally:
+        await other.close()
+    assert spots == []
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert [claim.max_attempts for claim in claims] == [5] * 10 + [9]
+
+
+async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await engine.configure("q", QueueChange(max_attempts=9))
+    await add(engine, "1")
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert claims[-1].max_attempts == 9
+
+
+async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Answers that are waited for on the spot hold the loop up: others must get their turn."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    monkeypatch.setattr(patience, "_GLANCE", LONG)
+    await warmed(engine, spots)
+    beside = asyncio.create_task(other())
+    await add(engine, *map(str, range(20)))
+    assert turns == 0
+    monkeypatch.setattr(permits, "_TURN", 0.01)
+    engine._permit = None
+    await add(engine, "0", "0", "0")
+    had_turns = 0
+    for number in range(20):
+        time.sleep(0.011)  # noqa: ASYNC251 - the loop must not turn meanwhile
+        before = turns
+        await add(engine, str(number))
+        had_turns += turns > before
+    beside.cancel()
+    assert had_turns == 20
+    assert len(spots) >= 36  # and goes on as before then
+    assert len(await stored(engine)) == 53
+
+
+async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    await warmed(engine, spots)
+    with locked(store):
+        adding = asyncio.create_task(_in_this_task(engine, "1"))
+        await asyncio.sleep(0.1)
+        assert not adding.done()
+    assert len(await adding) == 11
+    assert len(await stored(engine)) == 21
+
+
+async def _in_this_task(engine: PostgresEngine, last: str) -> list[Enqueued]:
+    return await add(engine, *["0"] * 10, last)
+
+
+async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhile_is_told_of(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    await warmed(engine, spots)
+    cut(store)
+    await add(engine, "1")  # on another
+    await warmed(engine, spots)
+
+    async def cut_soon() -> None:
+        await asyncio.sleep(0.05)
+        cut(store)
+
+    with locked(store):
+        cutting = asyncio.create_task(cut_soon())
+        with pytest.raises(StoreUnavailable, match="terminating"):
+            await add(engine, "99")
+        await cutting
+    await add(engine, "2", "3", "4")
+    assert [payload for _, _, payload in await stored(engine) if payload != "0"] == ["1", "2", "3", "4"]
+
+
+def cut(store: PostgresStore) -> None:
+    """End the sessions of all others that add jobs."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'onward' and query like %s",
+            [f'insert into "{store.schema}".job%'],
+        )
+
+
+async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, spots: list[str]):
+    await warmed(engine, spots)
+    for connection in engine._connections.here().idle:
+        connection.patience = None  # as after a look at all jobs
+    with locked(store), pytest.raises(StoreUnavailable, match="not answered"):
+        await add(engine, "99")
+
+
+async def test_one_that_had_to_give_way_is_added_all_the_same(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    await warmed(engine, spots)
+    do, refused = PatientAsyncConnection.do_at_once, 0
+
+    def refuse(connection: PatientAsyncConnection, text: str, values: Any) -> int | None:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise psycopg.errors.SerializationFailure
+        return do(connection, text, values)
+
+    monkeypatch.setattr(PatientAsyncConnection, "do_at_once", refuse)
+    await add(engine, "1", "2")
+    assert refused == 2  # the other was not
+    assert [payload for _, _, payload in await stored(engine)][-2:] == ["1", "2"]
+
+
+async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    if engine.database.is_pooled:
+        pytest.skip("through a pooler nobody is told")
+    other = PostgresEngine(store.url, schema=store.schema)
+    await other.open()
+    told = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in other.signals(["q"]):
+            told.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        await told.wait()  # it has begun to listen
+        await warmed(engine, spots)
+        engine._bell._send = lambda _: None  # with its commit, or not at all
+        for number in range(5):
+            await asyncio.sleep(0.5)  # until it was told of what came before
+            told.clear()
+            await add(engine, str(number))
+            await asyncio.wait_for(told.wait(), 10)
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+        await other.close()
+    assert spots == [str(number) for number in range(5)]
+
+
+async def test_a_closed_engine_adds_nothing(store: PostgresStore, engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await engine.close()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await add(engine, "1")
+    await engine.open()
+    assert len(await stored(engine)) == 10
