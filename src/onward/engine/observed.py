@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from msgspec import UNSET
@@ -82,6 +82,9 @@ Tracing = Callable[[Sequence[NewJob]], AbstractContextManager[Stamped]]
 log = logging.getLogger("onward.engine")
 
 
+_UNOBSERVED: Final = nullcontext()
+
+
 class _AsTheyAre:
     """Jobs that nobody traces."""
 
@@ -106,17 +109,19 @@ class ObservedEngine:
         self._foreign = engine.capabilities.foreign_names
         self._checked: tuple[NewJob | None, int] = (None, 0)
         """What the jobs of the last task have in common, once it was found right, and the room it leaves a payload."""
+        self._checked_queues: tuple[str, ...] = ()
+        """What was last claimed from, once it was found right."""
 
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
         return self.inner.capabilities
 
+    def _observed(self, verb: str, count: int = 1) -> AbstractContextManager[None]:
+        return _UNOBSERVED if self.observer is None else self._timed(verb, count)
+
     @contextmanager
-    def _observed(self, verb: str, count: int = 1) -> Iterator[None]:
-        if self.observer is None:
-            yield
-            return
+    def _timed(self, verb: str, count: int) -> Iterator[None]:
         started = time.perf_counter()
         error: str | None = None
         try:
@@ -275,10 +280,12 @@ class ObservedEngine:
         rules.check_at_least("slots", request.slots, 0)
         rules.check_at_least("soon", request.soon, 0)
         rules.check_at_least("ahead", request.ahead, 0)
-        for pattern in request.queues:
-            rules.check_pattern(pattern, foreign=self._foreign)
-            if pattern.endswith("*"):
-                self.capabilities.require(Feature.PATTERNS)
+        if request.queues is not self._checked_queues:
+            for pattern in request.queues:
+                rules.check_pattern(pattern, foreign=self._foreign)
+                if pattern.endswith("*"):
+                    self.capabilities.require(Feature.PATTERNS)
+            self._checked_queues = request.queues
         if request.ahead:
             self.capabilities.require(Feature.CLAIMED_STATE)
         if request.alone:
