@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from onward.batch import BatchInfo, Callbacks, NewBatch
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
 from onward.engines.postgres import advancing
+from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, State
@@ -124,3 +127,20 @@ def test_the_longer_it_takes_to_count_the_more_seldom_it_is_done():
         return steps
 
     assert in_virtual_time(main) == pytest.approx([0.05, 0.05, 0.2, 0.5, 0.05])
+
+
+def test_a_loop_that_has_closed_is_not_kept():
+    async def step() -> bool:
+        return False
+
+    advancer = Advancer(step)
+
+    async def act() -> weakref.ref[asyncio.AbstractEventLoop]:
+        advancer.soon(at_once=True)
+        await asyncio.sleep(0.05)
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(act())
+    gc.collect()
+    assert loop() is None
+    assert advancer._turns.all() == []

@@ -11,9 +11,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from onward.errors import StoreUnavailable
+from onward.postgresql.loops import OfLoops
 
 log = logging.getLogger("onward.engines.postgres")
 
@@ -30,24 +30,16 @@ class Advancer:
 
     def __init__(self, step: Callable[[], Awaitable[bool]]) -> None:
         """``step`` does a part, and answers whether there may be more."""
-        self._step = step
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
+        self._turns = OfLoops(lambda: _Turn(step))
 
     def soon(self, *, at_once: bool) -> None:
         """Act on what is new."""
-        loop = asyncio.get_running_loop()
-        if (turn := self._turns.get(loop)) is None:
-            turn = self._turns[loop] = _Turn(self._step)
-        turn.ask(at_once=at_once)
+        self._turns.here().ask(at_once=at_once)
 
     async def close(self) -> None:
         """Leave the rest to others."""
-        for loop, turn in list(self._turns.items()):
-            if loop is asyncio.get_running_loop():
-                await turn.stop()
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(turn.cancel)
-        self._turns.clear()
+        for turn in self._turns.take_all():
+            await turn.stop()
 
 
 class _Turn:
@@ -57,6 +49,7 @@ class _Turn:
         self._moment = _MOMENT
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        """While it lasts: it would keep a loop that has closed."""
 
     def ask(self, *, at_once: bool) -> None:
         self._is_wanted = True
@@ -64,16 +57,21 @@ class _Turn:
             self._hurry.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="onward-postgres-advance")
+            self._task.add_done_callback(self._has_ended)
 
-    def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    def _has_ended(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
 
     async def stop(self) -> None:
-        self.cancel()
-        if self._task is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        """Stop, from any loop."""
+        if (task := self._task) is None:
+            return
+        if (loop := task.get_loop()) is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.wait([task])
+        elif not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
 
     async def _run(self) -> None:
         while self._is_wanted:

@@ -138,6 +138,7 @@ class PostgresEngine:
         self._kind = enqueueing.Kind(None, frozenset())
         """Of the last task's jobs."""
         self._permit: Permit | None = None
+        """Of one who adds jobs one by one, and nobody else does."""
         self._rescuing = stewarding.Rescuing()
         self._tending = stewarding.Tending()
         self._next_due = stewarding.NextDue()
