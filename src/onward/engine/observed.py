@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, Final, Protocol, cast
@@ -166,14 +166,11 @@ class ObservedEngine:
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> Coroutine[Any, Any, list[Enqueued]]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
         self._check_jobs(jobs, within)
         if self.observer is None and self.tracing is None:
-            return self.inner.enqueue(jobs, within=within)
-        return self._enqueue_observed(jobs, within)
-
-    async def _enqueue_observed(self, jobs: Sequence[NewJob], within: object | None) -> list[Enqueued]:
+            return await self.inner.enqueue(jobs, within=within)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
             answers = await self.inner.enqueue(stamped.jobs, within=within)
             stamped.answered(answers)
