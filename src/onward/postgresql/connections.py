@@ -160,13 +160,8 @@ class Borrowed:
 
     async def __aexit__(self, *_: object) -> None:
         """Give it back, if it can be used again."""
-        try:
-            if _is_idle(self._connection) and not self._of_loop.is_closed:
-                self._of_loop.idle.append(self._connection)
-            else:
-                await self._connection.close()
-        finally:
-            self._of_loop.room.release()
+        self._of_loop.put_back(self._connection)
+        self._of_loop.room.release()
 
 
 class OfLoop:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import psycopg
 import pytest
 
@@ -11,6 +9,7 @@ from onward.postgresql import patience
 from onward.postgresql.database import Database
 from onward.postgresql.patience import PatientConnection
 from onward.postgresql.plans import Rows, Statement
+from tests.engines.postgres.turns import turns_of_the_loop
 from tests.servers.postgres import postgres_url
 
 KEPT = "select count(*)::int from pg_prepared_statements"
@@ -57,27 +56,18 @@ async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_fo
     database.is_pooled = False
     connection = await database.aconnect()
     await connection.execute("create temporary table rows (n float8)")
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    beside = asyncio.create_task(other())
     insert = "insert into rows select $1::float8 from pg_sleep($1::float8)"
     at_once = 0
     try:
-        for late in (0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0):
-            turns = 0
-            done = connection.do_at_once(insert, [late])
-            at_once += done is not None
-            assert (await connection.do(insert, [late]) if done is None else done) == 1
-            assert turns > 10 or not late
+        async with turns_of_the_loop() as turns:
+            for late in (0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0):
+                turns.count = 0
+                done = connection.do_at_once(insert, [late])
+                at_once += done is not None
+                assert (await connection.do(insert, [late]) if done is None else done) == 1
+                assert turns.count > 10 or not late
         rows = await connection.ask("select n from rows")
     finally:
-        beside.cancel()
         await connection.close()
     assert [n for (n,) in rows] == [0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0]
     assert at_once

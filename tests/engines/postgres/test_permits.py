@@ -21,6 +21,7 @@ from onward.postgresql import patience
 from onward.postgresql.patience import PatientAsyncConnection
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
+from tests.engines.postgres.turns import turns_of_the_loop
 
 PLAIN = new_job(queue="q")
 OTHER = new_job(queue="other")
@@ -136,29 +137,20 @@ async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: Postgres
 
 async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
     monkeypatch.setattr(patience, "_GLANCE", LONG)
     await warmed(engine, spots)
-    beside = asyncio.create_task(other())
-    await add(engine, *map(str, range(20)))
-    assert turns == 0
-    monkeypatch.setattr(permits, "_TURN", 0.01)
-    engine._permit = None
-    await add(engine, "0", "0", "0")
-    had_turns = 0
-    for number in range(20):
-        time.sleep(0.011)  # noqa: ASYNC251 - the loop must not turn meanwhile
-        before = turns
-        await add(engine, str(number))
-        had_turns += turns > before
-    beside.cancel()
+    async with turns_of_the_loop() as turns:
+        await add(engine, *map(str, range(20)))
+        assert turns.count == 0
+        monkeypatch.setattr(permits, "_TURN", 0.01)
+        engine._permit = None
+        await add(engine, "0", "0", "0")
+        had_turns = 0
+        for number in range(20):
+            time.sleep(0.011)  # noqa: ASYNC251 - the loop must not turn meanwhile
+            before = turns.count
+            await add(engine, str(number))
+            had_turns += turns.count > before
     assert had_turns == 20
     assert len(spots) >= 36  # and goes on as before then
     assert len(await stored(engine)) == 53
@@ -168,16 +160,19 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
     engine: PostgresEngine, store: PostgresStore, spots: list[str]
 ):
     await warmed(engine, spots)
-    with locked(store):
-        adding = asyncio.create_task(_in_this_task(engine, "1"))
-        await asyncio.sleep(0.1)
-        assert not adding.done()
-    assert len(await adding) == 11
-    assert len(await stored(engine)) == 21
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
 
+        async def let_go() -> None:
+            await asyncio.sleep(0.1)
+            connection.rollback()
 
-async def _in_this_task(engine: PostgresEngine, last: str) -> list[Enqueued]:
-    return await add(engine, *["0"] * 10, last)
+        letting = asyncio.create_task(let_go())  # it must have its turn, or the job would wait for ever
+        added = await add(engine, "1")
+        await letting
+    assert spots == ["1"]
+    added += await add(engine, "2", "3", "4")
+    assert [job_id for job_id, _, _ in await stored(engine)][-4:] == [one.id for one in added]
 
 
 async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhile_is_told_of(

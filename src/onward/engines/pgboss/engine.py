@@ -45,7 +45,7 @@ from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.postgresql.batches import Batches
 from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import Database
+from onward.postgresql.database import GAVE_WAY, Database
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
@@ -114,7 +114,7 @@ CAPABILITIES: Final = Capabilities(
 
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure, pg.UniqueViolation)
+_GAVE_WAY: Final = (*GAVE_WAY, pg.UniqueViolation)
 _CHANGED: Final = (Migrated, pg.UndefinedColumn, pg.UndefinedTable, pg.UndefinedFunction)
 """What is met where Node has migrated pg-boss meanwhile."""
 

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import errors as pg
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
@@ -57,7 +56,7 @@ from onward.postgresql import within
 from onward.postgresql.batches import Batches
 from onward.postgresql.beside import Beside
 from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import Database
+from onward.postgresql.database import GAVE_WAY, Database
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import EVERYTHING, Listener
@@ -138,7 +137,6 @@ _MOST_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-_GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
 
 
 class PGMQEngine:
@@ -473,7 +471,7 @@ class PGMQEngine:
                 try:
                     async with self._connections.borrowed() as connection:
                         return await arun(plan(), within.on_async_psycopg(connection))
-                except _GAVE_WAY:
+                except GAVE_WAY:
                     if not left:
                         raise
         raise AssertionError
@@ -486,7 +484,7 @@ class PGMQEngine:
                 try:
                     with self._connections.borrowed_sync() as connection:
                         return run(plan(), within.on_psycopg(connection))
-                except _GAVE_WAY:
+                except GAVE_WAY:
                     if not left:
                         raise
         raise AssertionError
