@@ -1253,6 +1253,65 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_permits.py",
     ),
     _on_postgres(
+        "permits: a turn that the loop has by itself does not count",
+        Edit(
+            f"{_PG}/permits.py",
+            "        self._until = self._lapses_at\n",
+            "        self._until = min(monotonic() + _TURN, self._lapses_at)\n",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "standing: what nobody asks for is kept",
+        Edit(f"{_PG}/standing.py", "        self.let_go(self._sent.pop(key))\n", "        self._sent.pop(key)\n"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: a worker that leaves keeps it",
+        Edit(f"{_PG}/standing.py", "timeout=_LAST_ANSWER)\n            self.let_go(sent)\n", "timeout=_LAST_ANSWER)\n"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: a worker that leaves is brought more",
+        Edit(f"{_PG}/standing.py", "            del self._wanted[key]\n        for", "            pass\n        for"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: news since is forgotten",
+        Edit(f"{_PG}/standing.py", "elif round_.news or round_.is_news_anywhere:", "elif False:"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: it brings more than there is room for",
+        Edit(f"{_PG}/standing.py", "request.slots - len(found.claims)", "request.slots"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: it stands for a worker that has enough",
+        Edit(f"{_PG}/standing.py", "            self._wanted.pop(key, None)\n", "            pass\n"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: what a cancelled exchange was brought is lost",
+        Edit(f"{_PG}/standing.py", "            self._return(sent, rows)\n            return", "            return"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: what a failed exchange was brought is lost",
+        Edit(f"{_PG}/engine.py", "                standing.let_go(sent)\n", ""),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: who waits does not hear of a connection that is lost",
+        Edit("postgresql/listening.py", "            line.end()\n", "            pass\n"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "standing: an answer is waited for without end",
+        Edit("postgresql/listening.py", "if (patience := self._connection.patience) is not None:", "if False:"),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
         "connections: one that the server has closed is used",
         Edit("postgresql/patience.py", "and not self._poll.poll(0)", ""),
         f"{_OF_PG}/test_trouble.py",

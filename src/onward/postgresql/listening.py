@@ -4,7 +4,8 @@ PostgreSQL tells who listens when a transaction that made work ready has committ
 connection is down, workers find jobs by asking now and then. Whenever it begins to listen, it tells everyone to look:
 something may have come before. Behind a pooler nobody can listen; everyone is then told to look once a second.
 
-The loop itself reads what is told: a thread for that would have to wake it each time, and a job waits for that.
+The loop itself reads what is told: a thread for that would have to wake it each time, and a job waits for that. Who is
+told of work may ask for it on the same connection (``ask``): at that moment the server's process behind it is awake.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
+from psycopg.waiting import Ready
 
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
@@ -26,6 +30,7 @@ from onward.postgresql import forking
 from onward.postgresql.database import Database
 from onward.postgresql.loops import OfLoops
 from onward.postgresql.patience import PatientAsyncConnection
+from onward.postgresql.plans import Row, Statement
 from onward.rules import matches
 
 log = logging.getLogger("onward.postgresql")
@@ -56,6 +61,8 @@ _KINDS: Final = {CANCELLED: SignalKind.CANCELLED, ANYTHING: SignalKind.CHANGED}
 
 Others = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Mapping[str, str]]]
 """Says which channels somebody else tells of work on, and the queue that each is for."""
+OnAnswer = Callable[[list[Row] | None], None]
+"""Is given the rows that were answered; None: the statement was refused, or nobody knows: the connection is lost."""
 
 
 class Listener:
@@ -99,6 +106,13 @@ class Listener:
         finally:
             post.ears.remove(ear)
 
+    def ask(self, statement: Statement, on_answer: OnAnswer) -> bool:
+        """Send a statement on the connection that listens for this event loop; ``on_answer`` is called once, later.
+
+        False: nothing is sent, since there is no such connection, or it waits for another answer.
+        """
+        return self._posts.here().ask(statement, on_answer)
+
     async def close(self) -> None:
         """Listen no more, on whatever loop."""
         for post in self._posts.take_all():
@@ -120,6 +134,8 @@ class _Post:
         """Of others' channels, which queue each is for."""
         self._run: asyncio.Task[None] | None = None
         """While it lasts: it would keep a loop that has closed."""
+        self._line: _Line | None = None
+        """While the loop reads what is told."""
 
     def take_up(self, ear: _Ear) -> None:
         """Listen for one more."""
@@ -141,6 +157,10 @@ class _Post:
         elif loop.is_running():
             with suppress(RuntimeError):  # it has just closed
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.close(), loop))
+
+    def ask(self, statement: Statement, on_answer: OnAnswer) -> bool:
+        """See :meth:`Listener.ask`."""
+        return self._line is not None and self._line.ask(statement, on_answer)
 
     def _tell(self, notice: str) -> None:
         """Wake whom it may concern."""
@@ -176,39 +196,28 @@ class _Post:
         """Pass on what is told, for as long as the connection lasts."""
         listener, loop, descriptor = self._listener, asyncio.get_running_loop(), connection.fileno()
         self._queues = {}
-        # What comes while it is asked.
-        connection.add_notify_handler(lambda notice: self._tell(self._queues.get(notice.channel, notice.payload)))
+        line = _Line(connection, lambda channel, payload: self._tell(self._queues.get(channel, payload)))
         asked_at = await self._listen_to_others(connection)
-        while True:
-            broken: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(descriptor, self._read, connection, broken)
-            try:
-                await asyncio.wait([broken], timeout=asked_at + listener.ask_every - monotonic())
-            finally:
-                loop.remove_reader(descriptor)
-            if broken.done():
-                broken.result()
-            if listener.others is None:
-                await connection.execute("select")
-                asked_at = monotonic()
-            else:
-                asked_at = await self._listen_to_others(connection)
-
-    def _read(self, connection: PatientAsyncConnection, broken: asyncio.Future[None]) -> None:
-        """Take in what the server has said unasked."""
-        pgconn = connection.pgconn
         try:
-            pgconn.consume_input()
-            heard: dict[str, None] = {}
-            while (notice := pgconn.notifies()) is not None:
-                heard[self._queues.get(notice.relname.decode(), notice.extra.decode())] = None
-        except psycopg.Error as error:
-            asyncio.get_running_loop().remove_reader(connection.fileno())
-            if not broken.done():
-                broken.set_exception(error)
-            return
-        for told in heard:
-            self._tell(told)
+            while True:
+                self._line = line
+                loop.add_reader(descriptor, line.read)
+                try:
+                    await asyncio.wait([line.broken], timeout=asked_at + listener.ask_every - monotonic())
+                finally:
+                    loop.remove_reader(descriptor)
+                    self._line = None
+                if line.broken.done():
+                    line.broken.result()
+                if line.is_asked:
+                    asked_at = monotonic()  # it has its own patience
+                elif listener.others is None:
+                    await connection.execute("select")
+                    asked_at = monotonic()
+                else:
+                    asked_at = await self._listen_to_others(connection)
+        finally:
+            line.end()
 
     async def _listen_to_others(self, connection: PatientAsyncConnection) -> float:
         """Listen to channels of others that have come since; say when."""
@@ -219,6 +228,87 @@ class _Post:
                 self._queues[channel] = queue
                 self._tell(queue)
         return monotonic()
+
+
+class _Line:
+    """A connection that listens, while the loop reads it: what is told on it, and the answer to what was asked."""
+
+    def __init__(self, connection: PatientAsyncConnection, tell: Callable[[str, str], None]) -> None:
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Raises why it can be read no more."""
+        self._connection = connection
+        self._tell = tell
+        self._asking: PQGen[list[PGresult]] | None = None
+        self._on_answer: OnAnswer = lambda _: None
+        self._alarm: asyncio.TimerHandle | None = None
+        # What is told while it is asked.
+        connection.add_notify_handler(lambda notice: tell(notice.channel, notice.payload))
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is on its way."""
+        return self._asking is not None
+
+    def ask(self, statement: Statement, on_answer: OnAnswer) -> bool:
+        """See :meth:`Listener.ask`."""
+        if self._asking is not None or self.broken.done():
+            return False
+        asking = self._connection.asks.asking(statement.text, statement.values)
+        try:
+            next(asking)
+        except psycopg.Error as error:
+            self._break(error)
+            return False
+        self._asking, self._on_answer = asking, on_answer
+        if (patience := self._connection.patience) is not None:
+            late = psycopg.OperationalError(f"it has not answered for {patience:g} s")
+            self._alarm = asyncio.get_running_loop().call_later(patience, self._break, late)
+        return True
+
+    def read(self) -> None:
+        """Take in what the server has said, asked or unasked."""
+        pgconn = self._connection.pgconn
+        try:
+            if self._asking is None:
+                pgconn.consume_input()
+            else:
+                self._go_on(self._asking)
+            heard: dict[tuple[bytes, bytes], None] = {}
+            while (notice := pgconn.notifies()) is not None:
+                heard[notice.relname, notice.extra] = None
+        except psycopg.Error as error:
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self._break(error)
+            return
+        for channel, payload in heard:
+            self._tell(channel.decode(), payload.decode())
+
+    def end(self) -> None:
+        """Say to whoever has asked that no answer will come."""
+        if self._asking is not None:
+            self._answer(None)
+
+    def _go_on(self, asking: PQGen[list[PGresult]]) -> None:
+        try:
+            asking.send(Ready.R)
+        except StopIteration as end:
+            try:
+                rows = self._connection.asks.rows(end.value)
+            except psycopg.Error:
+                self._answer(None)
+            else:
+                self._answer(rows)
+
+    def _answer(self, rows: list[Row] | None) -> None:
+        self._asking = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._on_answer(rows)
+
+    def _break(self, error: psycopg.Error) -> None:
+        if not self.broken.done():
+            self.broken.set_exception(error)
 
 
 class _Ear:

@@ -306,10 +306,10 @@ class Claimer:
         now = loop.time()
         self._failures = 0
         self._asked_since = None
+        self._on_answer()
         if settlements:
             self._sent_since = None
-        self._on_answer()
-        self._settler.stored(settlements, answer.lost)
+            self._settler.stored(settlements, answer.lost)
         self._begin(starts, answer.lost)
         if request is not None:
             self._take(answer.claimed, request, asked_at, now)
@@ -319,6 +319,8 @@ class Claimer:
         if self._closed:
             self._give_back()
         self._pool.wake()
+        if not self._hungry:
+            await asyncio.sleep(0)  # what was brought begins first
 
     def _may_send_apart(self, outcomes: int) -> bool:
         """Whether so many outcomes should leave by themselves. Not if the last ones failed: nothing is claimed then."""

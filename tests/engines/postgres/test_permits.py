@@ -156,6 +156,21 @@ async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], 
     assert len(await stored(engine)) == 53
 
 
+async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(patience, "_GLANCE", LONG)
+    monkeypatch.setattr(permits, "_TURN", 0.01)
+    await warmed(engine, spots)
+    async with turns_of_the_loop() as turns:
+        for number in range(5):
+            await asyncio.sleep(0.02)
+            before = turns.count
+            await add(engine, str(number))
+            assert turns.count == before
+    assert spots == list("01234")
+
+
 async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
     engine: PostgresEngine, store: PostgresStore, spots: list[str]
 ):

@@ -172,8 +172,18 @@ def nothing_new(round_: Round) -> Claims:
 
 def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
     """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
-    room, lease = request.slots + request.soon, request.lease // MICROSECOND
-    rows = yield Statement(schema.claim_of, [schema.now, request.worker_id, queue, room, lease])
+    room = request.slots + request.soon
+    rows = yield for_queue(schema, request, queue, room)
+    return from_queue(queue, room, rows, round_)
+
+
+def for_queue(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
+    """Ask for jobs of a single queue."""
+    return Statement(schema.claim_of, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
+
+
+def from_queue(queue: str, room: int, rows: Sequence[Row], round_: Round) -> Claims | None:
+    """Read what a single queue gave; None: something is said of it, so that it takes a tour."""
     if rows and rows[0][0] is None:
         return None
     claims = [_claim_in(queue, row) for row in rows]

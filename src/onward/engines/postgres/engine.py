@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -62,8 +63,11 @@ from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.permits import Permit
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.engines.postgres.seeing import Seen
+from onward.engines.postgres.standing import Sent, Standing
+from onward.errors import OnwardError
 from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import Release
 from onward.metering import Usage, UsageQuery
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
@@ -131,6 +135,9 @@ class PostgresEngine:
         self._direct = self.database if direct is None else Database(direct, patience=answer_within)
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._standing = OfLoops(
+            lambda: Standing(self.schema, ask=self._listener.ask, give_back=self._give_back_if_possible)
+        )
         self._notifies = notify
         self._seen = Seen()
         self._bell = Bell(self._tell, self._seen)
@@ -181,6 +188,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
+        await self._standing.here().close()
         await self._advancer.close()
         await asyncio.to_thread(self._bell.close)
         await self._listener.close()
@@ -343,6 +351,30 @@ class PostgresEngine:
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
+        if (request := exchange.request) is None:
+            return await self._exchange(exchange)
+        standing = self._standing.here()
+        if (sent := standing.take(request)) is None:
+            exchanged = await self._exchange(exchange)
+        else:
+            try:
+                exchanged = await self._exchange_with(sent, exchange)
+            except BaseException:
+                standing.let_go(sent)
+                raise
+        standing.stand(request, exchanged.claimed, self._round(request))
+        return exchanged
+
+    async def _exchange_with(self, sent: Sent, exchange: Exchange) -> Exchanged:
+        """Settle and start, and take what a claim brings that is on its way."""
+        if not exchange.settlements and not exchange.starts:
+            claimed = await sent.claims()
+            return await self._exchange(exchange) if claimed is None else Exchanged(claimed=claimed)
+        done = await self._exchange(msgspec.structs.replace(exchange, request=None))
+        # What has ended is recorded, and must not be said again: if nothing is brought, it is asked for the next time.
+        return Exchanged(lost=done.lost, claimed=await sent.claims() or Claims(again_in=0.0))
+
+    async def _exchange(self, exchange: Exchange) -> Exchanged:
         round_ = self._round(exchange.request)
         exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
         if exchanged.claimed.claims:
@@ -350,6 +382,10 @@ class PostgresEngine:
         if exchanged.lost:
             exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
         return exchanged
+
+    async def _give_back_if_possible(self, claims: Sequence[Claim]) -> None:
+        with suppress(OnwardError):  # the leases will tell
+            await self.settle([Settlement(claim, Release()) for claim in claims])
 
     def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
         """Take news of batches out of what was answered, and have them acted on."""
@@ -370,6 +406,7 @@ class PostgresEngine:
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
+        await self._standing.here().leave(worker_id)
         await self._ask(lambda: holding.leave(self.schema, worker_id))
 
     async def report(
@@ -401,12 +438,13 @@ class PostgresEngine:
 
     def _hear(self, notice: str) -> None:
         """Take in what is told to all."""
-        self._stir()
         names = notice.split(",")
-        if DUE in names:
-            self._next_due.forget()
         for queues, round_ in list(self._rounds.items()):
             round_.hear(queues, names)
+        self._standing.here().hear()  # and while the store is at it, the rest
+        self._stir()
+        if DUE in names:
+            self._next_due.forget()
 
     # Read
 

@@ -112,10 +112,12 @@ def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     start_by = None if job.start_by is None else micros_of(job.start_by)
     says = job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
     plain = job.queue, job.type, job.priority
-    values = *plain, *says
-    says_nothing = says.count(None) == len(says)
-    silent = Statement(schema.enqueue_plain, plain) if says_nothing else Statement(schema.enqueue_one, values)
-    telling = Statement(schema.enqueue_one_and_tell, (*values, schema.channel))
+    if says.count(None) == len(says):
+        silent = Statement(schema.enqueue_plain, plain)
+        telling = Statement(schema.enqueue_plain_and_tell, (*plain, schema.channel))
+    else:
+        silent = Statement(schema.enqueue_one, (*plain, *says))
+        telling = Statement(schema.enqueue_one_and_tell, (*plain, *says, schema.channel))
     return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling))
 
 

@@ -40,6 +40,7 @@ class Permit:
         "_bell",
         "_caller",
         "_connections",
+        "_is_turning",
         "_kind",
         "_lapses_at",
         "_shortcut",
@@ -82,7 +83,8 @@ class Permit:
 
     def turned(self) -> None:
         """Note that the loop has had a turn."""
-        self._until = min(monotonic() + _TURN, self._lapses_at)
+        self._is_turning = False
+        self._until = self._lapses_at
 
     def _is_for(self, jobs: Alike) -> bool:
         is_alike = jobs.template is self._kind.template and len(jobs.payloads) == 1
@@ -106,6 +108,10 @@ class Permit:
             return self._add_later(connection, job, notice, jobs)
         self._connections.idle.append(connection)
         self._bell.committed(notice, self._kind.tidings)
+        if not self._is_turning:  # it is the first since the loop has had a turn
+            self._is_turning = True
+            self._until = min(monotonic() + _TURN, self._lapses_at)
+            asyncio.get_running_loop().call_soon(self.turned)
         return _already(job.added)
 
     async def _add_later(
