@@ -1,9 +1,9 @@
 """Sends an idle worker's claim with the news of a job.
 
 From the notice of a job until its claim is sent, a worker does much that has nothing to do with it: tasks are woken, it
-is found out how many hands are free and which connection is idle. On a machine that was at rest, that takes as long as
-the store takes for the claim. So where a claim has found less than there was room for, it *stands*: at the next news of
-a single queue it is sent at once, on the connection that the news has come on, and the worker finds out all the rest
+is found out how many hands are free and which connection is idle. On a machine that was at rest, that takes a third of
+what the claim itself takes. So where a claim has found less than there was room for, it *stands*: at the next news of a
+single queue it is sent at once, on the connection that the news has come on, and the worker finds out all the rest
 while the store is at it. Its next exchange takes what the claim has brought.
 
 What is brought to a worker that does not ask for it (it is told to stop, or a suspect is to run alone) goes back. No
