@@ -139,9 +139,7 @@ async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: Postgres
 async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
     monkeypatch.setattr(patience, "_GLANCE", LONG)
-    monkeypatch.setattr(
-        Bell, "notice_for", lambda *_: None
-    )  # a statement that is new to the server takes a turn by itself
+    monkeypatch.setattr(Bell, "notice_for", lambda *_: None)  # what is new to the server takes a turn by itself
     await warmed(engine, spots)
     async with turns_of_the_loop() as turns:
         await add(engine, *map(str, range(20)))
