@@ -1268,7 +1268,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "standing: a worker that leaves keeps it",
-        Edit(f"{_PG}/standing.py", "timeout=_LAST_ANSWER)\n            self.let_go(sent)\n", "timeout=_LAST_ANSWER)\n"),
+        Edit(
+            f"{_PG}/standing.py",
+            "timeout=_LAST_ANSWER)\n                self.let_go(sent)\n",
+            "timeout=_LAST_ANSWER)\n",
+        ),
         f"{_OF_PG}/test_standing.py",
     ),
     _on_postgres(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from onward.engine.contract import Work
-from onward.engine.values import ClaimRequest, Claims, Exchanged, Settlement
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchanged, Settlement
 from onward.errors import OnwardError
 from onward.lifecycle import Release
 
@@ -21,11 +21,16 @@ async def at_once(engine: Work, settlements: Sequence[Settlement], request: Clai
     claimed, lost = await asyncio.gather(engine.claim(request), engine.settle(settlements), return_exceptions=True)
     if isinstance(lost, BaseException):
         if not isinstance(claimed, BaseException) and claimed.claims:
-            with suppress(OnwardError):
-                await engine.settle([Settlement(claim, Release()) for claim in claimed.claims])
+            await give_back(engine, claimed.claims)
         raise lost
     # What has ended is recorded, and must not be said again. Whoever asks next meets the error.
     return Exchanged(lost=lost, claimed=Claims() if isinstance(claimed, BaseException) else claimed)
+
+
+async def give_back(engine: Work, claims: Sequence[Claim]) -> None:
+    """Release jobs that nobody has begun, if the store can be told; otherwise their leases will tell."""
+    with suppress(OnwardError):
+        await engine.settle([Settlement(claim, Release()) for claim in claims])
 
 
 async def in_turn(engine: Work, settlements: Sequence[Settlement], request: ClaimRequest | None) -> Exchanged:

@@ -243,6 +243,22 @@ async def test_a_worker_that_leaves_gives_it_back(
     assert await claimed_before(giver, 1) == [ref]
 
 
+async def test_a_worker_that_leaves_gives_back_what_was_brought_once(
+    store: PostgresStore,
+    office: PostgresEngine,
+    giver: PostgresEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(standing, "_KEPT", 1.0)
+    ref = await brought(store, office, giver)
+    await until(lambda: any(sent.keeping for sent in office._standing.here()._sent.values()))
+    await office.leave("w")
+    assert await claimed_before(giver, 1) == [ref]
+    await asyncio.sleep(1.1)
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
 async def test_nothing_is_brought_to_one_that_has_left(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):

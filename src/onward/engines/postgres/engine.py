@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -64,14 +63,13 @@ from onward.engines.postgres.permits import Permit
 from onward.engines.postgres.schema import DEFAULT, Schema, same_store
 from onward.engines.postgres.seeing import Seen
 from onward.engines.postgres.standing import Sent, Standing
-from onward.errors import OnwardError
 from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import Release
 from onward.metering import Usage, UsageQuery
 from onward.postgresql import within
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import GAVE_WAY, PATIENCE, Database
+from onward.postgresql.exchanging import give_back
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
 from onward.postgresql.loops import OfLoops
@@ -136,7 +134,7 @@ class PostgresEngine:
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, ...], claiming.Round] = {}
         self._standing = OfLoops(
-            lambda: Standing(self.schema, ask=self._listener.ask, give_back=self._give_back_if_possible)
+            lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(give_back, self))
         )
         self._notifies = notify
         self._seen = Seen()
@@ -244,7 +242,6 @@ class PostgresEngine:
 
     async def _have_a_turn(self, permit: Permit, jobs: Alike) -> list[Enqueued]:
         await asyncio.sleep(0)
-        permit.turned()
         return await (permit.add(jobs) if permit is self._permit and permit.covers(jobs) else self._enqueue(jobs))
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
@@ -382,10 +379,6 @@ class PostgresEngine:
         if exchanged.lost:
             exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
         return exchanged
-
-    async def _give_back_if_possible(self, claims: Sequence[Claim]) -> None:
-        with suppress(OnwardError):  # the leases will tell
-            await self.settle([Settlement(claim, Release()) for claim in claims])
 
     def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
         """Take news of batches out of what was answered, and have them acted on."""

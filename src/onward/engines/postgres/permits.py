@@ -71,7 +71,7 @@ class Permit:
         lapses_at = seen.plain_until(kind.lane)
         # Where nobody was there to be told, it is looked again whether somebody is.
         self._lapses_at = lapses_at if seen.is_heard else min(lapses_at, bell.tells_from(kind.tidings))
-        self.turned()
+        self._turned()
 
     def covers(self, jobs: Alike) -> bool:
         """Say whether it is permitted to add these here and now."""
@@ -81,7 +81,7 @@ class Permit:
         """Say whether these are not covered only because the loop is to have a turn first."""
         return self._until <= monotonic() < self._lapses_at and self._is_for(jobs)
 
-    def turned(self) -> None:
+    def _turned(self) -> None:
         """Note that the loop has had a turn."""
         self._is_turning = False
         self._until = self._lapses_at
@@ -111,7 +111,7 @@ class Permit:
         if not self._is_turning:  # it is the first since the loop has had a turn
             self._is_turning = True
             self._until = min(monotonic() + _TURN, self._lapses_at)
-            asyncio.get_running_loop().call_soon(self.turned)
+            asyncio.get_running_loop().call_soon(self._turned)
         return _already(job.added)
 
     async def _add_later(

@@ -58,13 +58,16 @@ class Sent:
 
     async def claims(self) -> Claims | None:
         """Wait for what it brings; None: nobody knows, or something is said of the queue: it takes a tour."""
-        rows, round_ = await self.answer, self.round_
-        brought = None if rows is None else from_queue(self.queue, self.room, rows, round_)
+        brought, round_ = self.read(await self.answer), self.round_
         if brought is None:
             round_.is_news_anywhere = True
         elif round_.news or round_.is_news_anywhere:  # there has been news since, which the worker has been told of
             brought = replace(brought, again_in=0.0)
         return brought
+
+    def read(self, rows: list[Row] | None) -> Claims | None:
+        """Read what was answered."""
+        return None if rows is None else from_queue(self.queue, self.room, rows, self.round_)
 
 
 class Standing:
@@ -104,10 +107,7 @@ class Standing:
 
     def take(self, request: ClaimRequest) -> Sent | None:
         """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`let_go` or run it."""
-        sent = self._sent.pop((request.worker_id, request.queues), None)
-        if sent is not None and sent.keeping is not None:
-            sent.keeping.cancel()
-        return sent
+        return self._take((request.worker_id, request.queues))
 
     def let_go(self, sent: Sent) -> None:
         """Give back what a claim has brought, or brings yet."""
@@ -119,9 +119,9 @@ class Standing:
         for key in [key for key in self._wanted if key[0] == worker_id]:
             del self._wanted[key]
         for key in [key for key in self._sent if key[0] == worker_id]:
-            sent = self._sent.pop(key)
-            await asyncio.wait([sent.answer], timeout=_LAST_ANSWER)
-            self.let_go(sent)
+            if (sent := self._take(key)) is not None:
+                await asyncio.wait([sent.answer], timeout=_LAST_ANSWER)
+                self.let_go(sent)
         await self._all_given()
 
     async def close(self) -> None:
@@ -129,6 +129,12 @@ class Standing:
         for worker_id in {key[0] for key in (*self._wanted, *self._sent)}:
             await self.leave(worker_id)
         await self._all_given()
+
+    def _take(self, key: Key) -> Sent | None:
+        sent = self._sent.pop(key, None)
+        if sent is not None and sent.keeping is not None:
+            sent.keeping.cancel()
+        return sent
 
     def _answered(self, key: Key, sent: Sent, rows: list[Row] | None) -> None:
         if sent.answer.cancelled():
@@ -142,7 +148,7 @@ class Standing:
         self.let_go(self._sent.pop(key))
 
     def _return(self, sent: Sent, rows: list[Row] | None) -> None:
-        brought = None if rows is None else from_queue(sent.queue, sent.room, rows, sent.round_)
+        brought = sent.read(rows)
         if brought is not None and brought.claims:
             task = asyncio.get_running_loop().create_task(self._give_back(brought.claims), name="onward-give-back")
             self._giving.add(task)
