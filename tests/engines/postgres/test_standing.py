@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import psycopg
 import pytest
@@ -118,17 +118,19 @@ def refs(exchanged: Exchanged) -> list[JobRef]:
     return [claim.ref for claim in exchanged.claimed.claims]
 
 
-@contextmanager
-def locked(store: PostgresStore) -> Iterator[psycopg.Connection]:
-    """Keep everybody from taking jobs for the length of a block."""
-    with psycopg.connect(postgres_url()) as connection:
-        connection.execute(f"lock table {store.schema}.grip in access exclusive mode")
-        yield connection
-        connection.rollback()
-
-
-async def is_on_its_way(office: PostgresEngine) -> None:
-    await until(lambda: bool(office._standing.here()._sent))
+@asynccontextmanager
+async def on_its_way(
+    store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
+) -> AsyncIterator[tuple[JobRef, psycopg.Connection]]:
+    """Have a claim sent for a job, and no answer to it until a lock's connection rolls back or the block ends."""
+    await stands(office)
+    (ref,) = await add(giver)
+    with psycopg.connect(postgres_url()) as lock:
+        lock.execute(f"lock table {store.schema}.grip in access exclusive mode")
+        tell(store)
+        await until(lambda: bool(office._standing.here()._sent))
+        yield ref, lock
+        lock.rollback()
 
 
 async def claimed_before(giver: PostgresEngine, times: int) -> Sequence[JobRef]:
@@ -214,7 +216,7 @@ async def test_of_a_queue_of_which_something_is_said_the_exchange_asks_for_itsel
     await stands(office)
     first, _ = await add(giver, 2)
     tell(store)
-    await is_on_its_way(office)
+    await until(lambda: bool(office._standing.here()._sent))
     assert refs(await office.exchange(ASKS)) == [first]
 
 
@@ -231,11 +233,7 @@ async def test_what_nobody_asks_for_goes_back(
 async def test_a_worker_that_leaves_gives_it_back(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine, closes: bool
 ):  # X3
-    await stands(office)
-    (ref,) = await add(giver)
-    with locked(store) as lock:
-        tell(store)
-        await is_on_its_way(office)
+    async with on_its_way(store, office, giver) as (ref, lock):
         leaving = asyncio.create_task(office.close() if closes else office.leave("w"))
         await asyncio.sleep(0.05)
         lock.rollback()
@@ -273,11 +271,7 @@ async def test_nothing_is_brought_to_one_that_has_left(
 async def test_what_is_brought_to_an_exchange_that_was_cancelled_goes_back(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):  # X3
-    await stands(office)
-    (ref,) = await add(giver)
-    with locked(store):
-        tell(store)
-        await is_on_its_way(office)
+    async with on_its_way(store, office, giver) as (ref, _):
         asking = asyncio.create_task(office.exchange(ASKS))
         await asyncio.sleep(0.05)
         asking.cancel()
@@ -309,11 +303,7 @@ async def test_what_is_brought_goes_back_if_what_has_ended_cannot_be_recorded(
 async def test_a_claim_whose_connection_is_cut_is_made_again(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):  # X3
-    await stands(office)
-    (ref,) = await add(giver)
-    with locked(store) as lock:
-        tell(store)
-        await is_on_its_way(office)
+    async with on_its_way(store, office, giver) as (ref, lock):
         asking = asyncio.create_task(office.exchange(ASKS))
         with psycopg.connect(postgres_url(), autocommit=True) as killer:
             kill = """select pg_terminate_backend(pid) from pg_stat_activity
@@ -328,14 +318,9 @@ async def test_a_claim_whose_connection_is_cut_is_made_again(
 async def test_an_answer_that_does_not_come_is_not_waited_for_without_end(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):  # X3
-    await stands(office)
-    await add(giver)
-    with locked(store):
-        tell(store)
-        await is_on_its_way(office)
-        async with asyncio.timeout(30):
-            with pytest.raises(StoreUnavailable):
-                await office.exchange(ASKS)
+    async with on_its_way(store, office, giver), asyncio.timeout(30):
+        with pytest.raises(StoreUnavailable):
+            await office.exchange(ASKS)
     await until(lambda: office._listener.is_listening)
     await stands(office)
     (ref,) = await add(giver, queue="r")
