@@ -991,6 +991,52 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 
 POSTGRES: Final = (
+    _on_postgres(
+        "face: names are looked up where the caller says",
+        Edit(
+            f"{_PG}/migrations/0008_face.sql",
+            "returns uuid\n  language plpgsql security definer\n  set search_path = pg_catalog, pg_temp\n",
+            "returns uuid\n  language plpgsql security definer\n",
+        ),
+        f"{_OF_PG}/test_face.py",
+    ),
+    _on_postgres(
+        "face: what no reader can read is taken",
+        Edit(f"{_PG}/migrations/0008_face.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
+        f"{_OF_PG}/test_face.py",
+    ),
+    _on_postgres(
+        "rights: everybody may call what they can see",
+        Edit(
+            f"{_PG}/migrations/0013_rights.sql",
+            "revoke all on all functions",
+            "revoke grant option for all on all functions",
+        ),
+        f"{_OF_PG}/test_face.py",
+    ),
+    _on_postgres(
+        "tables: a job may be held by nobody",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "else ready_at is not null and worker_id is not null end",
+            "else true end",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "tables: a job that did not succeed may have no reason",
+        Edit(f"{_PG}/migrations/0001_tables.sql", "check (last_error is not null or", "check (true or"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "view: a dead letter is shown as queued",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "state in ('scheduled', 'blocked', 'pending') then",
+            "state in ('scheduled', 'blocked', 'pending', 'dead_letter') then",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
     _unfenced_on_postgres(
         "is completed", " and j.lease_until is not null and j.started_at is not null\n      returning"
     ),

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -92,6 +93,7 @@ async def test_keys_mean_the_same_in_sql_and_in_python(desk: Desk, store: Postgr
     ("arguments", "words"),
     [
         ("''", "type"),
+        ("E' \\t\\n'", "type"),
         ("null", "type"),
         ("'x', payload => null", "payload"),
         ("'x', queue => 'Mail'", "queue"),
@@ -102,16 +104,33 @@ async def test_keys_mean_the_same_in_sql_and_in_python(desk: Desk, store: Postgr
         ("'x', priority => 1000001", "priority"),
         ("'x', delay => '-1 second'", "delay"),
         ("'x', delay => '1 second', run_at => now()", "not both"),
-        ("'x', run_at => 'infinity'", "moments"),
+        ("'x', delay => '101 years'", "delay"),
+        ("'x', run_at => 'infinity'", "years"),
+        ("'x', run_at => '20000-01-01'", "years"),
+        ("'x', start_by => '20000-01-01'", "years"),
+        ("'x', start_by => '0001-12-31 BC'", "years"),
         ("'x', max_attempts => 0", "max_attempts"),
         ("'x', idempotency_key => ''", "keys"),
+        ("'x', payload => '{\"a\": [1, {\"b\": -9007199254740993}]}'", "2.53"),
+        ("'x', payload => '1e400'", "2.53"),
+        ("'x', payload => (repeat('[', 101) || repeat(']', 101))::jsonb", "nested"),
         ("'x', payload => to_jsonb(repeat('x', 12900000))", "12.3 MB exceeds limit of 10.0 MB"),
+        ("'x', idempotency_key => repeat('x', 12900000)", "12.3 MB exceeds limit of 10.0 MB"),
     ],
 )
 async def test_sql_is_held_to_the_same_rules(desk: Desk, store: PostgresStore, arguments: str, words: str):  # B3, B4
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
         call(store, f"enqueue({arguments})")
     assert await desk.jobs() == ()
+
+
+async def test_what_is_just_within_the_rules_is_taken_and_comes_back(desk: Desk, store: PostgresStore):  # B4
+    deep = "[" * 100 + "9007199254740992" + "]" * 100
+    call(store, "enqueue('x', payload => %s, run_at => '9898-12-31', start_by => '0002-01-02')", deep)
+    call(store, "enqueue('x', payload => '{\"a\": [0.1, null, \"1e400\"]}', delay => '99 years')")
+    first, second = await desk.jobs()
+    assert msgspec.json.encode(first.payload).decode() == deep
+    assert second.payload == {"a": [0.1, None, "1e400"]}
 
 
 async def test_a_trigger_of_the_users_can_add_jobs_and_they_vanish_with_its_transaction(
@@ -192,11 +211,51 @@ async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
     desk: Desk, store: PostgresStore, role: str
 ):  # G8
     call(store, f"allow_producer('{role}')")
+    trap = f"trap_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as owner:
+        owner.execute(f"create schema {trap} authorization {role}")
     with as_role(store, role) as connection:
+        for function in ("btrim(text, text)", "concat(text, text, text, text)", "octet_length(text)", "length(text)"):
+            connection.execute(
+                f"""create function {trap}.{function} returns text language plpgsql as
+                    $$ begin raise exception 'it runs as %', current_user; end $$"""
+            )
         connection.execute("create temp table job (like pg_class)")
-        connection.execute("set search_path = pg_temp, public")
-        connection.execute(f"select {store.schema}.enqueue('send')")
+        connection.execute(f"set search_path = {trap}, pg_temp, pg_catalog")
+        with pytest.raises(psycopg.errors.RaiseException, match="it runs as"):
+            connection.execute("select btrim('a', 'b')")  # so it would be run
+        connection.execute(f"select {store.schema}.enqueue('send', queue => 'q')")
+        connection.execute(f"select {store.schema}.cancel(gen_random_uuid())")
     assert len(await desk.jobs()) == 1
+
+
+async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(desk: Desk, store: PostgresStore):  # G8
+    with psycopg.connect(store.url) as connection:
+        loose = connection.execute(
+            """select proname from pg_proc where pronamespace = %s::regnamespace and prosecdef
+                and not coalesce('search_path=pg_catalog, pg_temp' = any(proconfig), false)""",
+            [store.schema],
+        ).fetchall()
+    assert loose == [("is_told",)]  # it has no name without its schema, and is asked for each statement
+
+
+async def test_everybody_may_do_nothing_and_a_producer_two_things(desk: Desk, store: PostgresStore, role: str):  # G8
+    may = """select proname from pg_proc
+              where pronamespace = %(schema)s::regnamespace and has_function_privilege(%(role)s, oid, 'execute')
+             union all
+             select relname from pg_class
+              where relnamespace = %(schema)s::regnamespace
+                and case relkind when 'S' then has_sequence_privilege(%(role)s, oid, 'usage, select, update')
+                                 when 'i' then false
+                                 when 'I' then false
+                                 else has_any_column_privilege(%(role)s, oid, 'select, insert, update')
+                                      or has_table_privilege(%(role)s, oid, 'delete, truncate') end
+              order by 1"""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        named = {"schema": store.schema, "role": role}
+        assert connection.execute(may, named).fetchall() == []
+        connection.execute(f"select {store.schema}.allow_producer('{role}')")
+        assert connection.execute(may, named).fetchall() == [("cancel",), ("enqueue",)]
 
 
 async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(desk: Desk, store: PostgresStore, role: str):  # G8

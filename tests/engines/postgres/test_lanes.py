@@ -14,10 +14,13 @@ from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
-from onward.lifecycle import Complete, Release
+from onward.lifecycle import Bury, Complete, Fail, Release
 from onward.postgresql.plans import Plan, Statement
+from tests.conformance.cases import BOOM
 from tests.conformance.desk import PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
+
+REFUSED = (psycopg.IntegrityError, psycopg.DataError)
 
 
 def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple[Any, ...]]:
@@ -401,33 +404,81 @@ async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(desk: 
     "change",
     [
         "lease_until = now()",
+        "lease_until = now(), updated_at = now()",
         "lease_until = now(), worker_id = 'w', ready_at = null, next_run_at = now()",
         "ready_at = null",
         "counted = true",
         "attempts = -1",
         "max_attempts = 0",
+        "priority = 1000001",
         "progress = 101",
         "payload = '{'",
+        "type = ''",
+        "ready_at = null, next_run_at = 'infinity'",
+        "start_by = '20000-01-01'",
     ],
 )
 async def test_a_row_that_cannot_be_cannot_be_made_by_hand_either(desk: Desk, store: PostgresStore, change: str):  # O1
     await desk.add()
     before = await desk.jobs()
-    with pytest.raises(psycopg.Error):
+    with pytest.raises(REFUSED):
         by_hand(store, f"update onward.job set {change}")
+    names, values = zip(*(one.split(" = ") for one in change.split(", ")), strict=True)
+    if "type" not in names:
+        names, values = ("type", *names), ("'t'", *values)
+    with pytest.raises(REFUSED):
+        by_hand(store, f"insert into onward.job ({', '.join(names)}) values ({', '.join(values)})")
+    assert await desk.jobs() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'running'",
+        "state = 'dead_letter', result = null",
+        "state = 'cancelled'",
+        "attempts = -1",
+        "priority = 1000001",
+        "type = ''",
+        "next_run_at = 'infinity'",
+    ],
+)
+async def test_nor_can_one_that_has_ended(desk: Desk, store: PostgresStore, change: str):  # O1
+    await desk.add()
+    await desk.end(await desk.take_one(), Complete('"ok"'))
+    before = await desk.jobs()
+    with pytest.raises(REFUSED):
+        by_hand(store, f"update onward.history set {change}")
     assert await desk.jobs() == before
 
 
 async def test_the_view_shows_live_and_ended_jobs_in_harmonyks_words(desk: Desk, store: PostgresStore):  # H6
-    for queue in ("done", "held", "waiting"):
+    async def held(queue: str) -> Claim:
         await desk.add(queue=queue)
-    await desk.end(await desk.take_one("done"), Complete('"ok"'))
-    await desk.take_one("held")
+        return await desk.take_one(queue)
+
+    await desk.end(await held("completed"), Complete('"ok"'))
+    await desk.end(await held("failed"), Fail(BOOM))
+    await desk.end(await held("dead_letter"), Bury(BOOM))
+    await desk.cancel(await desk.add(queue="cancelled"))
+    await held("running")
+    await held("claimed")
+    by_hand(store, "update onward.job set started_at = null where queue = 'claimed'")
+    await desk.add(queue="pending")
+    await desk.add(queue="scheduled", delay=timedelta(hours=1))
+    await desk.add(queue="blocked")
+    by_hand(store, "update onward.job set ready_at = null, waits_for = 1 where queue = 'blocked'")
     shown = by_hand(store, "select queue, state, status, result from onward.jobs order by queue")
     assert shown == [
-        ("done", "completed", "success", "ok"),
-        ("held", "running", "running", None),
-        ("waiting", "pending", "queued", None),
+        ("blocked", "blocked", "queued", None),
+        ("cancelled", "cancelled", "failed", None),
+        ("claimed", "claimed", "running", None),
+        ("completed", "completed", "success", "ok"),
+        ("dead_letter", "dead_letter", "failed", None),
+        ("failed", "failed", "failed", None),
+        ("pending", "pending", "queued", None),
+        ("running", "running", "running", None),
+        ("scheduled", "scheduled", "queued", None),
     ]
 
 

@@ -24,6 +24,10 @@ create function onward.micros(span interval) returns bigint
 create domain onward.natural as integer check (value >= 0);
 create domain onward.at_least_one as bigint check (value >= 1);
 create domain onward.percent as smallint check (value between 0 and 100);
+create domain onward.urgency as integer check (value between 0 and 1000000);
+create domain onward.word as text check (value <> '');
+-- What other languages can write: Python's years end with 9999.
+create domain onward.day_and_time as timestamptz check (value between '0001-01-02 00:00 UTC' and '9999-12-30 00:00 UTC');
 
 -- Say in what state a live job is: what is there of it says so, and there is nothing that could say otherwise.
 create function onward.state_of(
@@ -42,7 +46,7 @@ create table onward.job (
   created_at       timestamptz not null default clock_timestamp(),
   id               uuid        not null default gen_random_uuid(),
   max_attempts     onward.at_least_one not null default 5,
-  priority         onward.natural not null default 0,
+  priority         onward.urgency not null default 0,
   attempts         onward.natural not null default 0,
   crashes          integer     not null default 0,
   counted          boolean     not null default false,   -- it has a row in `place`
@@ -53,11 +57,11 @@ create table onward.job (
   lease            interval,
   claimed_at       timestamptz,
   started_at       timestamptz,
-  next_run_at      timestamptz,
-  start_by         timestamptz,
+  next_run_at      onward.day_and_time,
+  start_by         onward.day_and_time,
   progress         onward.percent,
   queue            text        collate "C" not null default 'default',
-  type             text        not null,
+  type             onward.word not null,
   payload          json        not null default '{}',
   org_id           text,
   worker_id        text,
@@ -74,7 +78,9 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  check (lease_until is null or ready_at is not null)    -- as short as can be, as said above: see job_changed, too
+  -- Who is held is somebody's; who is not waits for its turn, its time or others. As short as can be, as said above.
+  check (case when lease_until is null then not counted and (coalesce(ready_at, next_run_at) is not null or waits_for is not null)
+              else ready_at is not null and worker_id is not null end)
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -106,19 +112,19 @@ create table onward.history (
   created_at       timestamptz not null,
   updated_at       timestamptz not null,
   completed_at     timestamptz not null,
-  next_run_at      timestamptz,
-  start_by         timestamptz,
+  next_run_at      onward.day_and_time,
+  start_by         onward.day_and_time,
   claimed_at       timestamptz,
   started_at       timestamptz,
   id               uuid        not null,
-  max_attempts     bigint      not null,
-  priority         integer     not null,
-  attempts         integer     not null,
-  crashes          integer     not null,
-  progress         smallint,
+  max_attempts     onward.at_least_one not null,
+  priority         onward.urgency not null,
+  attempts         onward.natural not null,
+  crashes          onward.natural not null,
+  progress         onward.percent,
   queue            text        collate "C" not null,
   state            text        collate "C" not null,
-  type             text        not null,
+  type             onward.word not null,
   payload          json        not null,
   org_id           text,
   worker_id        text,
@@ -132,7 +138,8 @@ create table onward.history (
   progress_message text,
   batch            text        collate "C",
   result           json,
-  check (result is null or state = 'completed')
+  check (result is null or state = 'completed'),
+  check (last_error is not null or state in ('completed', 'cancelled'))
 -- There is no part for any state but those four.
 ) partition by list (state);
 
@@ -276,15 +283,9 @@ insert into onward.identity default values;
 -- claimed; and one for both, so that a claim is looked at once.
 --
 -- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
--- changes lease_until only, and is no change. Who is held must be somebody's, and who is not must wait for its turn, its time or
--- others.
+-- changes lease_until only, and is no change.
 create function onward.job_changed() returns trigger language plpgsql as $$
 begin
-  if new.lease_until is null and (new.counted or num_nonnulls(new.ready_at, new.next_run_at, new.waits_for) = 0)
-     or new.lease_until is not null and new.worker_id is null then
-    raise exception 'no job can be like that: one that is held (lease_until) has a worker_id; another is not counted, and has '
-                    'ready_at, next_run_at or waits_for' using errcode = 'check_violation';
-  end if;
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;

@@ -513,7 +513,7 @@ begin
               j.backoff, j.trace, j.payload),
   gripped as (
     insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)
-  select t.seq, t.claim_no, t.id::text, t.type, t.priority::integer, date_part('epoch', moment - t.ready_at),
+  select t.seq, t.claim_no, t.id::text, t.type::text, t.priority::integer, date_part('epoch', moment - t.ready_at),
          t.attempts::integer, t.max_attempts::bigint, t.crashes, t.org_id, t.backoff::text, t.trace, t.payload::text
     from taken t;
   if not found then

@@ -1,4 +1,4 @@
--- For everybody who speaks SQL: triggers, psql, PostgREST and Supabase clients, other languages. And who may do what.
+-- For everybody who speaks SQL: triggers, psql, PostgREST and Supabase clients, other languages.
 
 -- Make an id: a UUID of version 7, so that ids made later sort later.
 create function onward.new_id() returns uuid
@@ -30,19 +30,25 @@ declare
   id      uuid := onward.new_id();
   channel text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
                     where c.oid = 'onward.job'::regclass);
+  size    bigint := octet_length(payload::text) + octet_length(concat(type, org_id, idempotency_key, dedupe_key));
   wrong   text;
 begin
   wrong := case
-    when type is null or btrim(type) = '' then 'type must be a non-empty string'
+    when type is null or btrim(type, E' \t\n\r\f\v') = '' then 'type must be a non-empty string'
     when payload is null then 'payload must be JSON: ''null'' is, NULL is not'
-    when octet_length(payload::text) > 10485760 then format(
-      'Job payload size %s MB exceeds limit of 10.0 MB', round(octet_length(payload::text) / 1048576.0, 1))
+    when size > 10485760 then format('Job payload size %s MB exceeds limit of 10.0 MB', round(size / 1048576.0, 1))
+    when payload @? '$.** ? (@ > 9007199254740992 || @ < -9007199254740992)' then
+      'payload must have numbers within ±2^53: send larger ones as strings'
+    when payload @? 'strict $.**{100 to last} ? (@.type() == "object" || @.type() == "array")' then
+      'payload must not be nested deeper than 100 levels'
     when queue is null or length(queue) > 120 or queue !~ '^[a-z0-9_.-]+(/[a-z0-9_.-]+)*$' then
       'queue must be lower-case letters, digits, ''_'', ''.'', ''-'', in parts joined by ''/'', at most 120 characters'
     when priority is null or priority not between 0 and 1000000 then 'priority must be a whole number from 0 to 1,000,000'
     when delay is not null and run_at is not null then 'give delay or run_at, not both'
-    when delay < interval '0' then 'delay must be zero or more'
-    when not isfinite(run_at) or not isfinite(start_by) then 'run_at and start_by must be moments'
+    when extract(epoch from delay) not between 0 and 36500 * 86400.0 then 'delay must be zero or more, and less than a hundred years'
+    when extract(year from run_at at time zone 'UTC') not between 2 and 9898
+      or extract(year from start_by at time zone 'UTC') not between 2 and 9898 then
+      'run_at and start_by must be in one of the years 2 to 9898'
     when max_attempts < 1 then 'max_attempts must be at least 1'
     when idempotency_key = '' or dedupe_key = '' or org_id = '' then 'org_id and keys must not be empty: leave them out'
   end;
@@ -78,56 +84,3 @@ begin
                                   coalesce(reason, 'cancelled'), true);
   return found;
 end $$;
-
--- Nobody but the owner sees or does anything here who was not allowed to.
-revoke all on all tables in schema onward from public;
-revoke all on all sequences in schema onward from public;
-revoke all on all functions in schema onward from public;
-
-alter table onward.job enable row level security;
-alter table onward.key enable row level security;
-alter table onward.history enable row level security;
-alter table onward.history_done enable row level security;
-alter table onward.history_failed enable row level security;
-alter table onward.history_day_other enable row level security;
-alter table onward.archive_days enable row level security;
-alter table onward.archive_rows enable row level security;
-alter table onward.log enable row level security;
-alter table onward.queue enable row level security;
-alter table onward.lane enable row level security;
-alter table onward.place enable row level security;
-alter table onward.grip enable row level security;
-alter table onward.worker enable row level security;
-alter table onward.leader enable row level security;
-alter table onward.identity enable row level security;
-alter table onward.migration enable row level security;
-
--- Let a role add jobs and take them back, by the two functions above and in no other way.
-create function onward.allow_producer(role name) returns void
-  language plpgsql
-as $$
-begin
-  execute format('grant usage on schema %s to %I', (select relnamespace::regnamespace from pg_class
-                                                     where oid = 'onward.job'::regclass), role);
-  execute format('grant execute on function onward.enqueue, onward.cancel to %I', role);
-end $$;
-
--- Let a role work: run jobs, lead, operate. It needs this again after a migration.
-create function onward.allow_worker(role name) returns void
-  language plpgsql
-as $$
-declare
-  home regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
-  part name;
-begin
-  execute format('grant usage on schema %s to %I', home, role);
-  execute format('grant select, insert, update, delete on all tables in schema %s to %I', home, role);
-  execute format('grant usage, select, update on all sequences in schema %s to %I', home, role);
-  execute format('grant execute on all functions in schema %s to %I', home, role);
-  for part in select relname from pg_class where relnamespace = home and relkind in ('r', 'p') loop
-    execute format('drop policy if exists %I on %s.%I', 'worker_' || role, home, part);
-    execute format('create policy %I on %s.%I to %I using (true) with check (true)', 'worker_' || role, home, part, role);
-  end loop;
-end $$;
-
-revoke all on function onward.allow_producer, onward.allow_worker from public;

@@ -14,4 +14,3 @@ create table onward.schedule (
 
 create index schedule_due on onward.schedule (next_at) where next_at is not null;
 
-alter table onward.schedule enable row level security;

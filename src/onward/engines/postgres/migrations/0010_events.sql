@@ -44,10 +44,6 @@ create table onward.bookmark (
 -- in whatever transaction they are.
 create sequence onward.event_switch;
 
-alter table onward.event enable row level security;
-alter table onward.event_log enable row level security;
-alter table onward.bookmark enable row level security;
-
 -- Say whether events are recorded. For those who add jobs, and say it of each.
 create function onward.is_recording() returns boolean
   language sql volatile
@@ -198,10 +194,3 @@ begin
          horizon_at = case when l.horizon_at < moment - interval '5 seconds' then moment else l.horizon_at end;
   return gone.count = most;
 end $$;
-
-revoke all on onward.event, onward.event_log, onward.bookmark from public;
-revoke all on sequence onward.event_switch from public;
--- But for what everybody asks who adds or changes a job.
-grant select on sequence onward.event_switch to public;
-revoke all on function onward.wake_listeners, onward.tell_of_job, onward.tell_of_end, onward.listen,
-                       onward.tend_events from public;

@@ -56,11 +56,6 @@ create table onward.hold (
 
 create index hold_until on onward.hold (until);
 
-alter table onward.batch enable row level security;
-alter table onward.link enable row level security;
-alter table onward.news enable row level security;
-alter table onward.hold enable row level security;
-
 -- Do what the ends of jobs mean for others, a part at a time. With a number, only as the leader of that term. Answers whether
 -- there may be more to do, the callbacks whose time has come, to be enqueued in this transaction, and in how many queues jobs
 -- have become ready.

@@ -38,8 +38,6 @@ create table onward.usage (
 
 create index usage_grain on onward.usage (grain, at);
 
-alter table onward.usage enable row level security;
-
 -- Sum up what is over: minutes that have ended, and days that ended the day before yesterday.
 create function onward.roll_usage(now bigint, number bigint, leader_id text) returns void
   language plpgsql
