@@ -992,6 +992,44 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 POSTGRES: Final = (
     _on_postgres(
+        "ground: the clock is read before the transaction has a number",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "case when pg_current_xact_id() is not null then clock_timestamp() end",
+            "clock_timestamp()",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "ground: that the clock went back is not noticed",
+        Edit(f"{_PG}/migrations/0006_stewarding.sql", "if ground > onward.moment(moment) then", "if false then"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "claim: who holds a limited queue waits for others",
+        Edit(f"{_PG}/migrations/0004_claiming.sql", "if news is null then\n", "if true then\n"),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: a lane that is there twice counts twice",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql",
+            "group by l.priority order by",
+            "group by l.ctid, l.priority order by",
+        ),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: it is lost with a claim that failed",
+        Edit(f"{_PG}/claiming.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
+        "news: workers share their way round",
+        Edit(f"{_PG}/engine.py", "key = request.worker_id, request.queues", 'key = "", request.queues'),
+        f"{_OF_PG}/test_news.py",
+    ),
+    _on_postgres(
         "face: names are looked up where the caller says",
         Edit(
             f"{_PG}/migrations/0008_face.sql",

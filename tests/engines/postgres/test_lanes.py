@@ -149,6 +149,45 @@ async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the
     assert await desk.taken("*") == [claim.ref, behind]
 
 
+async def test_a_job_that_waited_for_another_with_its_key_is_not_left_below_the_ground(
+    desk: Desk, store: PostgresStore
+):  # O3, O4
+    office = PostgresEngine(store.url, schema=store.schema)
+    await office.open()
+    enqueue = f"select {store.schema}.enqueue('t', idempotency_key => 'k')"
+    term = await office.elect("leader", lease=timedelta(minutes=1))
+    assert term is not None
+    with psycopg.connect(store.url) as first, psycopg.connect(store.url) as second:
+        first.execute(enqueue)
+        waiting = asyncio.create_task(asyncio.to_thread(second.execute, enqueue))
+        for _ in range(10):  # until the ground is where it was when the second began to wait, and beyond
+            await asyncio.sleep(0.1)
+            await office._ask(lambda: office._sweeping.sweep(office.schema, term))
+        first.rollback()
+        await waiting
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            await office._ask(lambda: office._sweeping.sweep(office.schema, term))
+        second.commit()
+    assert len((await office.claim(ClaimRequest(worker_id="w", slots=1))).claims) == 1
+    await office.close()
+
+
+async def test_jobs_are_found_after_the_clock_has_gone_back(desk: Desk, store: PostgresStore):  # O3, X3
+    term = await desk.lead()
+    waits = await desk.add()
+    await desk.advance(20)
+    await sweep(desk, term)
+    store.clock._micros -= 15_000_000
+    came = await desk.add(queue="q")
+    for _ in range(4):
+        await desk.advance(1)
+        await sweep(desk, term)
+    later = await desk.add(queue="r")
+    assert await desk.taken("*") == [waits, came, later]
+    assert ground(store) > store.clock.micros() - 15_000_000
+
+
 async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
     await with_a_floor(desk, store)
     ((since, moment),) = by_hand(
@@ -165,7 +204,7 @@ async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store:
         job, lanes = f"{store.schema}.job", f"{store.schema}.open_lanes"
         connection.execute(f"update {job} set lease_until = null, worker_id = null, started_at = null")
         connection.execute(
-            f"select {lanes}(ready_at + '1 hour', array['default'], array[0], array[ready_at]) from {job}"
+            f"select {lanes}(%s, array['default'], array[0], array[ready_at]) from {job}", [store.clock.micros()]
         )
         await desk.advance(60)
         await sweep(desk)

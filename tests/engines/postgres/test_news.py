@@ -7,16 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Rate, Settlement
-from onward.engines.postgres import claiming
+from onward.engines.postgres import claiming, settling
 from onward.engines.postgres.engine import PostgresEngine
+from onward.errors import StoreUnavailable
 from onward.job import JobRef
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, Release, State
 from onward.postgresql.listening import Listener
 from tests.conformance.desk import LEASE, Desk
+from tests.conformance.postgres_case import PostgresStore
 
 REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
 
@@ -125,6 +128,68 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
     now += 0.2
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_a_queue_that_has_the_same_lane_twice_gives_all_there_is_room_for(desk: Desk, store: PostgresStore):
+    await desk.engine.claim(REQUEST)
+    refs = [*await desk.add_many(3, queue="q", priority=5), *await desk.add_many(9, queue="q")]
+    with psycopg.connect(store.url) as connection:  # as two may who add a queue's first jobs at the same time
+        connection.execute(f"insert into {store.schema}.lane (queue, priority) values ('q', 5)")
+    claims, is_alone = await told(desk, "q")
+    assert is_alone
+    assert [claim.ref for claim in claims.claims] == refs[:10]
+
+
+async def test_a_queue_that_is_known_and_of_which_nothing_is_said_takes_no_tour(desk: Desk):
+    await desk.set("q", weight=1)
+    await desk.engine.claim(REQUEST)
+    claims, is_alone = await told(desk, "q")
+    assert (claims.claims, is_alone) == ((), True)
+
+
+@pytest.mark.parametrize("starts", [False, True])
+async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhere(
+    desk: Desk, long: None, starts: bool
+):  # X3
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    await desk.engine.claim(REQUEST)
+    ref = await desk.add(queue="q")
+    claim = await desk.take_one("q")
+    engine._hear("q")
+    exchange = Exchange(starts=(claim,) if starts else (), request=REQUEST)
+    asking = settling.exchange(engine.schema, exchange, engine._round(REQUEST))
+    next(asking)
+    with pytest.raises(StoreUnavailable):
+        asking.throw(StoreUnavailable())
+    await desk.end(claim, Release())
+    claims, _ = await told(desk, "")
+    assert [claim.ref for claim in claims.claims] == [ref]
+
+
+async def test_each_worker_goes_its_own_way_round_and_is_forgotten_when_it_leaves(desk: Desk):  # H9
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    full, idle = (msgspec.structs.replace(REQUEST, worker_id=who, slots=1) for who in ("full", "idle"))
+    await desk.add_many(2, queue="q")
+    await engine.claim(full)
+    await engine.claim(msgspec.structs.replace(idle, slots=5))
+    assert (engine._round(full).has_more, engine._round(idle).has_more) == (True, False)
+    for who in ("full", "idle"):
+        await engine.leave(who)
+    assert not engine._rounds
+
+
+async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: PostgresStore):
+    for queue in ("a", "z"):
+        await desk.set(queue, concurrency=5)
+        await desk.add(queue=queue)
+    claim = f"select jobs from {store.schema}.claim(%s, 'w', array[''], array['~'], 5, 0, 0, 1000000, '', 0, 'z')"
+    with psycopg.connect(store.url) as other, psycopg.connect(store.url) as connection:
+        other.execute(f"select from {store.schema}.queue where name = 'a' for update")
+        connection.execute("set lock_timeout = '5s'")
+        ((jobs,),) = connection.execute(claim, [store.clock.micros()]).fetchall()
+    assert [visit[0] for visit in msgspec.json.decode(jobs)] == ["z"]
 
 
 async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import monotonic
@@ -44,7 +45,7 @@ _LONG_TOUR: Final = 0.003
 
 @dataclass(slots=True)
 class Round:
-    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
+    """Where a worker is on its way round some queues. Kept in memory: each worker goes its own way round."""
 
     next_name: str = ""
     turn_left: int = 0
@@ -103,6 +104,15 @@ class Round:
         apart = min(max(_LOOK_AGAIN, self.took * _TOUR_SHARE), _LOOK_AGAIN_LATEST)
         return self.looked_at + apart - monotonic()
 
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """If the claim fails in this block, nobody has looked where there was news: it may be anywhere."""
+        try:
+            yield
+        except BaseException:
+            self.is_news_anywhere = True
+            raise
+
     def next_news(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
         if not self.has_more:
@@ -154,14 +164,15 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
         (claims,) = _visited(jobs) or [[]]  # it is no step of the tour
         return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
     places = round_.places(waits=True)
-    if places is not None and len(places) == 1 and request.slots and not request.ahead:
-        alone = yield from _claim_of(schema, request, round_, places[0])
-        if alone is not None:
-            return alone
-        places = None
     if places == ():
         return nothing_new(round_)
-    (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_, places)])
+    with round_.failing():
+        if places is not None and len(places) == 1 and request.slots and not request.ahead:
+            alone = yield from _claim_of(schema, request, round_, places[0])
+            if alone is not None:
+                return alone
+            places = None
+        (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_, places)])
     return claims_of(answer, round_)
 
 

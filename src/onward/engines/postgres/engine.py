@@ -132,7 +132,8 @@ class PostgresEngine:
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct, patience=answer_within)
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
-        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._rounds: dict[tuple[str, tuple[str, ...]], claiming.Round] = {}
+        """By who asks, and for which queues."""
         self._standing = OfLoops(
             lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(give_back, self))
         )
@@ -400,6 +401,8 @@ class PostgresEngine:
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
         await self._standing.here().leave(worker_id)
+        for key in [key for key in list(self._rounds) if key[0] == worker_id]:
+            self._rounds.pop(key, None)
         await self._ask(lambda: holding.leave(self.schema, worker_id))
 
     async def report(
@@ -413,9 +416,11 @@ class PostgresEngine:
         return self._listener.signals(queues)
 
     def _round(self, request: ClaimRequest | None) -> claiming.Round:
-        queues = request.queues if request else ()
-        if (round_ := self._rounds.get(queues)) is None:
-            round_ = self._rounds[queues] = claiming.Round()
+        if request is None:
+            return claiming.Round()
+        key = request.worker_id, request.queues
+        if (round_ := self._rounds.get(key)) is None:
+            round_ = self._rounds[key] = claiming.Round()
         round_.is_told = self._listener.is_listening
         return round_
 
@@ -432,7 +437,7 @@ class PostgresEngine:
     def _hear(self, notice: str) -> None:
         """Take in what is told to all."""
         names = notice.split(",")
-        for queues, round_ in list(self._rounds.items()):
+        for (_, queues), round_ in list(self._rounds.items()):
             round_.hear(queues, names)
         self._standing.here().hear()  # and while the store is at it, the rest
         self._stir()

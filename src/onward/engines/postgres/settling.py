@@ -62,7 +62,8 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
     places = None if request is None else round_.places(waits=False)
     values += [None] * 10 if request is None or places == () else asked(request, round_, places)
-    ((missed, *answer),) = yield Statement(schema.exchange, values)
+    with round_.failing():
+        ((missed, *answer),) = yield Statement(schema.exchange, values)
     claimed = Claims()
     if request is not None:
         claimed = nothing_new(round_) if places == () else claims_of(tuple(answer), round_)

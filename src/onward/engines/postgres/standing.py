@@ -93,9 +93,10 @@ class Standing:
     def hear(self) -> None:
         """Send a claim that stands, if there is news of a single queue."""
         for key, (request, round_) in self._wanted.items():
-            if len(round_.news) != 1 or key in self._sent or (places := round_.places(waits=True)) is None:
+            if len(round_.news) != 1 or key in self._sent or not (places := round_.places(waits=True)):
                 continue
-            (queue,) = places
+            queue, *others = places
+            round_.news.update(dict.fromkeys(others))  # told on another loop meanwhile
             sent = Sent(queue, request.slots, round_)
             statement = for_queue(self._schema, request, queue, request.slots)
             if self._ask(statement, partial(self._answered, key, sent)):

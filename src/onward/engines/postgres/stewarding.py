@@ -215,6 +215,10 @@ class Sweeping:
         if next_ is not None:
             yield Statement(schema.move_ground, [*who, next_])
             self._ground = next_
+        if next_ is not None and at is None:  # the clock has gone back
+            self._seen = []
+            self.late = None
+        elif next_ is not None:
             if self.late is None and (sure is None or next_ > sure):
                 self.late = sure or 0
             self._seen = [one for one in self._seen if sure is None or one[0] >= sure]

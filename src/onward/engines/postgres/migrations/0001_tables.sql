@@ -7,6 +7,12 @@ create function onward.moment(micros bigint) returns timestamptz
   language sql stable strict parallel safe
   return timestamptz 'epoch' + micros * interval '1 microsecond';
 
+-- The moment at which a job is added. Its transaction has a number before: by that, whoever moves the ground knows of jobs that
+-- cannot be seen yet, however long they have to wait for somebody else on their way.
+create function onward.moment_to_add(now bigint) returns timestamptz
+  language sql volatile
+  return coalesce(onward.moment(now), case when pg_current_xact_id() is not null then clock_timestamp() end);
+
 create function onward.span(micros bigint) returns interval
   language sql immutable strict parallel safe
   return micros * interval '1 microsecond';
@@ -53,7 +59,7 @@ create table onward.job (
   suspect          boolean     not null default false,   -- was running in a process that died: runs alone
   alone            boolean     not null default false,   -- this run is the only one in its process
   lease_until      timestamptz,
-  ready_at         timestamptz default clock_timestamp(),  -- null: not in the claim index, for its time has not come
+  ready_at         timestamptz default onward.moment_to_add(null),  -- null: not in the claim index, for its time has not come
   lease            interval,
   claimed_at       timestamptz,
   started_at       timestamptz,

@@ -15,18 +15,19 @@ begin
   return is_heard;
 end $$;
 
--- See to it that claims look at these lanes, from as far back as each of these moments. No ground that this transaction could miss is
--- less than a fifth of a second old: what became ready a moment ago needs no floor. A new floor is never above the ground, for
--- there may be other jobs in between.
+-- See to it that claims look at these lanes, from as far back as each of these moments, once the jobs are written: the transaction has
+-- a number then, and no ground that goes ahead of it is less than a fifth of a second older than that. So what became ready a
+-- moment before now needs no floor. A new floor is never above the ground, for there may be other jobs in between.
 --
 -- A floor that is low enough is relied on, and so locked all the same: whoever raises it or takes it away looks once more when it
 -- holds that lock, and sees these jobs then. Floors are locked by one statement and lowered by the next, which sees what they have
 -- become while they were waited for.
-create function onward.open_lanes(moment timestamptz, queues text[], priorities integer[], since timestamptz[]) returns void
+create function onward.open_lanes(now bigint, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
   set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 declare
+  moment timestamptz := coalesce(onward.moment(open_lanes.now), clock_timestamp());
   ground timestamptz;
 begin
   -- Not `not exists`: of that the planner may make a join, which reads all the lanes there are.
@@ -65,7 +66,7 @@ create function onward.enqueue_alike(
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := coalesce(onward.moment(enqueue_alike.now), clock_timestamp());
+  moment timestamptz := onward.moment_to_add(enqueue_alike.now);
   due    timestamptz := coalesce(moment + onward.span(enqueue_alike.delay), onward.moment(enqueue_alike.run_at));
   told   record;
 begin
@@ -120,7 +121,7 @@ create function onward.enqueue_each(
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := coalesce(onward.moment(enqueue_each.now), clock_timestamp());
+  moment timestamptz := onward.moment_to_add(enqueue_each.now);
 begin
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
                           start_by, created_at, updated_at, batch, waits_for, on_failure, trace, recorded)
@@ -167,7 +168,7 @@ create function onward.enqueue_keyed(
 as $$
 #variable_conflict use_column
 declare
-  moment   timestamptz := coalesce(onward.moment(enqueue_keyed.now), clock_timestamp());
+  moment   timestamptz := onward.moment_to_add(enqueue_keyed.now);
   count    integer := cardinality(ids);
   arrivals text[] := array_fill(null::text, array[count]);
   due      timestamptz;

@@ -134,7 +134,7 @@ begin
     soon := given.soon;
     delete from onward.place p where p.seq = any (given.seqs);
     if given.queues is not null then
-      perform onward.open_lanes(moment, given.queues, given.priorities, given.since);
+      perform onward.open_lanes(settle.now, given.queues, given.priorities, given.since);
       freed := true;
     elsif freed is not true then
       freed := exists (select from onward.queue q where q.name = any (given.all_queues) and q.concurrency is not null);

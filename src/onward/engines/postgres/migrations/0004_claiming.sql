@@ -319,9 +319,12 @@ begin
               from (select distinct on (l.queue) l.weight from unnest(lanes) l) w;
           end if;
           turns := coalesce(turns, 1);
-          perform 1 from onward.queue q
-            where q.name = any (array(select l.queue collate "C" from unnest(lanes) l where l.is_limited))
-            order by q.name for update;  -- in one order, before any of them is used: nobody waits in a circle
+          -- In one order, before any of them is used: nobody waits in a circle. Who has one already waits for none.
+          if news is null then
+            perform 1 from onward.queue q
+              where q.name = any (array(select l.queue collate "C" from unnest(lanes) l where l.is_limited))
+              order by q.name for update;
+          end if;
         end if;
       end if;
       if last_lane >= cardinality(lanes) then
@@ -495,13 +498,13 @@ begin
            updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
              select c.place
-               from (select l.priority, coalesce(l.floor, ground) as floor from onward.lane l
+               from (select l.priority, min(coalesce(l.floor, ground)) as floor from onward.lane l
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
                                          where q.name = of_queue collate "C"
                                            and (q.paused or q.concurrency is not null or q.spacing is not null
                                                 or q.lease is not null))
-                      order by l.priority desc) l
+                      group by l.priority order by l.priority desc) l
                cross join lateral (
                  select c.ctid as place from onward.job c
                   where c.queue = of_queue collate "C" and c.priority = l.priority and c.ready_at >= l.floor
@@ -519,7 +522,9 @@ begin
   if not found then
     return query select null::bigint, null::bigint, null, null, null::integer, null::float8, null::integer, null::bigint,
                         null::integer, null, null, null, null
-                   from onward.queue q where q.name = of_queue collate "C";
+                   from onward.queue q
+                  where q.name = of_queue collate "C"
+                    and (q.paused or q.concurrency is not null or q.spacing is not null or q.lease is not null);
   end if;
 end $$;
 

@@ -67,7 +67,7 @@ begin
       insert into onward.news (batch, failed, cancelled)
       values (old.batch, -(old.state <> 'cancelled')::integer, -(old.state = 'cancelled')::integer);
     end if;
-    perform onward.open_lanes(moment, array[old.queue], array[old.priority], array[moment]);
+    perform onward.open_lanes(replay_many.now, array[old.queue], array[old.priority], array[moment]);
     perform pg_notify(channel, '*');
     return query select old.seq, old.queue, old.id::text, old.state;
   end loop;

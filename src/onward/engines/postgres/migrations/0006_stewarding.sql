@@ -46,7 +46,7 @@ begin
     into due from ready r;
   promoted := due.count;
   if promoted > 0 then
-    perform onward.open_lanes(moment, due.queues, due.priorities, due.since);
+    perform onward.open_lanes(promote.now, due.queues, due.priorities, due.since);
     queues := array(select distinct q from unnest(due.queues) q);
     perform pg_notify(channel, '*');
   end if;
@@ -124,7 +124,7 @@ begin
     rescued := given.count;
     if rescued > 0 then
       delete from onward.place p where p.seq = any (lost);
-      perform onward.open_lanes(moment, given.queues, given.priorities, given.since);
+      perform onward.open_lanes(rescue.now, given.queues, given.priorities, given.since);
     end if;
     queues := array(select distinct q from unnest(coalesce(queues, '{}') || given.queues) q);
     perform pg_notify(channel, '*');
@@ -155,7 +155,8 @@ end $$;
 -- have none any longer. Answers where it is to be, and what to say the next time: a moment, and the first transaction after it.
 -- Whoever adds a job is known by its number before, so when all that are older than that have ended, every job that was ready by
 -- that moment can be seen: that is `sure`. Only those of a transaction that lasts for ten seconds and more are not waited for:
--- see tend().
+-- see tend(). If the clock has gone back, nothing that was said of moments holds any longer, and no moment is answered: the ground
+-- goes down as far as it can, and comes up again by what is seen from then on.
 create function onward.sweep(
   now bigint, number bigint, leader_id text, moments bigint[], firsts xid8[],
   out next bigint, out sure bigint, out moment bigint, out first text
@@ -172,8 +173,12 @@ declare
   lanes  record;
 begin
   if not onward.is_leader(today, sweep.number, sweep.leader_id) then return; end if;
-  -- An enqueue looks at the clock a moment before it has a number.
+  -- So far behind that what is given back a moment after it became ready needs no floor: see open_lanes().
   moment := onward.micros(today - interval '200 milliseconds');
+  if ground > onward.moment(moment) then
+    next := 1; moment := null;
+    return;
+  end if;
   first := pg_snapshot_xmax(pg_current_snapshot());
   select max(m.moment) into sure from unnest(moments, firsts) m (moment, first)
    where m.first <= pg_snapshot_xmin(pg_current_snapshot());

@@ -60,7 +60,7 @@ begin
   select * into days from onward.longest();
   for part, day in
     select c.relname, to_date(right(c.relname, 8), 'YYYYMMDD') from pg_inherits i join pg_class c on c.oid = i.inhrelid
-     where i.inhparent = 'onward.history_done'::regclass and c.relname ~ '^history_day_\d{8}$'
+     where i.inhparent = 'onward.history_done'::regclass and c.relname ~ '^history_day_[0-9]{8}$'
        and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 <= (moment - days.kept)::date
      order by c.relname
   loop

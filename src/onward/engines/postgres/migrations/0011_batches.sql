@@ -137,7 +137,7 @@ begin
         into given from given g where g.ready_at is not null;
       if given.queues is not null then
         ready := cardinality(given.queues);
-        perform onward.open_lanes(moment, given.queues, given.priorities, given.since);
+        perform onward.open_lanes(advance.now, given.queues, given.priorities, given.since);
         perform pg_notify(channel, '*');
       end if;
       select array_agg(distinct j.seq) filter (where j.on_failure = 'skip') as skipped,

@@ -8,6 +8,6 @@ with edited as (
    where j.id = $2::uuid and j.queue = $3::text collate "C" and j.lease_until is null
      and ($6::bigint is null or j.ready_at is null and j.next_run_at is not null)
   returning j.queue, j.priority, j.ready_at)
-select onward.open_lanes(coalesce(onward.moment($1::bigint), clock_timestamp()), array[queue], array[priority::integer],
+select onward.open_lanes($1::bigint, array[queue], array[priority::integer],
                          array[ready_at])
   from edited
