@@ -98,7 +98,15 @@ class SchemaChanged(OnwardError):
 
 
 class StoreUnavailable(OnwardError):
-    """The store could not be reached or would not answer."""
+    """The store could not be reached or would not answer.
+
+    ``remedy`` says what to do about it, where more is known than that it is away; ``cause`` is the rest of the message.
+    """
+
+    def __init__(self, cause: str = "", *, remedy: str = "") -> None:
+        self.cause = cause
+        self.remedy = remedy
+        super().__init__(f"{cause}; {remedy}" if remedy else cause)
 
 
 class StoreBusy(StoreUnavailable):

@@ -103,7 +103,8 @@ def test_threads_may_open_one_app_at_once(tmp_path: Path):
         ("sqlite:///jobs.db?journal=off", "is no setting of SQLite"),
         ("sqlite:///jobs.db?synchronous=off", "must be 'full' or 'normal'"),
         ("sqlight:///jobs.db", "did you mean sqlite://?"),
-        ("mysql://root:swordfish@host/db", "names no engine of ours"),
+        ("mysql://root:swordfish@host/db", "names no engine of ours: there are sqlite://, postgresql://, redis://, "),
+        ("mysql://root:swordfish@host/db", "pgboss+postgresql://, pgmq+postgresql://"),
     ],
 )
 def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):

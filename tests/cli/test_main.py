@@ -103,6 +103,11 @@ def test_an_unreachable_store_is_answered_with_what_to_start(engine, start):
     assert start in trouble.remedy
 
 
+def test_of_a_store_that_is_there_nobody_is_told_to_start_it():
+    trouble = trouble_of(StoreUnavailable("no such database", remedy="createdb shop"), "PostgreSQL")
+    assert (trouble.cause, trouble.remedy) == ("no such database", "createdb shop")
+
+
 def complete(*words: str) -> list[str]:
     """Press the tab key behind some words."""
     typed = " ".join(("onward", *words))

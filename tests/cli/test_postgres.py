@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from os import environ, getpid
 from pathlib import Path
+from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.cli.conftest import SHOP, Cli
 from tests.servers.postgres import binaries, postgres_url
@@ -68,7 +70,9 @@ def test_from_nothing_to_a_job_that_is_done(here: Cli, spawn: Callable[..., subp
     (known,) = here("workers", "--json").ok().json["workers"]
     assert known["queues"] == ["*"]
     assert "mail" in here("top", "--once").ok().out
-    facts = here("doctor", "--json").ok().json
+    facts = here("doctor", "--json").json
+    (problem,) = [each for each in facts["findings"] if each["level"] == "problem"]
+    assert "fsync is off" in problem["what"]  # X3, on a server for tests
     assert facts["store"]["server"].startswith("PostgreSQL 1")
     assert (facts["store"]["workers"], facts["store"]["waiting"], facts["store"]["dead"]) == (1, 1, 1)
     worker.send_signal(signal.SIGTERM)
@@ -81,6 +85,46 @@ def test_from_nothing_to_a_job_that_is_done(here: Cli, spawn: Callable[..., subp
     here("queues", "pause", "mail").ok()
     here("dead", "replay", "--all", "--yes").ok()
     assert here("tick", "--json").ok().json["buried"] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause", "remedy"),
+    [
+        ("dbname=no_such_database", "there is no such database", "createdb -h {host} no_such_database"),
+        ("user=nobody_knows", "it does not know this user", "createuser -h {host} nobody_knows"),
+        ("host=/nowhere", "is it running", "start PostgreSQL"),
+    ],
+)
+@pytest.mark.parametrize("words", ["jobs list", "doctor"])
+def test_who_cannot_connect_is_told_the_remedy_that_fits(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, wrong: str, cause: str, remedy: str, words: str
+):
+    known = conninfo_to_dict(postgres_url())
+    asked = {name: quote(str(value), safe="") for name, value in (known | conninfo_to_dict(wrong)).items()}
+    address = "&".join(f"{name}={value}" for name, value in asked.items())
+    monkeypatch.setenv("ONWARD_URL", f"postgresql:///?{address}")
+    said = cli(*words.split())
+    assert said.code == 1
+    shown = said.out + said.err
+    assert cause in shown
+    assert remedy.format(host=known["host"]) in shown
+    assert ("start PostgreSQL" in shown) is ("start PostgreSQL" in remedy)
+
+
+def test_the_doctor_finds_a_role_that_may_only_read(here: Cli, schema: str, monkeypatch: pytest.MonkeyPatch):
+    here("migrate").ok()
+    with psycopg.connect(postgres_url()) as connection:
+        connection.execute(f"create role reader_{schema} login superuser")
+        connection.execute(f"alter role reader_{schema} set default_transaction_read_only = on")
+    monkeypatch.delenv("ONWARD_APP")
+    reader = postgres_url().replace("user=postgres", f"user=reader_{schema}")
+    monkeypatch.setenv("ONWARD_URL", f"{reader}&schema={schema}")
+    said = here("doctor")
+    with psycopg.connect(postgres_url()) as connection:
+        connection.execute(f"drop role reader_{schema}")
+    assert said.code == 1
+    assert "no job can be added or run" in said.out
+    assert f"alter role reader_{schema} in database postgres set default_transaction_read_only = off" in said.out
 
 
 def test_the_sql_can_be_piped_into_psql(here: Cli, schema: str):  # O9

@@ -1404,6 +1404,21 @@ POSTGRES: Final = (
         Edit("postgresql/patience.py", "and not self._poll.poll(0)", ""),
         f"{_OF_PG}/test_trouble.py",
     ),
+    _on_postgres(
+        "examine: who only writes is not looked at",
+        Edit(f"{_PG}/sql/pinned.sql", "num_nonnulls(backend_xid, backend_xmin) > 0", "backend_xmin is not null"),
+        f"{_OF_PG}/test_pinning.py",
+    ),
+    _on_postgres(
+        "examine: a session of another database is accused",
+        Edit(f"{_PG}/sql/pinned.sql", "datname = current_database() and pid <>", "pid <>"),
+        f"{_OF_PG}/test_pinning.py",
+    ),
+    _on_postgres(
+        "examine: an index that cannot be used counts as one that is there",
+        Edit(f"{_PG}/sql/facts.sql", " and x.indisvalid", ""),
+        f"{_OF_PG}/test_examining.py",
+    ),
 )
 
 # Batches --------------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_a_refusal_names_the_engine_the_feature_and_the_reason():  # X1
         Unsupported("sqlite", "push", "no"),
         ClaimLost("gone"),
         StoreFull("disk is full"),
-        StoreUnavailable("no answer", 7),
+        StoreUnavailable("no answer", remedy="start it"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -6,6 +6,7 @@ somebody acts; a *warning* may well be meant so; a *note* is worth knowing. Only
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
@@ -90,6 +91,7 @@ def examine(picture: Picture, capabilities: Capabilities, *, max_wait: timedelta
         *_waits(picture, max_wait),
         *_file(picture),
         *_ends(picture),
+        *(Finding(Level.PROBLEM, problem) for problem in picture.info.problems),
         *(Finding(Level.WARNING, warning) for warning in picture.info.warnings),
     ]
     yield from sorted(found, key=lambda finding: list(Level).index(finding.level))
@@ -246,5 +248,8 @@ def _show(app: App, picture: Picture | None, found: list[Finding]) -> None:
         console.print(Text.assemble(screen.state(finding.level), ": ", screen.clean(finding.what)))
         if finding.remedy:
             console.print(Text.assemble(("    try: ", "bold"), screen.clean(finding.remedy)))
-    if not any(finding.level is Level.PROBLEM for finding in found):
-        console.print(screen.state("ok"), Text("nothing is wrong"), sep=": ")
+    levels = Counter(finding.level for finding in found)
+    if not levels[Level.PROBLEM]:
+        warned = levels[Level.WARNING]
+        well = f"no problem, and {count(warned, 'warning')}" if warned else "nothing is wrong"
+        console.print(screen.state("ok"), Text(well), sep=": ")

@@ -101,7 +101,7 @@ async def _stated(app: App) -> AsyncIterator[None]:
             await app.open()
             info = await app.engine.check()
             log.info("store", extra={"server": info.server, "schema": info.schema, "durability": info.durability})
-            for warning in info.warnings:
+            for warning in (*info.problems, *info.warnings):
                 log.warning("store: %s", warning)
         yield
     finally:

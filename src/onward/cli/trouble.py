@@ -86,7 +86,8 @@ def trouble_of(error: Exception, engine: str = "") -> Trouble:
         case SchemaTooOld():
             return Trouble(str(error), effect="nothing was done", remedy="onward migrate")
         case StoreUnavailable():
-            return Trouble(str(error), effect="nothing was done", remedy=_TO_START.get(engine, "onward doctor"))
+            remedy = error.remedy or _TO_START.get(engine, "onward doctor")
+            return Trouble(error.cause, effect="nothing was done", remedy=remedy)
         case OnwardError():
             return Trouble(str(error), effect="nothing was done")
         case TimeoutError():

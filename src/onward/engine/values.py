@@ -368,4 +368,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What the store's clock says."""
     durability: str = ""
     """What survives a power cut, in plain words."""
+    problems: tuple[str, ...] = ()
+    """Why jobs are not run, or may be lost, until somebody acts; each with what to do."""
     warnings: tuple[str, ...] = ()
+    """What may be meant so, and does harm if it is not; each with what to do."""

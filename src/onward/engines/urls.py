@@ -28,6 +28,7 @@ from onward.engine.teller import Events
 from onward.errors import EngineNotIncluded, InvalidJob
 
 _REDIS: Final = ("redis", "rediss", "unix")
+_SCHEMES: Final = ("sqlite", "postgresql", *_REDIS, "pgboss+postgresql", "pgmq+postgresql")
 _FILE_RULE: Final = "must be sqlite:///file.db (relative), sqlite:////dir/file.db (absolute) or sqlite:// (temporary)"
 
 
@@ -63,10 +64,8 @@ def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
         return _open_pgmq(url)
     if scheme in _REDIS:
         return _open_bullmq(url, clock)
-    close = difflib.get_close_matches(
-        scheme, ["sqlite", "postgresql", "pgmq+postgresql", "pgboss+postgresql", *_REDIS], n=1
-    )
-    hint = f"did you mean {close[0]}://?" if close else "it begins with sqlite://"
+    close = difflib.get_close_matches(scheme, _SCHEMES, n=1)
+    hint = f"did you mean {close[0]}://?" if close else f"there are {', '.join(f'{each}://' for each in _SCHEMES)}"
     raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
 

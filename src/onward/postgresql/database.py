@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from types import TracebackType
 from typing import Any, Final
 
@@ -120,71 +122,132 @@ class Translated:
             raise ours from error
 
 
-_WRONG_USER: Final = "it refused the user or the password; check both in the URL, and pg_hba.conf"
-_REMEDIES: Final[tuple[tuple[tuple[type[psycopg.Error], ...], type[OnwardError], str], ...]] = (
+Meaning = tuple[type[OnwardError], str, str]
+"""What an error is to us, why it came about where it does not say so itself, and what to do."""
+
+_NO_ROOM: Final = (
+    StoreBusy,
+    "it has no connection left",
+    "close some, raise max_connections, or put PgBouncer in front of it",
+)
+_ON_ITS_WAY: Final = (StoreUnavailable, "it is being stopped or started", "try again when it is up")
+_WRONG_USER: Final = (
+    StoreUnavailable,
+    "it refused the user or the password",
+    "check both in the URL, and pg_hba.conf",
+)
+_NO_USER: Final = (StoreUnavailable, "it does not know this user", "make it first: {createuser}")
+_NO_DATABASE: Final = (StoreUnavailable, "there is no such database", "make it first: {createdb}")
+_NO_HOST: Final = (StoreUnavailable, "there is no such host", "check the URL")
+
+_BY_CODE: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ...]] = (
     (
         (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedColumn, pg.UndefinedObject),
-        SchemaTooOld,
-        "its schema is missing or too old; open the app once, or run: onward migrate",
+        (SchemaTooOld, "its schema is missing or too old", "open the app once, or run: onward migrate"),
     ),
     (
         (pg.ReadOnlySqlTransaction,),
-        StoreReadOnly,
-        "a standby, or default_transaction_read_only is on; connect to the primary: target_session_attrs=read-write",
+        (
+            StoreReadOnly,
+            "a standby, or default_transaction_read_only is on",
+            "connect to the primary: target_session_attrs=read-write",
+        ),
     ),
-    ((pg.DiskFull, pg.OutOfMemory), StoreFull, "it has no space left; free some, nothing was written"),
+    ((pg.DiskFull, pg.OutOfMemory), (StoreFull, "it has no space left", "free some, nothing was written")),
+    ((pg.TooManyConnections,), _NO_ROOM),
     (
-        (pg.TooManyConnections,),
-        StoreBusy,
-        "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it",
+        (pg.LockNotAvailable, pg.QueryCanceled),
+        (StoreBusy, "it took too long", "see who holds it up with: onward doctor"),
     ),
-    ((pg.LockNotAvailable, pg.QueryCanceled), StoreBusy, "it took too long; see who holds it up with: onward doctor"),
-    (GAVE_WAY, StoreBusy, "others were writing the same jobs; try again"),
-    (
-        (pg.InvalidPassword, pg.InvalidAuthorizationSpecification),
-        StoreUnavailable,
-        _WRONG_USER,
-    ),
-    ((pg.InvalidCatalogName,), StoreUnavailable, "there is no such database; make it first: createdb NAME"),
+    (GAVE_WAY, (StoreBusy, "others were writing the same jobs", "try again")),
+    ((pg.InvalidPassword, pg.InvalidAuthorizationSpecification), _WRONG_USER),
+    ((pg.InvalidCatalogName,), _NO_DATABASE),
     (
         (pg.InsufficientPrivilege,),
-        StoreUnavailable,
-        "the user may not do this; let its owner run onward migrate, and grant the role what it needs",
+        (
+            StoreUnavailable,
+            "the user may not do this",
+            "let its owner run onward migrate, and grant the role what it needs",
+        ),
     ),
-    (
-        (pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow),
-        StoreUnavailable,
-        "it is being stopped or started; try again when it is up",
-    ),
+    ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow), _ON_ITS_WAY),
 )
 
-_NO_ROOM: Final = "it has no connection left; close some, raise max_connections, or put PgBouncer in front of it"
-_BY_WORDS: Final[tuple[tuple[str, type[StoreUnavailable], str], ...]] = (
-    # Errors of a connection that never came about have no code; libpq has only its words for them.
-    ("has not answered", StoreUnavailable, "see whether the network loses answers; if it is only slow: answer_within="),
-    ("password authentication failed", StoreUnavailable, _WRONG_USER),
-    ("no password supplied", StoreUnavailable, "it wants a password; put one into the URL, PGPASSWORD or ~/.pgpass"),
-    ("no pg_hba.conf entry", StoreUnavailable, "it does not let this user in from here; add a line to pg_hba.conf"),
-    ("too many", StoreBusy, _NO_ROOM),
-    ("remaining connection slots", StoreBusy, _NO_ROOM),
-    ("starting up", StoreUnavailable, "it is being started; try again when it is up"),
-    ("could not translate host name", StoreUnavailable, "there is no such host; check the URL"),
-    ("role", StoreUnavailable, "it does not know this user; make it first: createuser NAME"),
-    ("database", StoreUnavailable, "there is no such database, or it is not to be had; make it first: createdb NAME"),
+# Errors of a connection that never came about have no code, only words: libpq's and the driver's own, or the server's.
+_BY_OUR_WORDS: Final[tuple[tuple[str, Meaning], ...]] = (
+    (
+        "has not answered",
+        (StoreUnavailable, "", "see whether the network loses answers; if it is only slow: answer_within="),
+    ),
+    ("could not translate host name", _NO_HOST),
+    ("failed to resolve host", _NO_HOST),
 )
+_BY_ITS_WORDS: Final[tuple[tuple[str, Meaning], ...]] = (
+    ("authentication failed", _WRONG_USER),
+    (
+        "pg_hba.conf",
+        (StoreUnavailable, "it does not let this user in from here", "add a line to pg_hba.conf, and have it reloaded"),
+    ),
+    ("not permitted to log in", (StoreUnavailable, "", 'let it: alter role "{user}" login')),
+    ("permission denied", (StoreUnavailable, "", 'let it: grant connect on database "{database}" to "{user}"')),
+    ("not currently accepting", (StoreUnavailable, "", 'alter database "{database}" allow_connections true')),
+    ("too many", _NO_ROOM),
+    ("remaining connection slots", _NO_ROOM),
+    ("starting up", _ON_ITS_WAY),
+    ("shutting down", _ON_ITS_WAY),
+    ("recovery", _ON_ITS_WAY),
+    ('role "', _NO_USER),
+    ("no such user", _NO_USER),
+    ('database "', _NO_DATABASE),
+    ("no such database", _NO_DATABASE),
+)
+_ITS_WORDS: Final = re.compile(r"\b\w+:  (.*)")
+"""What the server says stands behind how bad it is, in its language; libpq puts two blanks between."""
 
 
 def translate(error: psycopg.Error, store: str) -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    for kinds, ours, remedy in _REMEDIES:
-        if isinstance(error, kinds):
-            return ours(f"{store}: {first}: {remedy}")
-    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        if error.sqlstate is None:
-            for words, kind, remedy in _BY_WORDS:
-                if words in first:
-                    return kind(f"{store}: {first}: {remedy}")
-            return StoreUnavailable(f"{store}: {first}: is it running, and is the address right?")
-        return StoreUnavailable(f"{store}: {first}")
-    return None
+    meaning = next((meaning for kinds, meaning in _BY_CODE if isinstance(error, kinds)), None)
+    if meaning is None:
+        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return None
+        meaning = _of_connecting(error, first) if error.sqlstate is None else (StoreUnavailable, "", "see its log")
+    kind, why, remedy = meaning
+    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error))
+    return kind(cause, remedy=remedy) if issubclass(kind, StoreUnavailable) else kind(f"{cause}; {remedy}")
+
+
+def _of_connecting(error: psycopg.Error, first: str) -> Meaning:
+    """Find out why there is no connection."""
+    said = _ITS_WORDS.search(first)
+    if said is None:
+        if error.pgconn is not None and error.pgconn.needs_password:
+            return StoreUnavailable, "it wants a password", "put one into the URL, PGPASSWORD or ~/.pgpass"
+        away = (StoreUnavailable, "is it running, and is the address right?", "")
+        return next((meaning for words, meaning in _BY_OUR_WORDS if words in first), away)
+    for words, meaning in _BY_ITS_WORDS:
+        if words in said[1]:
+            return meaning
+    # It may not speak English. Whatever it speaks, it names what it does not know.
+    names = _names(error)
+    named = [each for each in ("database", "user") if re.search(rf"\W{re.escape(names[each])}\W", said[1])]
+    if named == ["database"]:
+        return _NO_DATABASE
+    if named == ["user"]:
+        return _WRONG_USER if error.pgconn is not None and error.pgconn.used_password else _NO_USER
+    return StoreUnavailable, "", "check the user, the password and the database in the URL"
+
+
+def _names(error: psycopg.Error) -> dict[str, str]:
+    """Say whom the connection is for, and how they are made."""
+    pgconn = error.pgconn
+    given = (pgconn.db, pgconn.user, pgconn.host, pgconn.port) if pgconn is not None else (b"NAME", b"NAME", b"", b"")
+    database, user, host, port = (each.decode() for each in given)
+    where = [*(["-h", host] if host else []), *(["-p", port] if port not in {"", "5432"} else [])]
+    return {
+        "database": database,
+        "user": user,
+        "createdb": shlex.join(["createdb", *where, database]),
+        "createuser": shlex.join(["createuser", *where, user]),
+    }

@@ -41,7 +41,7 @@ _LONGEST_PAUSE: Final = 5.0
 
 _LOOK_EVERY: Final = 1.0
 """Seconds between looks where nobody can be told."""
-_ASK_EVERY: Final = 20.0
+ASK_EVERY: Final = 20.0
 """Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
 and so does one on which there is nothing to say."""
 
@@ -73,7 +73,7 @@ class Listener:
         database: Database,
         channel: str,
         *,
-        ask_every: float = _ASK_EVERY,
+        ask_every: float = ASK_EVERY,
         others: Others | None = None,
         on_notice: Callable[[str], None] = lambda _: None,
     ) -> None:

@@ -107,6 +107,12 @@ async def test_a_later_version_is_taken_with_a_warning(store: PgBossStore, caplo
     assert "newer than 46" in " ".join((await desk.engine.check()).warnings)
 
 
+async def test_what_would_lose_jobs_is_told(store: PgBossStore):  # X3
+    info = await (await store.connect()).check()
+    assert "may lose or corrupt everything" in info.durability
+    assert "fsync is off" in " ".join(info.problems)  # of a server for tests
+
+
 async def test_a_later_version_that_lacks_what_is_needed_is_refused_by_name(store: PgBossStore):
     by_hand(store, "update boss.version set version = 99")
     by_hand(store, "alter table boss.job rename column retry_count to tries")

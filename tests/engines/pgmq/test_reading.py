@@ -134,3 +134,9 @@ async def test_a_life_on_every_version(version: str):
         await engine.close()
     finally:
         drop_database(url)
+
+
+async def test_what_would_lose_jobs_is_told(opened: Opened):  # X3
+    info = await (await opened()).check()
+    assert "may lose or corrupt everything" in info.durability
+    assert "fsync is off" in " ".join(info.problems)  # of a server for tests

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.examining import INDEXES, Facts, Pin, _pinned, _wrong, examine
+from onward.engines.postgres.examining import INDEXES, Facts, _problems, _warnings, examine
 from onward.engines.postgres.schema import Schema
 from onward.postgresql.plans import run
 from onward.postgresql.within import on_psycopg
@@ -16,35 +16,69 @@ from tests.conformance.desk import Desk
 from tests.conformance.postgres_case import PostgresStore
 
 HEALTHY = Facts(
-    version="16.1", synchronous_commit="on", fsync="on", now=0, full_page_writes="on", autovacuum="on",
-    isolation="read committed", statement_timeout=0.0, frozen_age=1000, sessions=10, max_connections=100, live=1000,
-    dead=100, size=10_000_000, without_a_day=10, indexes=sorted(INDEXES),
+    version="16.1", now=0, role="web", database="shop", schema='"order"', fsync="on", full_page_writes="on",
+    synchronous_commit="on", is_standby=False, read_only="off", isolation="read committed", autovacuum="on",
+    track_counts="on", statement_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0, frozen_age=1000, sessions=10,
+    max_connections=100, live=1000, dead=100, size=10_000_000, without_a_day=10, indexes=sorted(INDEXES),
 )  # fmt: skip
 
 
-def test_of_what_is_well_nothing_is_said():
-    assert list(_wrong(HEALTHY)) == []
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"statement_timeout": 60.0}, {"lock_timeout": 5.0}, {"idle_session_timeout": 60.0}],
+    ids=str,
+)
+def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
+    facts = HEALTHY._replace(**change)
+    assert [*_problems(facts), *_warnings(facts)] == []
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"indexes": sorted(INDEXES - {"job_claim"})}, ["job_claim", "onward migrate --sql"]),
-        ({"isolation": "serializable"}, ["serializable", "alter role"]),
+        ({"full_page_writes": "off"}, ["ZFS", "alter system set full_page_writes = on"]),
+        ({"synchronous_commit": "off"}, ["last moments", "synchronous_commit = on"]),
+        (
+            {"isolation": "serializable"},
+            ["serializable", "alter role web in database shop set default_transaction_isolation = 'read committed'"],
+        ),
         ({"autovacuum": "off"}, ["autovacuum = on"]),
+        ({"track_counts": "off"}, ["autovacuum", "track_counts = on"]),
         ({"statement_timeout": 2.0}, ["2 s", "statement_timeout = 0"]),
+        ({"lock_timeout": 0.1}, ["0.1 s", "set lock_timeout = 0"]),
+        ({"idle_session_timeout": 10.0}, ["10 s", "listen", "set idle_session_timeout = 0"]),
         ({"frozen_age": 1_500_000_000}, ["1,500,000,000", "vacuum (freeze)"]),
         ({"sessions": 98}, ["98 of 100", "PgBouncer"]),
         ({"dead": 5_000_000}, ["5,000,000 dead", "autovacuum"]),
-        ({"size": 30 * 1024**3}, ["30.0 GB", "vacuum full"]),
+        ({"size": 30 * 1024**3}, ["30.0 GB", 'vacuum full "order".job']),
         ({"without_a_day": 500_000}, ["500,000", "worker"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_is_wrong_is_said_with_figures_and_a_remedy(change: dict[str, object], words: list[str]):
-    (said,) = _wrong(HEALTHY._replace(**change))  # type: ignore[arg-type]
+def test_what_is_wrong_is_said_with_figures_and_a_remedy(change: dict[str, Any], words: list[str]):
+    facts = HEALTHY._replace(**change)
+    (said,) = _warnings(facts)
     for word in words:
         assert word in said
+    assert list(_problems(facts)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"fsync": "off"}, ["corrupt everything", "alter system set fsync = on"]),
+        ({"is_standby": True, "read_only": "on"}, ["standby", "target_session_attrs=read-write"]),
+        ({"read_only": "on"}, ["no job", "alter role web in database shop set default_transaction_read_only = off"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_loses_jobs_or_lets_none_run_is_a_problem(change: dict[str, Any], words: list[str]):  # X3
+    facts = HEALTHY._replace(**change)
+    (said,) = _problems(facts)
+    for word in words:
+        assert word in said
+    assert list(_warnings(facts)) == []
 
 
 @pytest.mark.parametrize(
@@ -58,33 +92,65 @@ def test_what_is_wrong_is_said_with_figures_and_a_remedy(change: dict[str, objec
     ids=str,
 )
 def test_durability_is_stated_as_it_is(change: dict[str, str], word: str):  # X3
-    assert word in HEALTHY._replace(**change).durability  # type: ignore[arg-type]
+    assert word in str(HEALTHY._replace(**change).durability)  # type: ignore[arg-type]
 
 
-def test_who_pins_is_named():
-    assert "rollback prepared" in _pinned(Pin("prepared", "tx1", "web", "prepared", 400.0, ""))
-    assert "pg_drop_replication_slot" in _pinned(Pin("slot", "old_standby", "", "inactive", None, ""))
+async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: PostgresStore):
+    """Each of them as another setting than any other, so that none is taken for another."""
+    options = {
+        "synchronous_commit": "local",
+        "default_transaction_read_only": "on",
+        "default_transaction_isolation": "serializable",
+        "track_counts": "off",
+        "statement_timeout": "1min",
+        "lock_timeout": "200ms",
+        "idle_session_timeout": "2h",
+    }
+    asked = " ".join(f"-c {name}={value}" for name, value in options.items())
+    with psycopg.connect(store.url, options=asked, cursor_factory=psycopg.RawCursor) as connection:
+        facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
+    assert (facts.role, facts.database, facts.schema) == ("postgres", "postgres", store.schema)
+    assert (facts.fsync, facts.full_page_writes, facts.synchronous_commit) == ("off", "on", "local")
+    assert (facts.is_standby, facts.read_only, facts.isolation) == (False, "on", "serializable")
+    assert (facts.autovacuum, facts.track_counts) == ("on", "off")
+    assert (facts.statement_timeout, facts.lock_timeout, facts.idle_session_timeout) == (60.0, 0.2, 7200.0)
+    assert facts.max_connections == 300
 
 
-async def test_a_session_that_pins_the_horizon_is_named_with_its_statement(desk: Desk, store: PostgresStore):
-    with psycopg.connect(store.url) as culprit:
-        pid = culprit.info.backend_pid
-        culprit.execute("set transaction isolation level repeatable read")
-        culprit.execute("select 'the culprit'")
-        with psycopg.connect(store.url, cursor_factory=psycopg.RawCursor) as connection:
-            _, said = run(examine(Schema(store.schema), long=timedelta(0)), on_psycopg(connection))
-    (about,) = [line for line in said if "the culprit" in line]
-    assert f"session {pid}" in about
-    assert "idle in transaction" in about
-    assert "pg_terminate_backend" in about
+async def test_a_schema_whose_name_is_a_word_of_sql_is_named_so_that_it_can_be_pasted(store: PostgresStore):
+    store.schema = "order"
+    await store.connect()
+    with psycopg.connect(store.url, cursor_factory=psycopg.RawCursor) as connection:
+        facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
+    with psycopg.connect(store.url) as connection:
+        connection.execute('drop schema "order" cascade')
+    store.schema = "gone"
+    assert facts.schema == '"order"'
 
 
-async def test_an_index_that_somebody_dropped_is_missed(desk: Desk, store: PostgresStore):
+async def test_every_index_that_the_migrations_make_is_looked_for(desk: Desk, store: PostgresStore):
+    made = """select c.relname from pg_class c
+               where c.relnamespace = %s::regnamespace and c.relkind in ('i', 'I') and not c.relispartition"""
+    with psycopg.connect(store.url) as connection:
+        assert {name for (name,) in connection.execute(made, [store.schema])} == INDEXES
+
+
+@pytest.mark.parametrize("index", ["job_claim", "history_batch", "archive_id", "link_open"])
+async def test_an_index_that_somebody_dropped_is_missed(desk: Desk, store: PostgresStore, index: str):
     assert (await desk.engine.check()).warnings == ()
     with psycopg.connect(store.url) as connection:
-        connection.execute(f"drop index {store.schema}.job_claim")
+        connection.execute(f"drop index {store.schema}.{index}")
     (said,) = (await desk.engine.check()).warnings
-    assert "job_claim" in said
+    assert index in said
+
+
+async def test_an_index_that_is_there_and_cannot_be_used_is_missed(desk: Desk, store: PostgresStore):
+    with psycopg.connect(store.url) as connection:
+        connection.execute(
+            "update pg_index set indisvalid = false where indexrelid = %s::regclass", [f"{store.schema}.job_batch"]
+        )
+    (said,) = (await desk.engine.check()).warnings
+    assert "job_batch" in said
 
 
 async def test_check_tells_version_schema_time_and_durability(desk: Desk, store: PostgresStore):
@@ -92,3 +158,4 @@ async def test_check_tells_version_schema_time_and_durability(desk: Desk, store:
     assert info.server.startswith("PostgreSQL 1")
     assert info.now is not None
     assert info.durability
+    assert "fsync is off" in " ".join(info.problems)  # of a server for tests

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.errors import FinishedPGconn
 
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import (
@@ -20,6 +21,7 @@ from onward.errors import (
     StoreUnavailable,
 )
 from onward.lifecycle import Complete
+from onward.postgresql.database import translate
 from onward.postgresql.migrating import check_version
 from tests.conformance.desk import Desk, worker_info
 from tests.conformance.postgres_case import PostgresStore
@@ -139,8 +141,10 @@ async def test_idle_connections_that_were_cut_are_replaced_unseen(desk: Desk, se
     ("settings", "kind", "words"),
     [
         ({"host": "/nowhere"}, StoreUnavailable, "is it running"),
-        ({"database": "no_such_database"}, StoreUnavailable, "createdb"),
-        ({"user": "nobody_knows"}, StoreUnavailable, "createuser"),
+        ({"host": "no.host.invalid"}, StoreUnavailable, "no such host"),
+        ({"database": "no_such_database"}, StoreUnavailable, "createdb -h .* no_such_database$"),
+        ({"user": "nobody_knows"}, StoreUnavailable, "createuser -h .* nobody_knows$"),
+        ({"user": "nologin"}, StoreUnavailable, 'alter role "nologin" login'),
         ({"user": "locked"}, StoreUnavailable, "password"),
         ({"user": "locked", "password": "swordfish"}, StoreUnavailable, "refused the user or the password"),
         ({"user": "few"}, StoreBusy, "max_connections"),
@@ -154,12 +158,13 @@ async def test_what_is_wrong_with_an_address_or_a_user_is_said_with_a_remedy_and
 ):
     as_admin(
         server,
-        *[f"drop role if exists {role}" for role in ("locked", "few", "reader", "guest")],
+        *[f"drop role if exists {role}" for role in ("locked", "few", "reader", "guest", "nologin")],
         "create role locked login password 'right'",
         "create role few login connection limit 0",
         "create role reader login",
         "alter role reader set default_transaction_read_only = on",
         "create role guest login",
+        "create role nologin",
     )
     rules = server.data / "pg_hba.conf"
     if "locked" not in rules.read_text():
@@ -172,6 +177,25 @@ async def test_what_is_wrong_with_an_address_or_a_user_is_said_with_a_remedy_and
         await engine.check()
     assert "swordfish" not in str(raised.value)
     assert "swordfish" not in str(engine.describe())
+
+
+@pytest.mark.parametrize(
+    ("said", "used_password", "meant"),
+    [
+        ("FATAL:  Datenbank »shop« existiert nicht", True, "make it first: createdb -h db1 -p 5433 shop"),
+        ("FATAL:  le rôle « web » n'existe pas", False, "make it first: createuser -h db1 -p 5433 web"),
+        ("FATAL:  Passwort-Authentifizierung für Benutzer »web« fehlgeschlagen", True, "refused the user or the pass"),
+        ("ВАЖНО:  этого не будет", False, "check the user, the password and the database"),
+        ("Connection refused", False, "is it running"),
+        ('FATAL:  role "database" does not exist', False, "createuser"),
+    ],
+)
+def test_a_server_that_speaks_another_language_is_understood(said: str, used_password: bool, meant: str):
+    pgconn = FinishedPGconn(db=b"shop", user=b"web", host=b"db1", port=b"5433", used_password=used_password)
+    message = f'connection failed: connection to server at "database" (::1), port 5433 failed: {said}'
+    error = translate(psycopg.OperationalError(message, pgconn=pgconn), "PostgreSQL")
+    assert isinstance(error, StoreUnavailable)
+    assert meant in str(error)
 
 
 async def test_a_statement_that_is_stopped_for_taking_too_long_is_the_store_being_busy(

@@ -148,21 +148,22 @@ class Server:
         try:
             yield
         except exceptions.OutOfMemoryError as error:
-            message = f"{self} is full ({error}): give it more memory, or remove finished jobs"
-            raise StoreFull(message) from error
+            raise StoreFull(
+                f"{self} is full ({error})", remedy="give it more memory, or remove finished jobs"
+            ) from error
         except exceptions.ReadOnlyError as error:
-            message = f"{self} is a replica ({error}): give the address of the master, or of the sentinels"
-            raise StoreReadOnly(message) from error
+            remedy = "give the address of the master, or of the sentinels"
+            raise StoreReadOnly(f"{self} is a replica ({error})", remedy=remedy) from error
         except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
-            message = f"{self} does not let us in ({error}): check the user and the password in the URL"
-            raise StoreUnavailable(message) from error
+            remedy = "check the user and the password in the URL"
+            raise StoreUnavailable(f"{self} does not let us in ({error})", remedy=remedy) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
             message = f"{self} does not answer ({error}): is it running, and is this its address?"
             raise StoreUnavailable(message) from error
         except exceptions.ResponseError as error:
             if "WRONGTYPE" in str(error):
-                message = f"{self} has something else where BullMQ's keys should be ({error}): choose another prefix"
-                raise StoreCorrupt(message) from error
+                message = f"{self} has something else where BullMQ's keys should be ({error})"
+                raise StoreCorrupt(message, remedy="choose another prefix") from error
             if "MISCONF" in str(error) or "NOREPLICAS" in str(error):
                 raise StoreReadOnly(f"{self} takes no writes now: {error}") from error
             raise StoreUnavailable(f"{self} would not do it: {error}") from error

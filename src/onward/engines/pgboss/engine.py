@@ -46,6 +46,7 @@ from onward.lifecycle import State
 from onward.postgresql.batches import Batches
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import GAVE_WAY, Database
+from onward.postgresql.durability import Durability
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import Listener
@@ -216,15 +217,17 @@ class PgBossEngine:
             execute = on_psycopg(connection)
             run(self._detect(), execute)
             self._steps.check(connection)
-            ((server, commit, fsync, now),) = run(_facts(), execute)
+            ((server, fsync, whole_pages, commits, now),) = run(_facts(), execute)
+        durability = Durability(fsync, whole_pages, commits)
         warning = self.schema.installed.warning
         return EngineInfo(
             engine="pg-boss",
             server=f"PostgreSQL {server}, pg-boss schema {self.schema.installed.version}",
             schema=self.schema.installed.version,
             now=self.schema.beside.now or now,
-            durability=_durability(commit, fsync),
-            warnings=() if warning is None else (warning,),
+            durability=str(durability),
+            problems=tuple(durability.problems()),
+            warnings=(*durability.warnings(), *(() if warning is None else (warning,))),
         )
 
     def schema_script(self) -> str:
@@ -485,15 +488,7 @@ def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:
 def _facts() -> Plan[Sequence[Any]]:
     return (
         yield Statement(
-            "select current_setting('server_version'), current_setting('synchronous_commit'), current_setting('fsync'),"
-            " clock_timestamp()"
+            "select current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),"
+            " current_setting('synchronous_commit'), clock_timestamp()"
         )
     )
-
-
-def _durability(commit: str, fsync: str) -> str:
-    if fsync == "off":
-        return "a crash of the server's machine may lose or corrupt everything (fsync is off)"
-    if commit == "off":
-        return "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
-    return f"every acknowledged job survives a crash of the server (synchronous_commit={commit})"

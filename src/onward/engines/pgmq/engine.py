@@ -57,6 +57,7 @@ from onward.postgresql.batches import Batches
 from onward.postgresql.beside import Beside
 from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import GAVE_WAY, Database
+from onward.postgresql.durability import Durability
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
 from onward.postgresql.listening import EVERYTHING, Listener
@@ -227,23 +228,15 @@ class PGMQEngine:
             schema = self._steps.check(connection)
             ((version, commits, fsync, whole_pages, now),) = connection.execute(SQL.facts).fetchall()
             self.database.find_out(connection)
-        if fsync == "off" or whole_pages == "off":
-            durability = (
-                "a crash of the server's machine may lose or corrupt everything (fsync or full_page_writes is off)"
-            )
-        elif commits == "off":
-            durability = (
-                "a crash of the server may lose the last moments, and corrupts nothing (synchronous_commit=off)"
-            )
-        else:
-            durability = f"every acknowledged job survives a crash of the server (synchronous_commit={commits})"
+        durability = Durability(fsync, whole_pages, commits)
         return EngineInfo(
             engine="PGMQ",
             server=f"{found} on PostgreSQL {version}",
             schema=schema,
             now=now,
-            durability=durability,
-            warnings=(_POOLED,) if self._direct.is_pooled else (),
+            durability=str(durability),
+            problems=tuple(durability.problems()),
+            warnings=(*durability.warnings(), *((_POOLED,) if self._direct.is_pooled else ())),
         )
 
     def schema_script(self) -> str:

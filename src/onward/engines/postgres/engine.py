@@ -201,7 +201,7 @@ class PostgresEngine:
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
             schema = migrating.check(connection, self.schema, self.database)
-            facts, warnings = run(examining.examine(self.schema), within.on_psycopg(connection))
+            facts, problems, warnings = run(examining.examine(self.schema), within.on_psycopg(connection))
             self.database.find_out(connection)
         if self._direct.is_pooled:
             warnings.append(_POOLED)
@@ -210,7 +210,8 @@ class PostgresEngine:
             server=f"PostgreSQL {facts.version}",
             schema=schema,
             now=moment_of(self.schema.now or facts.now),
-            durability=facts.durability,
+            durability=str(facts.durability),
+            problems=tuple(problems),
             warnings=tuple(warnings),
         )
 
