@@ -566,7 +566,7 @@ class App:
         )
 
     async def work(self, **options: Any) -> None:
-        """Run jobs until cancelled."""
+        """Run jobs until cancelled: then what has ended is stored, and all the rest given back."""
         await self.worker(**options).run()
 
     async def tick(self, limit: int = 100) -> TickReport:

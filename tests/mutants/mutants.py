@@ -1830,6 +1830,45 @@ ARCHIVE: Final = (
     ),
 )
 
+_STOP: Final = "tests/worker/test_stop.py"
+
+STOPPING: Final = (
+    Mutant(
+        "stop: a worker that is cancelled cuts its round trip",
+        (Edit("worker/worker.py", "                shift.cut_short()\n", "                living.cancel()\n"),),
+        (f"{CONFORMANCE}/test_workers.py",),
+    ),
+    Mutant(
+        "stop: the outcomes of a round trip that was cut are dropped",
+        (
+            Edit(
+                "worker/claimer.py",
+                "            self._settler.put_back(settlements)\n            raise\n",
+                "            raise\n",
+            ),
+        ),
+        (f"{_STOP}::test_a_loop_that_ends_under_a_worker_loses_no_outcome",),
+    ),
+    Mutant(
+        "stop: a second cancellation changes nothing",
+        (Edit("worker/shift.py", "        if self._is_cut_short:", "        if False:"),),
+        (_STOP,),
+        only="second_cancellation",
+    ),
+    Mutant(
+        "stop: a worker that is cancelled waits for its grace",
+        (Edit("worker/shift.py", "        self._grace.bring_forward(0)\n", ""),),
+        (_STOP,),
+        only="cancelled",
+    ),
+    Mutant(
+        "stop: a suspect that is on its way is held against the job",
+        (Edit("worker/quarantine.py", "        async with self._asking:\n            pass\n", ""),),
+        ("tests/worker/test_quarantine.py",),
+        only="asked_for",
+    ),
+)
+
 MUTANTS: Final = (
     *WORDS,
     *FENCES,
@@ -1848,4 +1887,5 @@ MUTANTS: Final = (
     *WEBHOOKS,
     *TRACES,
     *ARCHIVE,
+    *STOPPING,
 )

@@ -91,7 +91,7 @@ def at_post(
         post.claimer.close()
         async with asyncio.timeout(3600):
             await running
-        await post.pool.close(1)
+        await post.pool.close()
         return post
 
     return in_virtual_time(main)
@@ -436,7 +436,7 @@ def test_a_claim_lost_before_its_start_is_not_begun():  # X3
         await asyncio.sleep(1)
         post.claimer.close()
         await running
-        await post.pool.close(1)
+        await post.pool.close()
         return post
 
     post = in_virtual_time(main)

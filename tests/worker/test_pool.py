@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable
 
@@ -49,7 +50,7 @@ def test_no_more_run_at_once_than_there_are_hands():
         floor = Floor(3, handler)
         floor.put(*(claim(number) for number in range(10)))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -72,7 +73,7 @@ def test_one_slow_job_does_not_hold_up_the_quick_ones_behind_it():
         before = [job for job, _ in floor.settled]
         slow.set()
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return before, [job for job, _ in floor.settled]
 
     before, after = in_virtual_time(main)
@@ -85,7 +86,7 @@ def test_jobs_begin_in_the_order_in_which_they_were_given():  # O3
         floor = Floor(1)
         floor.put(*(claim(number) for number in range(20)))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return [one.ref.id for one in floor.runner.begun]
 
     assert in_virtual_time(main) == [f"job-{number}" for number in range(20)]
@@ -97,7 +98,7 @@ def test_a_limited_job_that_is_too_late_is_given_back_and_not_begun():  # P6
         floor.put(claim(1, start_within=0.5), asked=0.6)
         floor.put(claim(2, start_within=0.5), asked=0.4)
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -114,7 +115,7 @@ def test_a_limited_job_that_waited_too_long_for_a_hand_is_given_back():  # P6
         floor = Floor(1, handler)
         floor.put(claim(1), claim(2, start_within=0.5))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -126,7 +127,7 @@ def test_a_claim_lost_in_line_is_not_begun():  # X3
         floor = Floor(1)
         floor.put(claim(1))[0].stage = Stage.LOST
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -147,7 +148,7 @@ def test_what_one_handler_leaves_in_a_context_variable_the_next_does_not_see():
         floor = Floor(1, handler)
         floor.put(*(claim(number) for number in range(5)))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
 
     in_virtual_time(main)
     assert seen == ["nobody"] * 5
@@ -166,7 +167,7 @@ def test_handlers_see_the_context_in_which_the_worker_was_started():
         floor = Floor(1, handler)
         floor.put(claim(1))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
 
     in_virtual_time(main)
     assert seen == ["north"]
@@ -183,7 +184,7 @@ def test_nothing_that_a_run_raises_ends_the_hand(error: BaseException):
         floor = Floor(1, handler)
         floor.put(claim(1), claim(2))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -203,7 +204,7 @@ def test_a_handler_that_cancels_itself_has_failed_and_its_hand_goes_on():
         floor = Floor(1, handler)
         floor.put(claim(1), claim(2))
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     floor = in_virtual_time(main)
@@ -212,7 +213,7 @@ def test_a_handler_that_cancels_itself_has_failed_and_its_hand_goes_on():
 
 
 def test_what_runs_when_the_pool_closes_is_given_back_at_no_cost():  # Counting
-    async def main() -> tuple[Floor, int]:
+    async def main() -> Floor:
         async def handler(_: Claim) -> Result:
             await asyncio.sleep(3600)
             return Returned()
@@ -220,15 +221,33 @@ def test_what_runs_when_the_pool_closes_is_given_back_at_no_cost():  # Counting
         floor = Floor(2, handler)
         floor.put(claim(1), claim(2))
         await asyncio.sleep(1)
-        return floor, await floor.pool.close(1)
+        await floor.pool.close()
+        return floor
 
-    floor, stubborn = in_virtual_time(main)
+    floor = in_virtual_time(main)
     assert sorted(floor.settled) == [("job-1", Release()), ("job-2", Release())]
-    assert stubborn == 0
+    assert floor.pool.stubborn == 0
 
 
-def test_a_handler_that_will_not_be_cancelled_does_not_hold_up_the_stop():
-    async def main() -> int:
+def test_a_handler_that_ends_in_good_order_when_the_pool_closes_has_ended():
+    async def main() -> Floor:
+        async def handler(_: Claim) -> Result:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+            return Returned()
+
+        floor = Floor(1, handler)
+        floor.put(claim(1))
+        await asyncio.sleep(1)
+        async with asyncio.timeout(5):
+            await floor.pool.close()
+        return floor
+
+    assert in_virtual_time(main).settled == [("job-1", Complete())]
+
+
+def test_a_handler_that_will_not_be_cancelled_is_counted():
+    async def main() -> tuple[int, int]:
         over = asyncio.Event()
 
         async def handler(_: Claim) -> Result:
@@ -242,12 +261,16 @@ def test_a_handler_that_will_not_be_cancelled_does_not_hold_up_the_stop():
         floor = Floor(1, handler)
         floor.put(claim(1))
         await asyncio.sleep(1)
-        stubborn = await floor.pool.close(5)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await floor.pool.close()
+        stubborn = floor.pool.stubborn
         over.set()
         await floor.until_idle()
-        return stubborn
+        await asyncio.sleep(0)
+        return stubborn, floor.pool.stubborn
 
-    assert in_virtual_time(main) == 1
+    assert in_virtual_time(main) == (1, 0)
 
 
 def test_quick_jobs_do_not_keep_the_loop_from_others():
@@ -265,7 +288,7 @@ def test_quick_jobs_do_not_keep_the_loop_from_others():
         await asyncio.sleep(0)
         done = len(floor.settled)
         await floor.until_idle()
-        await floor.pool.close(1)
+        await floor.pool.close()
         return done
 
     assert in_virtual_time(main) < 10
@@ -287,7 +310,7 @@ def test_a_hand_that_is_stopped_as_it_is_woken_leaves_the_line_to_another(is_new
         floor.put(claim(3))
         await asyncio.sleep(1)
         assert floor.pool.is_idle
-        await floor.pool.close(1)
+        await floor.pool.close()
         return floor
 
     assert {"2", "3"} <= {id.removeprefix("job-") for id, _ in in_virtual_time(main).settled}

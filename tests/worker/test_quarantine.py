@@ -121,6 +121,31 @@ async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualC
     assert job.status is State.COMPLETED
 
 
+async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
+    app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+):  # Counting
+    claim, brought = SQLiteEngine.claim, asyncio.Event()
+
+    async def slow(engine: SQLiteEngine, request: ClaimRequest) -> Claims:
+        claimed = await claim(engine, request)
+        if request.alone:
+            brought.set()
+            await asyncio.sleep(0.05)
+        return claimed
+
+    @app.task
+    async def work() -> None:
+        raise AssertionError("it is never begun")
+
+    (handle,) = await make_suspects(app, clock, work, 1)
+    monkeypatch.setattr(SQLiteEngine, "claim", slow)
+    async with app.worker(**QUICK):
+        await asyncio.wait_for(brought.wait(), 20)
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
+
+
 class Crew:
     """Claimers that take so long to come to rest."""
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from onward.app import App
+from onward.context import JobContext
+from onward.engine.values import Exchange, Exchanged
+from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreUnavailable
 from onward.lifecycle import State
 from tests.worker.conftest import Meddler
@@ -128,6 +131,175 @@ async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(app: App):
         await running
     assert dict(await app.jobs.count()) == {State.PENDING: 1}
     assert await app.engine.workers() == []
+
+
+async def test_a_worker_whose_block_is_cancelled_does_not_wait_for_the_grace(app: App):
+    began = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def beside() -> None:
+        async with app.worker(grace=timedelta(hours=1)):
+            await asyncio.Event().wait()
+
+    await work.enqueue()
+    running = asyncio.create_task(beside())
+    await asyncio.wait_for(began.wait(), 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 20)
+    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+    assert await app.engine.workers() == []
+
+
+async def test_a_worker_that_is_cancelled_while_it_stops_waits_no_longer(app: App):
+    began = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    await work.enqueue()
+    worker = app.worker(grace=timedelta(hours=1))
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), 20)
+    worker.stop()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 20)
+    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+
+
+async def test_a_worker_that_is_cancelled_before_its_block_begins_is_gone(app: App, store: Meddler):
+    opening = asyncio.Event()
+
+    async def slow_to_open() -> None:
+        opening.set()
+        await asyncio.Event().wait()
+
+    async def beside() -> None:
+        async with app.worker():
+            raise AssertionError("it has not begun")
+
+    store.open = slow_to_open  # type: ignore[attr-defined]
+    running = asyncio.create_task(beside())
+    await asyncio.wait_for(opening.wait(), 20)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    # The app's fixture looks for what is left.
+
+
+async def cancelled_twice(running: asyncio.Task[None]) -> None:
+    running.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running, 20)
+
+
+async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store: Meddler, monkeypatch):
+    monkeypatch.setattr("onward.worker.shift._LAST_WORDS", 3600)
+    asked = asyncio.Event()
+
+    async def never_answers(_: object) -> Exchanged:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    store.exchange = never_answers  # type: ignore[assignment,method-assign]
+    running = asyncio.create_task(app.worker().run())
+    await asyncio.wait_for(asked.wait(), 20)
+    await cancelled_twice(running)
+
+
+async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(app: App, monkeypatch):  # Counting
+    monkeypatch.setattr("onward.worker.shift._LAST_WORDS", 3600)
+    began, clean = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await clean.wait()
+
+    handle = await work.enqueue()
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), 20)
+    await cancelled_twice(running)
+    assert worker.stubborn == 1
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    clean.set()
+    await eventually(lambda: not hands())
+
+
+def hands() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "onward-hand"]
+
+
+async def test_what_has_ended_is_stored_though_the_rest_of_its_notes_is_not(app: App, store: Meddler):  # X3
+    reporting = asyncio.Event()
+
+    async def slow_to_note(*_: object, **__: object) -> bool:
+        reporting.set()
+        await asyncio.Event().wait()
+        return True
+
+    @app.task
+    async def work(context: JobContext) -> str:
+        context.log("almost")
+        return "done"
+
+    store.report = slow_to_note  # type: ignore[attr-defined]
+    handle = await work.enqueue()
+    async with app.worker(grace=timedelta(0)):
+        await asyncio.wait_for(reporting.wait(), 20)
+    job = await app.engine.get(handle.ref)
+    assert job is not None
+    assert (job.status, job.result) == (State.COMPLETED, "done")
+
+
+def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
+    async def main() -> None:
+        store = Meddler(SQLiteEngine(tmp_path / "jobs.db"))
+        app = App(engine=store)
+        exchange, ended = store.exchange, asyncio.Event()
+
+        async def slow_to_settle(sent: Exchange) -> Exchanged:
+            if sent.settlements:
+                ended.set()
+                await asyncio.sleep(3600)
+            return await exchange(sent)
+
+        @app.task
+        async def work() -> None: ...
+
+        store.exchange = slow_to_settle  # type: ignore[assignment,method-assign]
+        await app.open()
+        await work.enqueue()
+        tasks.append(asyncio.create_task(app.work()))
+        await asyncio.wait_for(ended.wait(), 20)
+
+    async def states() -> dict[str, int]:
+        async with App(f"sqlite:///{tmp_path}/jobs.db") as app:
+            return dict(await app.jobs.count())
+
+    tasks: list[asyncio.Task[None]] = []
+    asyncio.run(main())  # cancels whatever still runs, the round trip as well
+    assert asyncio.run(states()) == {State.COMPLETED: 1}
 
 
 async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: Meddler, monkeypatch):

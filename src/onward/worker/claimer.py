@@ -297,6 +297,11 @@ class Claimer:
             answer = await self._engine.exchange(
                 Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
             )
+        except asyncio.CancelledError:
+            # Nobody knows what of it was done: it is said again, by the last words.
+            self._ahead.extendleft(reversed(starts))
+            self._settler.put_back(settlements)
+            raise
         except Exception as error:  # noqa: BLE001 - the worker outlives its store
             self._ahead.extendleft(reversed(starts))
             await self._recover(settlements, error)
@@ -333,6 +338,9 @@ class Claimer:
                 self._sent_since = asyncio.get_running_loop().time()
                 try:
                     lost = await self._engine.settle(settlements)
+                except asyncio.CancelledError:
+                    self._settler.put_back(settlements)
+                    raise
                 except Exception as error:  # noqa: BLE001 - the worker outlives its store
                     await self._recover(settlements, error)
                     return

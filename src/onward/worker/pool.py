@@ -111,19 +111,20 @@ class Pool:
         """Say for how many seconds at least one hand has been at work, up to now."""
         return self._worked + (now - self._working_since if self._working_since is not None else 0.0)
 
-    async def close(self, patience: float) -> int:
-        """Let the hands go, and say how many would not stop in so many seconds.
-
-        What they still run is cancelled, and settled as nobody's fault.
-        """
-        if self._closed or not self._hands:
-            self._closed = True
-            return 0
+    async def close(self) -> None:
+        """Let the hands go, and wait for them. What they still run is cancelled, and settled as nobody's fault."""
+        if self._closed:
+            return
         self._closed = True
         for hand in self._hands:
             hand.cancel()
-        _, stubborn = await asyncio.wait(self._hands, timeout=patience)
-        return len(stubborn)
+        if self._hands:
+            await asyncio.wait(self._hands)
+
+    @property
+    def stubborn(self) -> int:
+        """How many hands have been let go and will not stop."""
+        return len(self._hands) if self._closed else 0
 
     def _retire(self, hand: asyncio.Task[None]) -> None:
         self._hands.discard(hand)
@@ -193,6 +194,8 @@ class Pool:
                     await asyncio.sleep(0)
                     now = clock()
             self._note_rest(now)
+            if self._closed:
+                return  # the handler has kept the cancellation to itself
             self.on_rest()
             sleeper = loop.create_future()
             self._idle.append(sleeper)

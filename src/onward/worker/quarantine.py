@@ -53,6 +53,8 @@ class Quarantine:
         """Those that must come to rest; the first of them runs the suspects."""
         self._seen_in: set[tuple[str, ...]] = set()
         """The queues of which the last claim said that suspects wait there."""
+        self._asking = asyncio.Lock()
+        self._closed = False
 
     def note(self, queues: tuple[str, ...], *, suspects_wait: bool, found: bool) -> None:
         """Take note of what a claim from these queues said, and whether it found anything else."""
@@ -97,15 +99,26 @@ class Quarantine:
 
     async def run_one(self) -> bool:
         """Run one suspect to its end, with nothing else running; False: there was none."""
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        claimed = await self._engine.claim(self._request)
-        for claim in claimed.claims:
-            facts = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
-            log.warning("suspect runs alone", extra=facts)
-            self.claimers[0].adopt(claim, asked_at)
+        async with self._asking:
+            if self._closed:
+                return False
+            asked_at = asyncio.get_running_loop().time()
+            claimed = await self._engine.claim(self._request)
+            for claim in claimed.claims:
+                facts = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
+                log.warning("suspect runs alone", extra=facts)
+                self.claimers[0].adopt(claim, asked_at)
         await self._comes_to_rest(None)
         return bool(claimed.claims)
+
+    async def close(self) -> None:
+        """Ask for no more suspects, and wait for an answer that is on its way.
+
+        A suspect that is claimed and never given back would seem to have killed one more worker.
+        """
+        self._closed = True
+        async with self._asking:
+            pass
 
     async def _comes_to_rest(self, patience: float | None) -> bool:
         until = None if patience is None else asyncio.get_running_loop().time() + patience

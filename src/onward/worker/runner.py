@@ -172,7 +172,12 @@ class Runner:
             if timeout is not None:
                 self._deadlines.drop(run)
         if run.progress is not None or run.lines is not None or self._reporter.busy:
-            await self._reporter.finish(run)
+            try:
+                await self._reporter.finish(run)
+            except asyncio.CancelledError:
+                # The handler has ended: how, matters more than the rest of what it said.
+                if run.asyncio_task is not None:
+                    run.asyncio_task.uncancel()
         if run.is_settled and isinstance(result, Returned):
             return await self._settled(claim)
         return result

@@ -9,6 +9,7 @@ A lost claim is an answer: the outcome is dropped, said once in the log, and cou
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -94,7 +95,7 @@ class Settler:
         for index, settlement in enumerate(settlements):
             try:
                 self.stored([settlement], await engine.settle([settlement]))
-            except StoreUnavailable:
+            except (StoreUnavailable, asyncio.CancelledError):
                 self.put_back(settlements[index:])
                 raise
             except Exception as error:
@@ -103,7 +104,7 @@ class Settler:
                 failed = Settlement(settlement.claim, Fail(why), settlement.seconds)
                 try:
                     self.stored([failed], await engine.settle([failed]))
-                except StoreUnavailable:
+                except (StoreUnavailable, asyncio.CancelledError):
                     self.put_back([failed, *settlements[index + 1 :]])
                     raise
                 except Exception:

@@ -24,6 +24,7 @@ from onward.worker.holdings import LOST, RUNNING, SETTLING, Holdings
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.leader import Leader
 from onward.worker.leases import LOOK, Leases
+from onward.worker.limit import Limit
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerOptions
@@ -46,6 +47,9 @@ log = logging.getLogger("onward.worker")
 
 _LAST_WORDS: Final = 5.0
 """Seconds in which a stopping worker tries to store its outcomes; after that the leases tell."""
+_IN_A_HURRY: Final = 0.5
+"""Seconds that a worker which is cancelled twice gives its handlers to stop, and then itself for its last words. Some
+who cancel do it again at every turn of the loop (anyio), so that twice cannot mean: without a word."""
 _LISTEN_AGAIN: Final = timedelta(seconds=1)
 _LOOK_AT_MEMORY: Final = timedelta(seconds=5)
 _DECLARED: Final = timedelta(days=1)
@@ -73,6 +77,13 @@ class Shift:
         self.holdings = Holdings()
         self.stubborn = 0
         """Handlers that would not stop."""
+        self._grace = Limit()
+        """For handlers to end."""
+        self._patience = Limit()
+        """For those to stop that did not."""
+        self._end = Limit()
+        """For all that is to be stored then."""
+        self._is_cut_short = False
         self._engine = engine
         self._options = options
         self._scheduler = scheduler
@@ -148,9 +159,11 @@ class Shift:
     # Its life
 
     async def live(self, started: asyncio.Event) -> None:
-        """Open the store if it is not, work until stopping, then stop in good order."""
-        if not await self._opened(started):
-            return
+        """Work until stopping, then stop in good order.
+
+        In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
+        held for as long as a lease. Who is in a hurry says so by :meth:`cut_short`.
+        """
         facts = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=facts)
         self._pulse.start()
@@ -164,17 +177,31 @@ class Shift:
                 log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.holdings)})
                 for claimer in self._claimers:
                     claimer.close()
-                await asyncio.wait(rounds, timeout=self._options.grace.total_seconds())
+                rounds.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
+                with contextlib.suppress(TimeoutError):
+                    async with self._grace.within(self._options.grace.total_seconds()):
+                        await asyncio.wait(rounds)
                 await self._let_go()
-                await asyncio.wait(rounds, timeout=_LAST_WORDS)
+                with contextlib.suppress(TimeoutError):
+                    async with self._end.within(_LAST_WORDS):
+                        await asyncio.wait(rounds)
                 for task in (*rounds, *services):
                     task.cancel()
         finally:
             await self._let_go()
             await self._take_leave()
 
-    async def _opened(self, started: asyncio.Event) -> bool:
-        """Open the store, however long that takes; False: told to stop before it could be."""
+    def cut_short(self) -> None:
+        """Stop, and wait for no handler. Said again: come to an end, whatever the store still owes an answer to."""
+        if self._is_cut_short:
+            self._patience.bring_forward(_IN_A_HURRY)
+            self._end.bring_forward(2 * _IN_A_HURRY)
+        self._is_cut_short = True
+        self._grace.bring_forward(0)
+        self._stopping.set()
+
+    async def opened(self, started: asyncio.Event) -> bool:
+        """Open the store if it is not, however long that takes; False: told to stop before it could be."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -197,8 +224,10 @@ class Shift:
 
     async def _let_go(self) -> None:
         """Stop what still runs, at no cost to the jobs."""
-        stopped = await asyncio.gather(*(pool.close(_LAST_WORDS) for pool in self._pools))
-        self.stubborn += sum(stopped)
+        with contextlib.suppress(TimeoutError):
+            async with self._patience.within(_LAST_WORDS):
+                await asyncio.gather(*(pool.close() for pool in self._pools))
+        self.stubborn = sum(pool.stubborn for pool in self._pools)
         if self.stubborn:
             for claimer in self._claimers:
                 claimer.abandon()
@@ -207,9 +236,11 @@ class Shift:
         """Give back whatever is still held, the term, and the place on the list of workers."""
         self._pulse.stop()
         # A beat that is under way would put us on the list again after we have left it.
-        await asyncio.to_thread(self._pulse.join, _LAST_WORDS)
+        with contextlib.suppress(TimeoutError):
+            async with self._end.within(_LAST_WORDS):
+                await asyncio.to_thread(self._pulse.join, _LAST_WORDS)
         try:
-            async with asyncio.timeout(_LAST_WORDS):
+            async with self._end.within(_LAST_WORDS):
                 for claimer in self._claimers:
                     await claimer.last_words()
                 await self._metering.send()

@@ -5,12 +5,14 @@ killed, a job accepted is run at least once (X3). Several workers may share a pr
 alone in its worker only, so production runs one worker a process.
 
 Stopping has four steps: ask for nothing more and give back what has not begun; let what runs come to its end, for as
-long as the grace lasts; give the rest up, at no cost to the jobs; store what they all said.
+long as the grace lasts; give the rest up, at no cost to the jobs; store what they all said. A worker that is cancelled
+takes the same steps, with no grace; cancelled again, it takes a second for what is left of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -72,6 +74,8 @@ class Worker:
     async def run(self) -> None:
         """Work until :meth:`stop` is called. May be called again then; to the store each run is another worker.
 
+        To cancel it is a stop, too, that waits for no handler.
+
         Raises:
             StoreUnavailable: the store stayed away for longer than ``give_up_after``.
         """
@@ -94,13 +98,28 @@ class Worker:
             relays=self._relays,
         )
         try:
-            await self._shift.live(started)
+            if await self._shift.opened(started):
+                await self._see_out(self._shift, started)
         except BaseExceptionGroup as group:
             # One part failed and took the others down: what people want to see is why.
             raise group.exceptions[0] from None
         finally:
             self._is_running = self._is_told_to_stop = False
             self._loop = self._stopping = None
+
+    async def _see_out(self, shift: Shift, started: asyncio.Event) -> None:
+        """Wait for a shift to its end, which is soon if this is cancelled."""
+        living = asyncio.create_task(shift.live(started), name="onward-shift")
+        cancelled: asyncio.CancelledError | None = None
+        while not living.done():
+            try:
+                await asyncio.wait([living])
+            except asyncio.CancelledError as error:
+                cancelled = cancelled or error
+                shift.cut_short()
+        if cancelled is not None:
+            raise cancelled
+        living.result()
 
     def stop(self) -> None:
         """Stop in good order, within the grace. From any thread, and from signal handlers."""
@@ -113,8 +132,13 @@ class Worker:
         self._started = asyncio.Event()
         started = asyncio.create_task(self._started.wait())
         self._beside = asyncio.create_task(self.run(), name="onward-worker")
-        await asyncio.wait([self._beside, started], return_when=asyncio.FIRST_COMPLETED)
-        started.cancel()
+        try:
+            await asyncio.wait([self._beside, started], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        finally:
+            started.cancel()
         if self._beside.done():
             self._beside.result()
         return self
@@ -122,10 +146,16 @@ class Worker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop in good order, and raise what the worker died of, if it did."""
+        """Stop in good order, and raise what the worker died of, if it did. If the block is cancelled, so is it."""
         beside, self._beside = self._beside, None
-        if beside is not None:
-            self.stop()
+        if beside is None:
+            return
+        self.stop()
+        if isinstance(error, asyncio.CancelledError):
+            beside.cancel()
+            with contextlib.suppress(asyncio.CancelledError):  # the block's own goes on
+                await beside
+        else:
             await beside
 
     @property
