@@ -30,8 +30,8 @@ check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(ON_15) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
-	$(ON_18) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py)
+	$(ON_15) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py upgrading.py)
+	$(ON_18) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py upgrading.py)
 	$(THROUGH_PGBOUNCER) $(IN_SHORT)
 	$(PYTEST)
 

@@ -129,7 +129,24 @@ def test_the_doctor_finds_a_role_that_may_only_read(here: Cli, schema: str, monk
 
 def test_the_sql_can_be_piped_into_psql(here: Cli, schema: str):  # O9
     psql = [str(binaries() / "psql"), "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname", postgres_url()]
-    subprocess.run(psql, input=here("migrate", "--sql").ok().out, text=True, check=True)
-    here("migrate", "--check").ok()
+    for _ in range(2):
+        subprocess.run(psql, input=here("migrate", "--sql").ok().out, text=True, check=True)
+        here("migrate", "--check").ok()
     here("enqueue", "send_mail", "to=ann").ok()
     assert here("tick").ok().out == "1 job run, 1 completed\n"
+
+
+@pytest.mark.parametrize("name", ["public", "information_schema", "pg_catalog"])
+def test_a_schema_that_cannot_be_ours_is_refused_by_its_name(cli: Cli, name: str):
+    url = f"{postgres_url()}&schema={name}"
+    for words in (("migrate",), ("migrate", "--sql"), ("migrate", "--check"), ("jobs", "list"), ("doctor",)):
+        cli(*words, "--url", url).wrong(f"schema = '{name}'")
+
+
+def test_a_schema_that_holds_something_else_is_refused_with_the_remedy(here: Cli, schema: str):
+    with psycopg.connect(postgres_url()) as connection:
+        connection.execute(f"create schema {schema}")
+        connection.execute(f"create table {schema}.orders (id int)")
+    for words in ("migrate", "migrate --check", "jobs list"):
+        here(*words.split()).wrong(f"schema = '{schema}'", "not Onward's", "?schema=onward")
+    assert "?schema=onward" in "".join(here("doctor").out.split())

@@ -1665,6 +1665,47 @@ EVENTS: Final = (
     ),
 )
 
+_MIGRATING: Final = "postgresql/migrating.py"
+MIGRATING: Final = f"{_OF_PG}/test_migrating.py"
+
+MIGRATIONS: Final = (
+    _on_postgres(
+        "migrate: a schema that is for everybody may be ours",
+        Edit("postgresql/naming.py", "check_schema_name(name) in _SHARED", "check_schema_name(name) in ()"),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "migrate: a schema that is in use for something else is taken",
+        Edit(_MIGRATING, "        if is_used:", "        if False:"),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "migrate: the script takes a schema that is in use for something else",
+        Edit(_MIGRATING, "if {is_used} then", "if false then"),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "migrate: the script does not know a later version's schema",
+        Edit(_MIGRATING, "if latest > newest then", "if false then"),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "migrate: the script does not record a step",
+        Edit(_MIGRATING, "values (step.number, step.name, step.checksum);", "select 0, '', '' where false;"),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "migrate: a step waits for a table for as long as it takes",
+        Edit(_MIGRATING, "lock_timeout = {WAIT}", "lock_timeout = 0"),
+        f"{_OF_PG}/test_upgrading.py",
+    ),
+    _on_postgres(
+        "migrate: the script waits for a table for as long as it takes",
+        Edit(_MIGRATING, "set_config('lock_timeout', '{wait}', true)", "set_config('lock_timeout', '0', true)"),
+        f"{_OF_PG}/test_upgrading.py",
+    ),
+)
+
 HOOKS: Final = "tests/app/test_webhooks.py"
 
 
@@ -1882,6 +1923,7 @@ MUTANTS: Final = (
     *SCHEDULES,
     *BULLMQ,
     *POSTGRES,
+    *MIGRATIONS,
     *BATCHES,
     *EVENTS,
     *WEBHOOKS,

@@ -14,7 +14,7 @@ from onward.clock import Clock, moment_of
 from onward.engine.statements import Statements
 from onward.engine.values import Term, WorkerInfo
 from onward.errors import InvalidJob, SchemaTooOld
-from onward.postgresql.naming import check_schema_name, put_in
+from onward.postgresql.naming import check_name_of_ours, put_in
 from onward.postgresql.plans import Plan, Statement
 
 _STATEMENTS: Final = Statements("onward.postgresql")
@@ -25,7 +25,7 @@ class Beside:
 
     def __init__(self, name: str, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_schema_name(name)
+        self.name = check_name_of_ours(name)
         self._clock = clock
         self._texts = {each: put_in(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 

@@ -13,7 +13,9 @@ from onward.errors import InvalidJob
 DEFAULT: Final = "onward"
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b|(?<=\bexists )onward\b")
+_SHARED: Final = frozenset({"public", "information_schema"})
+"""What there is in every database, and is for everybody."""
+_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b")
 
 
 def check_schema_name(name: str) -> str:
@@ -21,6 +23,19 @@ def check_schema_name(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("pg_"):
         raise InvalidJob("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
     return name
+
+
+def check_name_of_ours(name: str) -> str:
+    """Refuse besides what cannot be ours alone: we say there who may do what, with all that there is."""
+    if check_schema_name(name) in _SHARED:
+        raise InvalidJob("schema", name, f"is for everybody: {own_schema()}")
+    return name
+
+
+def own_schema(instead_of: str = "") -> str:
+    """Say what to do about a schema that cannot be ours."""
+    example = DEFAULT if instead_of != DEFAULT else f"{DEFAULT}_jobs"
+    return f"give Onward a schema of its own, for example ?schema={example}"
 
 
 def put_in(name: str, text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from onward.clock import Clock
 from onward.engine.statements import Statements
 from onward.errors import InvalidJob, SchemaTooOld
-from onward.postgresql.naming import DEFAULT, check_schema_name, put_in
+from onward.postgresql.naming import DEFAULT, check_name_of_ours, put_in
 from onward.postgresql.plans import Plan, Statement
 
 __all__ = ["DEFAULT", "Schema", "same_store"]
@@ -20,7 +20,7 @@ class Schema:
 
     def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_schema_name(name)
+        self.name = check_name_of_ours(name)
         self._clock = clock
         vars(self).update({each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()})
 
