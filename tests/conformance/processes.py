@@ -25,7 +25,7 @@ from tests.conformance.desk import LEASE
 
 T = TypeVar("T")
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 """Seconds after which a process that should have answered is given up; never reached where all is well."""
 
 Role = Callable[[ObservedEngine, Connection], Awaitable[None]]
