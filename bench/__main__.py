@@ -56,6 +56,7 @@ SQLITE: Runs = [
         "--jobs 50",
         [at_most("pickup, p50, ms", 5, "p50_ms"), at_most("pickup, p99, ms", 25, "p99_ms")],
     ),
+    ("due", "--jobs 50", [at_most("due jobs, idle worker, p99, ms late", 50, "p99_ms")]),
     ("idle", "--seconds 1", [at_most("idle, % of a processor", 1, "cpu_percent")]),
     ("mixed", "--slow 1", [at_most("99 quick jobs beside a slow one, s", 1, "onward")]),
     (
@@ -82,6 +83,7 @@ POSTGRES: Runs = [
         "--jobs 50",
         [at_most("pickup, p50, ms", 2.5, "p50_ms"), at_most("pickup, p99, ms", 10, "p99_ms")],
     ),
+    ("due", "--jobs 50", [at_most("due jobs, idle worker, p99, ms late", 50, "p99_ms")]),
     ("idle", "--seconds 1", [at_most("idle, statements/s", 2, "queries_per_s")]),
 ]
 

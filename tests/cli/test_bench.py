@@ -102,6 +102,16 @@ def test_pickup_from_a_server_is_measured_beside_a_bare_one(cli: Cli):
     assert "by one who listens" in found["against"]
 
 
+@pytest.mark.parametrize("engine", ["SQLite", "PostgreSQL"])
+def test_lateness_is_told_by_its_percentiles_and_none_starts_early(cli: Cli, engine: str):
+    url = postgres_url() if engine == "PostgreSQL" else "sqlite:///store.db"
+    found = last_line(cli("bench", "due", "--jobs", "15", "--rounds", "1", "--json", "--url", url), engine)
+    assert found["onward"] == found["p99_ms"]
+    assert 0 < found["p50_ms"] <= found["p99_ms"] <= found["worst_ms"]
+    assert found["raw"] > 0
+    assert found["unit"] == "ms"
+
+
 def test_idling_is_told_by_statements_and_processor_time(cli: Cli):
     found = last_line(cli("bench", "idle", "--jobs", "5", "--seconds", "2", "--rounds", "1", "--json"))
     assert found["queries_per_s"] > 0  # it polls, and it beats

@@ -12,7 +12,7 @@ from onward.bench.apart import apart
 from onward.bench.crew import Crew
 from onward.bench.ground import Ground
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.pace import Tell
+from onward.bench.pace import Tell, percentile
 from onward.bench.report import Report
 
 _GAP: Final = 0.020
@@ -36,13 +36,13 @@ def latency(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: 
         waits = waits[_WARM_UP:] or waits
         verified &= len(crew.ran) == jobs and is_accounted_for(url, crew.ran)
         ground.remove(url)
-        halves.append(_percentile(waits, 50))
-        worst.append(_percentile(waits, 99))
+        halves.append(percentile(waits, 50))
+        worst.append(percentile(waits, 99))
         tell(f"round {number} of {rounds}: p50 {halves[-1] * 1e3:.2f} ms, p99 {worst[-1] * 1e3:.2f} ms")
         waits = ground.bare.pick_up(jobs, _GAP)
         waits = waits[_WARM_UP:] or waits
-        bare.append(_percentile(waits, 50))
-        bare_worst.append(_percentile(waits, 99))
+        bare.append(percentile(waits, 50))
+        bare_worst.append(percentile(waits, 99))
         tell(f"round {number} of {rounds}: raw p50 {bare[-1] * 1e3:.2f} ms, p99 {bare_worst[-1] * 1e3:.2f} ms")
     p50, p99 = statistics.median(halves) * 1e3, statistics.median(worst) * 1e3
     return Report(
@@ -76,8 +76,3 @@ def _send(url: str, jobs: int) -> list[float]:
         return sent
 
     return asyncio.run(live())
-
-
-def _percentile(values: list[float], percent: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(round(percent / 100 * (len(ordered) - 1)), len(ordered) - 1)] if ordered else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -56,3 +56,9 @@ def take_turns(rounds: int, sides: Mapping[str, Side], tell: Tell) -> Paces:
             paces[name].append(pace)
             tell(f"round {number} of {rounds}: {name} {pace.rate:,.0f}/s".replace(",", " "))
     return Paces(paces)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Say below which value so many percent of them are: the one that is nearest; 0: there are none."""
+    ordered = sorted(values)
+    return ordered[min(round(percent / 100 * (len(ordered) - 1)), len(ordered) - 1)] if ordered else 0.0

@@ -145,6 +145,26 @@ def latency(
 
 
 @bench.command()
+def due(
+    jobs: JobsOption = 200,
+    rounds: RoundsOption = 5,
+    concurrency: ConcurrencyOption = 100,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Time how late an idle worker in another process starts delayed jobs."""
+    from onward.bench.due import due as scenario  # noqa: PLC0415 - as above
+
+    _run(
+        url,
+        json,
+        debug,
+        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+    )
+
+
+@bench.command()
 def idle(
     jobs: Annotated[int, typer.Option("--jobs", "-n", min=2, help="Jobs to run before.")] = 100,
     rounds: RoundsOption = 5,

@@ -24,7 +24,9 @@ end $$;
 -- become while they were waited for.
 create function onward.open_lanes(now bigint, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  -- Sorts whatever its caller does: else it would go through all lanes, to have these few in order.
+  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on
+  set plan_cache_mode = force_generic_plan
 as $$
 declare
   moment timestamptz := coalesce(onward.moment(open_lanes.now), clock_timestamp());

@@ -461,8 +461,11 @@ begin
     insert into onward.grip (until, seqs) values (first_end, gripped);
   end if;
   select exists (select from unnest(firsts, ends) r (first, upto)
-                   join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
-                  where j.ready_at is not null and j.suspect and j.lease_until is null) as suspects,
+                   cross join lateral (  -- not a join: that may read those of all queues
+                     select from onward.job j
+                      where j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+                        and j.ready_at is not null and j.suspect and j.lease_until is null
+                      limit 1) j) as suspects,
          slots + soon + ahead > 0 and exists (select from onward.queue q where q.spacing is not null) as rates
     into waiting;
   return (
@@ -532,7 +535,7 @@ end $$;
 create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
   returns onward.answer
   language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -547,10 +550,13 @@ begin
   for one in
     select j.seq, j.queue, q.concurrency is not null or q.spacing is not null as is_limited, q.lease
       from unnest(firsts, ends) r (first, upto)
-      join onward.job j on j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+      cross join lateral (  -- not a join: that may read those of all queues
+        select j.* from onward.job j
+         where j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
+           and j.ready_at is not null and j.suspect and j.lease_until is null and (j.start_by is null or j.start_by > moment)
+        offset 0) j
       left join onward.queue q on q.name = j.queue
-     where j.ready_at is not null and j.suspect and j.lease_until is null and (j.start_by is null or j.start_by > moment)
-       and q.paused is not true
+     where q.paused is not true
      order by j.ready_at, j.seq limit 20
   loop
     if found_one then

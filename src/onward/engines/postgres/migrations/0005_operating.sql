@@ -45,7 +45,8 @@ end $$;
 create function onward.replay_many(now bigint, channel text, seqs bigint[])
   returns table (seq bigint, queue text, id text, before text)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -53,7 +54,7 @@ declare
   old    onward.history;
 begin
   for old in select * from onward.history h
-              where h.seq = any (seqs) and h.state in ('failed', 'dead_letter', 'cancelled') order by h.seq for update loop
+              where h.seq = any (seqs) and h.state <> 'completed' order by h.seq for update loop
     insert into onward.job (seq, claim_no, created_at, updated_at, ready_at, id, max_attempts, priority, queue, type,
                             payload, org_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error,
                             errors, batch)

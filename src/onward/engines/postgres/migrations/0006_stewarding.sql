@@ -299,17 +299,18 @@ begin
   insert into onward.queue (name, created_at)
   select distinct l.queue, moment from onward.lane l where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
   on conflict do nothing;
+  -- Not `not exists`: of that the planner may make a join, which reads all the jobs there are.
   delete from onward.lane l
    where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
-     and not exists (select from onward.job j
-                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
-                        and j.ready_at is not null and not j.suspect);
+     and (select true from onward.job j
+           where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
+             and j.ready_at is not null and not j.suspect limit 1) is null;
   update onward.lane l set closing = null where l.closing < oldest and onward.is_in(part, l.queue, l.priority);
   update onward.lane l set closing = pg_current_xact_id()
    where l.closing is null and onward.is_in(part, l.queue, l.priority)
-     and not exists (select from onward.job j
-                      where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
-                        and j.ready_at is not null and not j.suspect)
+     and (select true from onward.job j
+           where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
+             and j.ready_at is not null and not j.suspect limit 1) is null
      -- A lane that is used now and then should not come and go all the time.
      and not exists (select from (select h.priority from onward.history_done h
                                    where h.queue = l.queue and h.state = 'completed'
@@ -348,6 +349,8 @@ select k.*, coalesce(k.keep_completed = d.kept and k.keep_cancelled = d.kept and
 -- Answers how many.
 create function onward.prune(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -402,6 +405,7 @@ end $$;
 -- Remove archived jobs whose time is over, of those that came one by one; answer how many.
 create function onward.prune_archive(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
+  set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   moment timestamptz := coalesce(onward.moment(prune_archive.now), clock_timestamp());
