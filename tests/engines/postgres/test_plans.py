@@ -70,7 +70,7 @@ JOBS: dict[str, dict[str, str]] = {
 ENDED: dict[str, dict[str, str]] = {
     "today": {},
     "on a day that was never made": {"completed_at": "now() - interval '2 days'"},
-    "failed": {"state": "'failed'"},
+    "failed": {"state": "'failed'", "last_error": "'boom'"},
     "of batches": {"batch": "'batch/' || n % 50"},
 }
 _ENDED = {
