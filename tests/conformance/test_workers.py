@@ -45,7 +45,9 @@ class Slowed:
     async def _hold_up(self) -> None:
         self.claims = self.settles = False
         self.slow.set()
-        await asyncio.sleep(_ON_THE_WAY)
+        arrived = asyncio.Event()
+        asyncio.get_running_loop().call_later(_ON_THE_WAY, arrived.set)
+        await arrived.wait()
 
 
 @pytest.fixture
@@ -112,7 +114,7 @@ async def test_a_worker_that_is_cancelled_under_load_keeps_nothing(app: App, mos
     @app.task(queue=QUEUE)
     async def work(number: int) -> None:
         begun.add(number)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         ended.add(number)
 
     await work.enqueue_many([{"number": number} for number in range(500)])

@@ -50,8 +50,7 @@ def test_how_many_rows_were_changed_is_said(connection: PatientConnection):
         assert connection.do("insert into rows select generate_series(1, $1::bigint)", [number]) == number
 
 
-async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patience, "_GLANCE", 0.001)
+async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_for_long():
     database = Database(postgres_url())
     database.is_pooled = False
     connection = await database.aconnect()
