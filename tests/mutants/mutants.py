@@ -1056,8 +1056,8 @@ POSTGRES: Final = (
         "tables: a job may be held by nobody",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "else ready_at is not null and worker_id is not null end",
-            "else true end",
+            "check (lease_until is null or worker_id is not null)",
+            "check (true)",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1390,14 +1390,68 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_standing.py",
     ),
     _on_postgres(
-        "standing: who waits does not hear of a connection that is lost",
+        "listening: who waits does not hear of a connection that is lost",
         Edit("postgresql/listening.py", "            line.end()\n", "            pass\n"),
-        f"{_OF_PG}/test_standing.py",
+        f"{_OF_PG}/test_listening.py",
+    ),
+    _on_postgres(
+        "listening: the server's last words are taken for an answer",
+        Edit("postgresql/listening.py", "if self._connection.pgconn.status == ConnStatus.OK:", "if True:"),
+        f"{_OF_PG}/test_listening.py",
+    ),
+    _on_postgres(
+        "listening: a connection that is lost is still read",
+        Edit("postgresql/listening.py", "        self.put_down()\n        if not", "        if not"),
+        f"{_OF_PG}/test_listening.py",
+    ),
+    _on_postgres(
+        "notifying: an error that nobody knows ends it",
+        Edit(f"{_PG}/notifying.py", "except Exception as error:", "except OnwardError as error:"),
+        f"{_OF_PG}/test_notifying.py",
     ),
     _on_postgres(
         "standing: an answer is waited for without end",
         Edit("postgresql/listening.py", "if (patience := self._connection.patience) is not None:", "if False:"),
         f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
+        "permits: one that takes longer is not counted",
+        Edit(
+            f"{_PG}/permits.py",
+            "            async with self._connections.room:  # there is some, since one was idle\n    ",
+            "",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "connections: who sends is told nothing where nothing has come",
+        Edit("postgresql/patience.py", "(yield wanted) or Ready.NONE", "yield wanted"),
+        f"{_OF_PG}/test_asking.py",
+    ),
+    _on_postgres(
+        "connections: who is cancelled hears what the driver says to that",
+        Edit("postgresql/patience.py", "except Exception as error:", "except psycopg.Error as error:"),
+        f"{_OF_PG}/test_asking.py",
+    ),
+    _on_postgres(
+        "sessions: they write as the database likes it",
+        Edit("postgresql/database.py", "(_OURS | given | _ALWAYS)", "(_OURS | given)"),
+        f"{_OF_PG}/test_sessions.py",
+    ),
+    _on_postgres(
+        "sessions: they begin as the database likes it",
+        Edit("postgresql/database.py", "make_conninfo(self._plain, **_options(given))", "self._plain"),
+        f"{_OF_PG}/test_sessions.py",
+    ),
+    _on_postgres(
+        "sessions: what an address says about them is lost",
+        Edit("postgresql/database.py", '" ".join([said, *ours])', '" ".join(ours)'),
+        f"{_OF_PG}/test_sessions.py",
+    ),
+    _on_postgres(
+        "sessions: a pooler's are taken as they are",
+        Edit("postgresql/database.py", 'if value.split(",")[0] != needed:', "if False:"),
+        f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "connections: one that the server has closed is used",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final
 
@@ -39,6 +41,22 @@ _OURS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
+_ALWAYS: Final = {"client_encoding": "utf8"}
+"""What an address cannot change: jobs that are copied in are written so."""
+_SESSION: Final = {
+    # Statements look twice, and have to see the second time what others have committed since.
+    "default_transaction_isolation": "read committed",
+    # The driver reads times and intervals in no other style.
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    # Patterns in functions of the schema have backslashes.
+    "standard_conforming_strings": "on",
+}
+"""What our sessions have to have, whatever is set for the role, the database or the server. It is said with the first
+message of a connection, so it costs nothing."""
+_FOUND_OUT: Final = ", ".join(["select pg_backend_pid()", *(f"current_setting('{name}')" for name in _SESSION)])
+_NO_OPTIONS: Final = ("startup parameter", "command-line options")
+"""By which poolers say that a session cannot be told anything with the first message: PgBouncer, Amazon's proxy."""
 
 
 class Database:
@@ -54,7 +72,9 @@ class Database:
         self.patience = patience
         """Seconds to wait for an answer."""
         self._translated = Translated(self)
-        self.conninfo = make_conninfo(**(_OURS | given))
+        self._plain = make_conninfo(**(_OURS | given | _ALWAYS))
+        """For sessions that are as they are."""
+        self._conninfo = make_conninfo(self._plain, **_options(given))
         self.is_pooled = True
         """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
 
@@ -72,21 +92,40 @@ class Database:
 
     def connect(self) -> PatientConnection:
         """Open a connection for plain code."""
+        how: dict[str, Any] = {
+            "autocommit": True,
+            "cursor_factory": psycopg.RawCursor,
+            "prepare_threshold": self._prepares,
+        }
         with self.translated():
-            connection = PatientConnection.connect(
-                self.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor, prepare_threshold=self._prepares
-            )
+            try:
+                connection = PatientConnection.connect(self._conninfo, **how)
+            except psycopg.OperationalError as error:
+                connection = PatientConnection.connect(self._without_options(error), **how)
         connection.patience = self.patience
         return connection
 
     async def aconnect(self) -> PatientAsyncConnection:
         """Open a connection for an event loop."""
+        how: dict[str, Any] = {
+            "autocommit": True,
+            "cursor_factory": psycopg.AsyncRawCursor,
+            "prepare_threshold": self._prepares,
+        }
         with self.translated():
-            connection = await PatientAsyncConnection.connect(
-                self.conninfo, autocommit=True, cursor_factory=psycopg.AsyncRawCursor, prepare_threshold=self._prepares
-            )
+            try:
+                connection = await PatientAsyncConnection.connect(self._conninfo, **how)
+            except psycopg.OperationalError as error:
+                connection = await PatientAsyncConnection.connect(self._without_options(error), **how)
         connection.patience = self.patience
         return connection
+
+    def _without_options(self, error: psycopg.OperationalError) -> str:
+        """Say how to connect, now and from now on, if there is a pooler that lets nothing be said about a session."""
+        if not any(words in str(error) for words in _NO_OPTIONS):
+            raise error
+        self._conninfo = self._plain
+        return self._plain
 
     @property
     def _prepares(self) -> int | None:
@@ -94,13 +133,29 @@ class Database:
         return None if self.is_pooled else _PREPARED_AFTER
 
     def find_out(self, connection: psycopg.Connection[Any]) -> None:
-        """Find out whether a pooler stands in between: the session says another name than the connection was given."""
-        ((pid,),) = connection.execute("select pg_backend_pid()").fetchall()
+        """Find out whether a pooler stands in between: the session says another name than the connection was given.
+
+        Such a session may not be as it has to be, since the pooler was not told or has not passed it on; it is refused.
+        """
+        ((pid, *found),) = connection.execute(_FOUND_OUT).fetchall()
         self.is_pooled = pid != connection.info.backend_pid
+        for (name, needed), value in zip(_SESSION.items(), found, strict=True):
+            if value.split(",")[0] != needed:
+                cause = f"{self}: {name} is {value}, and could not be set for the session; Onward needs {needed}"
+                raise StoreUnavailable(cause, remedy=f"for its role: alter role … set {name} = '{needed}'")
 
     def translated(self) -> Translated:
         """Let the store's errors out as ours."""
         return self._translated
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, str]:
+    """Add what our sessions have to have to what an address says about them, if that is for the server to read."""
+    said = given.get("options") or os.environ.get("PGOPTIONS", "")
+    if (said and not said.startswith("-")) or "service" in given or "PGSERVICE" in os.environ:
+        return {}  # it is for a proxy, or in a file that libpq reads
+    ours = ["-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items()]
+    return {"options": " ".join([said, *ours]).strip()}
 
 
 class Translated:
@@ -193,9 +248,7 @@ _BY_ITS_WORDS: Final[tuple[tuple[str, Meaning], ...]] = (
     ("not currently accepting", (StoreUnavailable, "", 'alter database "{database}" allow_connections true')),
     ("too many", _NO_ROOM),
     ("remaining connection slots", _NO_ROOM),
-    ("starting up", _ON_ITS_WAY),
-    ("shutting down", _ON_ITS_WAY),
-    ("recovery", _ON_ITS_WAY),
+    ("the database system is", _ON_ITS_WAY),
     ('role "', _NO_USER),
     ("no such user", _NO_USER),
     ('database "', _NO_DATABASE),

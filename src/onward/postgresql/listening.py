@@ -21,6 +21,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 from psycopg.abc import PQGen
+from psycopg.pq import ConnStatus
 from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready
 
@@ -194,18 +195,17 @@ class _Post:
 
     async def _listen(self, connection: PatientAsyncConnection) -> None:
         """Pass on what is told, for as long as the connection lasts."""
-        listener, loop, descriptor = self._listener, asyncio.get_running_loop(), connection.fileno()
-        self._queues = {}
+        listener, self._queues = self._listener, {}
         line = _Line(connection, lambda channel, payload: self._tell(self._queues.get(channel, payload)))
         asked_at = await self._listen_to_others(connection)
         try:
             while True:
                 self._line = line
-                loop.add_reader(descriptor, line.read)
+                line.take_up()
                 try:
                     await asyncio.wait([line.broken], timeout=asked_at + listener.ask_every - monotonic())
                 finally:
-                    loop.remove_reader(descriptor)
+                    line.put_down()
                     self._line = None
                 if line.broken.done():
                     line.broken.result()
@@ -231,13 +231,20 @@ class _Post:
 
 
 class _Line:
-    """A connection that listens, while the loop reads it: what is told on it, and the answer to what was asked."""
+    """A connection that listens, while the loop reads it: what is told on it, and the answer to what was asked.
+
+    Whoever finds it lost puts it down at once. libpq has closed the descriptor by then, and says its number no more;
+    and as soon as the loop has its next turn, the number may be another connection's.
+    """
 
     def __init__(self, connection: PatientAsyncConnection, tell: Callable[[str, str], None]) -> None:
-        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
         """Raises why it can be read no more."""
         self._connection = connection
         self._tell = tell
+        self._descriptor = connection.fileno()
+        self._is_read = False
         self._asking: PQGen[list[PGresult]] | None = None
         self._on_answer: OnAnswer = lambda _: None
         self._alarm: asyncio.TimerHandle | None = None
@@ -248,6 +255,17 @@ class _Line:
     def is_asked(self) -> bool:
         """Whether an answer is on its way."""
         return self._asking is not None
+
+    def take_up(self) -> None:
+        """Have the loop read it."""
+        self._loop.add_reader(self._descriptor, self.read)
+        self._is_read = True
+
+    def put_down(self) -> None:
+        """Have the loop read it no more, if it does."""
+        if self._is_read:
+            self._is_read = False
+            self._loop.remove_reader(self._descriptor)
 
     def ask(self, statement: Statement, on_answer: OnAnswer) -> bool:
         """See :meth:`Listener.ask`."""
@@ -262,7 +280,7 @@ class _Line:
         self._asking, self._on_answer = asking, on_answer
         if (patience := self._connection.patience) is not None:
             late = psycopg.OperationalError(f"it has not answered for {patience:g} s")
-            self._alarm = asyncio.get_running_loop().call_later(patience, self._break, late)
+            self._alarm = self._loop.call_later(patience, self._break, late)
         return True
 
     def read(self) -> None:
@@ -277,7 +295,6 @@ class _Line:
             while (notice := pgconn.notifies()) is not None:
                 heard[notice.relname, notice.extra] = None
         except psycopg.Error as error:
-            asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self._break(error)
             return
         for channel, payload in heard:
@@ -294,8 +311,11 @@ class _Line:
         except StopIteration as end:
             try:
                 rows = self._connection.asks.rows(end.value)
-            except psycopg.Error:
-                self._answer(None)
+            except psycopg.Error as error:
+                if self._connection.pgconn.status == ConnStatus.OK:
+                    self._answer(None)
+                else:  # it was refused with the server's last words
+                    self._break(error)
             else:
                 self._answer(rows)
 
@@ -307,6 +327,7 @@ class _Line:
         self._on_answer(rows)
 
     def _break(self, error: psycopg.Error) -> None:
+        self.put_down()
         if not self.broken.done():
             self.broken.set_exception(error)
 

@@ -14,6 +14,7 @@ wait for an answer on the spot (``do_at_once``), for a moment, as long as answer
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import select
 import time
@@ -28,6 +29,7 @@ from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.pq import ConnStatus, Escaping, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready
 
 from onward.postgresql.plans import Row, Rows, Statement
 
@@ -82,7 +84,7 @@ class PatientConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Drive one step of the driver, as long as there is patience."""
-        return super().wait(_patiently(self, gen, self.patience), *args, **kwargs)
+        return super().wait(_watched(self, gen), *args, **kwargs)
 
 
 class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
@@ -137,13 +139,13 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
         """Drive one step of the driver, as long as there is patience.
 
         Who is cancelled meanwhile hears of that. The driver would have the server stop first, and raise in place of
-        the cancellation what comes of that: whoever takes it for a store that is away goes on for ever.
+        the cancellation whatever comes of that: who takes it for a fault of the store goes on for ever.
         """
         task = asyncio.current_task()
         cancelled = 0 if task is None else task.cancelling()
         try:
-            return await super().wait(_patiently(self, gen, self.patience), *args, **kwargs)
-        except psycopg.Error as error:
+            return await super().wait(_watched(self, gen), *args, **kwargs)
+        except Exception as error:
             if task is not None and task.cancelling() > cancelled:
                 raise asyncio.CancelledError from error
             raise
@@ -277,21 +279,17 @@ def _refused(results: Sequence[PGresult]) -> None:
             raise errors.error_from_result(result)
 
 
-def _patiently(
-    connection: PatientConnection | PatientAsyncConnection, gen: PQGen[T], patience: float | None
-) -> PQGen[T]:
-    """Give up when nothing has come for too long. The driver resumes us now and then with nothing, too."""
-    return gen if patience is None else _watched(connection, gen, patience)
+def _watched(connection: PatientConnection | PatientAsyncConnection, gen: PQGen[T]) -> Generator[Any, Any, T]:
+    """Give up when nothing has come for too long. The driver resumes us now and then with nothing, too.
 
-
-def _watched(
-    connection: PatientConnection | PatientAsyncConnection, gen: PQGen[T], patience: float
-) -> Generator[Any, Any, T]:
+    Where it was interrupted it resumes us with None, which those of its own steps that send would not take.
+    """
+    patience = math.inf if connection.patience is None else connection.patience
     try:
         wanted = next(gen)
         until = time.monotonic() + patience
         while True:
-            ready = yield wanted
+            ready = (yield wanted) or Ready.NONE
             if ready:
                 until = time.monotonic() + patience
             elif time.monotonic() > until:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -104,7 +104,7 @@ class Guests:
         guest = await async_guest_of(connection)
         if guest is None:
             return self.drive_sync(connection, plan)
-        with self._database.translated():
+        with self._database.translated(), _legible():
             async with guest.transaction:
                 if not self._knows(guest.handle):
                     await arun(self._same_store(), guest.execute)
@@ -117,7 +117,7 @@ class Guests:
         guest = guest_of(connection)
         if guest is None:
             raise InvalidJob("within", connection, f"must be {_KINDS}; asynchronous ones where `await` is used")
-        with self._database.translated(), guest.transaction:
+        with self._database.translated(), _legible(), guest.transaction:
             if not self._knows(guest.handle):
                 run(self._same_store(), guest.execute)
                 self._remember(guest.handle)
@@ -132,6 +132,16 @@ class Guests:
     def _remember(self, handle: object) -> None:
         with suppress(TypeError):
             self._known.add(handle)
+
+
+@contextmanager
+def _legible() -> Iterator[None]:
+    """Say what to do where a driver cannot write what a job says: it writes as the connection's encoding has it."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        reason = "is how this connection writes text, which cannot write this job: set its client_encoding to utf8"
+        raise InvalidJob("within", error.encoding, reason) from error
 
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import psycopg
 import pytest
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGconn
+from psycopg.waiting import Wait
 
 from onward.postgresql import patience
+from onward.postgresql.connections import Connections
 from onward.postgresql.database import Database
 from onward.postgresql.patience import PatientConnection
 from onward.postgresql.plans import Rows, Statement
@@ -70,6 +76,69 @@ async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_fo
         await connection.close()
     assert [n for (n,) in rows] == [0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0]
     assert at_once
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["statement", "copy"])
+@pytest.mark.parametrize("seconds", [30.0, None], ids=["patient", "at_leisure"])
+async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_connection_can_be_used(
+    seconds: float | None, copies: bool
+):
+    """Or a part of a worker would take its end for a fault of the store, try again, and never end."""
+    connection = await Database(postgres_url()).aconnect()
+    try:
+        connection.patience = seconds
+        await connection.execute("create temporary table lines (line text)")
+        much, begun = "x" * 20_000_000, asyncio.Event()
+
+        def lines() -> Rows:
+            yield b""
+            begun.set()
+            while not asked.cancelling():
+                yield f"{much[:1_000_000]}\n".encode()
+
+        async def ask() -> None:
+            if copies:
+                await connection.answer(Statement("select $1::text; copy lines from stdin", ["a"], lines()))
+            else:
+                begun.set()
+                await connection.answer(Statement("insert into lines values ($1::text)", [much]))
+
+        asked = asyncio.create_task(ask())
+        await begun.wait()  # and until so much was said that the rest has to wait: before, nobody else has a turn
+        asked.cancel()
+        async with asyncio.timeout(30):
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert await connection.ask("select 1") == [(1,)]
+    finally:
+        await connection.close()
+
+
+async def test_whatever_the_driver_says_to_one_who_is_cancelled_that_is_what_it_hears_and_the_connection_is_let_go():
+    connections = Connections(Database(postgres_url()))
+    connections.open()
+    begun = asyncio.Event()
+
+    def faulty(pgconn: PGconn) -> PQGen[None]:
+        pgconn.send_query(b"select pg_sleep(3600)")
+        pgconn.flush()
+        begun.set()
+        while not asked.cancelling():
+            yield Wait.R
+        raise ZeroDivisionError
+
+    async def ask() -> None:
+        async with connections.borrowed() as connection:
+            await connection.wait(faulty(connection.pgconn))
+
+    asked = asyncio.create_task(ask())
+    async with asyncio.timeout(30):
+        await begun.wait()
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    assert connections.here().idle == []
+    await connections.close()
 
 
 def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnection):

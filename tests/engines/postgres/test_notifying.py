@@ -17,6 +17,7 @@ from onward.engines.postgres import notifying, seeing
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.seeing import Seen
+from onward.errors import StoreUnavailable
 from onward.postgresql.listening import DUE, EVERYTHING
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -89,6 +90,20 @@ def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(told: Told
             seen.is_heard = is_heard
             bell._last += 1
         assert bell._apart == apart
+    bell.close()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=["known", "unknown"])
+def test_whatever_goes_wrong_with_one_notice_the_next_is_told(told: Told, error: Exception):
+    def send(notice: str) -> None:
+        told.put(notice)
+        if notice == "a":
+            raise error
+
+    bell = Bell(send, Seen())
+    for name in ("a", "b"):
+        bell.committed(None, {name})
+        assert told.get(timeout=30) == name
     bell.close()
 
 

@@ -19,6 +19,7 @@ from onward.engines.postgres.permits import Permit
 from onward.errors import StoreUnavailable
 from onward.job import Alike, Enqueued
 from onward.postgresql import patience
+from onward.postgresql.connections import Connections
 from onward.postgresql.patience import PatientAsyncConnection
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -190,6 +191,33 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
     assert spots == ["1"]
     added += await add(engine, "2", "3", "4")
     assert [job_id for job_id, _, _ in await stored(engine)][-4:] == [one.id for one in added]
+
+
+async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_be(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    engine._connections = Connections(engine.database, most=1)
+    engine._connections.open()
+    await warmed(engine, spots)
+    order: list[str] = []
+
+    async def look() -> None:
+        async with engine._connections.borrowed():
+            order.append("looked")
+
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
+
+        async def let_go(looking: asyncio.Task[None]) -> None:
+            await asyncio.wait([looking], timeout=0.3)
+            connection.rollback()
+
+        looking = asyncio.create_task(look())
+        letting = asyncio.create_task(let_go(looking))
+        await add(engine, "1")
+        order.append("added")
+        await asyncio.gather(looking, letting)
+    assert (spots, order) == (["1"], ["added", "looked"])
 
 
 async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhile_is_told_of(

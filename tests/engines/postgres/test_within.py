@@ -19,7 +19,15 @@ from onward.lifecycle import Complete, Outcome, Retry, State
 from tests.conformance.cases import BOOM
 from tests.conformance.desk import Desk, new_job
 from tests.conformance.postgres_case import PostgresStore, other_database
-from tests.engines.postgres.callers import KINDS, Caller, Django, SQLAlchemyConnection, SQLAlchemySession
+from tests.engines.postgres.callers import (
+    KINDS,
+    Caller,
+    Django,
+    Psycopg,
+    PsycopgAsync,
+    SQLAlchemyConnection,
+    SQLAlchemySession,
+)
 
 MIXED = [
     new_job(payload='{"text": "100 % of $1, naïve – 東京"}', org_id="acme", priority=3, backoff=Backoff.fixed(3)),
@@ -170,6 +178,21 @@ async def test_a_connection_that_commits_by_itself_adds_all_or_none(desk: Desk, 
         answers = await desk.engine.enqueue(MIXED, within=connection)
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert {job.ref for job in await desk.jobs()} == {answer.ref for answer in answers}
+
+
+@pytest.mark.parametrize("kind", [PsycopgAsync, Psycopg, SQLAlchemyConnection], ids=lambda kind: kind.__name__)
+async def test_a_connection_that_writes_otherwise_than_we_do_writes_what_it_can_and_no_other(
+    desk: Desk, store: PostgresStore, table: str, kind: type[Caller]
+):  # X4, O2
+    caller = kind(f"{store.url}&client_encoding=latin1", table)
+    await caller.open()
+    try:
+        await desk.engine.enqueue([new_job(payload='"naïve"')], within=caller.handle)
+        with pytest.raises(InvalidJob, match="client_encoding to utf8"):
+            await desk.engine.enqueue([new_job(payload='"東京"')], within=caller.handle)
+    finally:
+        await caller.end(commits=True)
+    assert [job.payload for job in await desk.jobs()] == ["naïve"]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

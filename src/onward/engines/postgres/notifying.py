@@ -113,8 +113,9 @@ class Bell:
         while (owed := self._wait()) is not None:
             try:
                 self._send(_written(owed))
-            except OnwardError as error:
-                log.warning("nobody was told of new work, workers find it by polling: %s", error)
+            except Exception as error:  # whatever it is, there will be more to tell
+                is_known = isinstance(error, OnwardError)
+                log.warning("nobody was told of new work, workers find it by polling: %s", error, exc_info=not is_known)
 
     def _wait(self) -> set[str] | None:
         """Wait until something is owed that nobody else has told of in time; None: that is all.

@@ -120,7 +120,8 @@ class Permit:
         """Go on with a statement that takes longer."""
         connection.patience = self._connections.patience
         try:
-            await connection.do(job.text, job.values)
+            async with self._connections.room:  # there is some, since one was idle
+                await connection.do(job.text, job.values)
         except GAVE_WAY:
             self._has_failed(connection, notice)
             return await self._add_anyhow(jobs)

@@ -43,6 +43,19 @@ create function onward.state_of(
   return case when ready_at is null then case when next_run_at is null then 'blocked' else 'scheduled' end
               when lease_until is null then 'pending' when started_at is null then 'claimed' else 'running' end;
 
+-- Refuse a job that is not ready, and waits for neither its time nor others. The index asks it of those that are not ready; a check
+-- would be asked of each.
+create function onward.waits(next_run_at timestamptz, waits_for integer) returns boolean
+  language plpgsql immutable parallel safe
+as $$
+begin
+  if num_nonnulls(next_run_at, waits_for) = 0 then
+    raise exception 'no job can be like that: one that is not ready (ready_at) has next_run_at or waits_for'
+      using errcode = 'check_violation';
+  end if;
+  return true;
+end $$;
+
 create sequence onward.job_seq;
 
 create table onward.job (
@@ -84,9 +97,7 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  -- Who is held is somebody's; who is not waits for its turn, its time or others. As short as can be, as said above.
-  check (case when lease_until is null then not counted and (coalesce(ready_at, next_run_at) is not null or waits_for is not null)
-              else ready_at is not null and worker_id is not null end)
+  check (lease_until is null or worker_id is not null)   -- as short as can be, as said above: see job_later and job_changed, too
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -98,7 +109,7 @@ create unique index job_id on onward.job (id);
 create index job_claim on onward.job (queue, priority desc, ready_at, seq) where ready_at is not null and not suspect;
 create index job_suspect on onward.job (queue, ready_at, seq) where ready_at is not null and suspect;
 create index job_promote on onward.job (next_run_at, seq) where next_run_at is not null;
-create index job_later on onward.job (queue) where ready_at is null;
+create index job_later on onward.job (queue, onward.waits(next_run_at, waits_for)) where ready_at is null;
 create index job_batch on onward.job (batch, seq) where batch is not null;
 create index job_expire on onward.job (start_by) where start_by is not null;
 -- Keys of any length: only their digests are indexed.
@@ -289,9 +300,13 @@ insert into onward.identity default values;
 -- claimed; and one for both, so that a claim is looked at once.
 --
 -- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
--- changes lease_until only, and is no change.
+-- changes lease_until only, and is no change. Who is held has been ready, and who is not has no place.
 create function onward.job_changed() returns trigger language plpgsql as $$
 begin
+  if (new.lease_until is null and new.counted) or (new.lease_until is not null and new.ready_at is null) then
+    raise exception 'no job can be like that: one that is held (lease_until) has ready_at; another is not counted'
+      using errcode = 'check_violation';
+  end if;
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;
