@@ -13,7 +13,6 @@ from typing import Final
 from onward.clock import Clock, moment_of
 from onward.engine.statements import Statements
 from onward.engine.values import Term, WorkerInfo
-from onward.errors import InvalidJob, SchemaTooOld
 from onward.postgresql.naming import check_name_of_ours, put_in
 from onward.postgresql.plans import Plan, Statement
 
@@ -91,21 +90,3 @@ class Beside:
     def keep(self, queue: str, lease: timedelta | None) -> Plan[None]:
         """Give a queue a lease of its own, or none."""
         yield Statement(self._texts["keep"], [queue, lease])
-
-    # Which store this is
-
-    def identity(self) -> Plan[tuple[str, str]]:
-        """Read by what this store is known."""
-        ((database, id),) = yield Statement(self._texts["identity"])
-        return database, id
-
-    def same_store(self, identity: tuple[str, str], store: object) -> Plan[None]:
-        """Refuse a connection that leads elsewhere, before anything is written there."""
-        # Asked in two steps: a statement that fails would spoil the caller's transaction.
-        ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{self.name}".identity'])
-        if not is_there:
-            message = f"there is no schema {self.name} where this connection leads to; the jobs are in {store}"
-            raise SchemaTooOld(message)
-        theirs = yield from self.identity()
-        if theirs != identity:
-            raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")

@@ -49,6 +49,7 @@ from onward.postgresql.database import GAVE_WAY, Database
 from onward.postgresql.durability import Durability
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.identity import identity_of, same_store
 from onward.postgresql.listening import Listener
 from onward.postgresql.loops import OfLoops
 from onward.postgresql.migrating import Migrations
@@ -178,7 +179,7 @@ class PgBossEngine:
             execute = on_psycopg(connection)
             run(self._detect(), execute)
             self._steps.migrate(connection)
-            self._identity = run(self.schema.beside.identity(), execute)
+            self._identity = run(identity_of(self.schema.beside.name), execute)
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
@@ -476,7 +477,7 @@ class PgBossEngine:
         raise AssertionError
 
     def _same_store(self) -> Plan[None]:
-        return self.schema.beside.same_store(self._identity, self)
+        return same_store(self.schema.beside.name, self._identity, self)
 
 
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:

@@ -60,6 +60,7 @@ from onward.postgresql.database import GAVE_WAY, Database
 from onward.postgresql.durability import Durability
 from onward.postgresql.exchanging import at_once, in_turn
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.identity import identity_of, same_store
 from onward.postgresql.listening import EVERYTHING, Listener
 from onward.postgresql.loops import OfLoops
 from onward.postgresql.migrating import Migrations
@@ -194,7 +195,7 @@ class PGMQEngine:
             found.check(self.manner, self.database)
             self._installation = found
             self._steps.migrate(connection)
-            self._identity = run(self._beside.identity(), execute)
+            self._identity = run(identity_of(self._beside.name), execute)
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
@@ -483,7 +484,7 @@ class PGMQEngine:
         raise AssertionError
 
     def _same_store(self) -> Plan[None]:
-        return self._beside.same_store(self._identity, self.database)
+        return same_store(self._beside.name, self._identity, self.database)
 
 
 async def _notified(connection: psycopg.AsyncConnection[Any]) -> Mapping[str, str]:

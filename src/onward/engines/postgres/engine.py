@@ -60,7 +60,7 @@ from onward.engines.postgres import (
 from onward.engines.postgres.advancing import Advancer
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.permits import Permit
-from onward.engines.postgres.schema import DEFAULT, Schema, same_store
+from onward.engines.postgres.schema import DEFAULT, Schema
 from onward.engines.postgres.seeing import Seen
 from onward.engines.postgres.standing import Sent, Standing
 from onward.events import AnyEvent, EventPage
@@ -71,6 +71,7 @@ from onward.postgresql.connections import MOST, Connections
 from onward.postgresql.database import GAVE_WAY, PATIENCE, Database
 from onward.postgresql.exchanging import give_back
 from onward.postgresql.gathering import MOST_TOGETHER, Gathering
+from onward.postgresql.identity import identity_of, same_store
 from onward.postgresql.listening import DUE, EVERYTHING, Listener
 from onward.postgresql.loops import OfLoops
 from onward.postgresql.plans import Plan, arun, run
@@ -175,7 +176,7 @@ class PostgresEngine:
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
             migrating.migrate(connection, self.schema, self.database)
-            (self._identity,) = connection.execute(self.schema.identity).fetchall()
+            self._identity = run(identity_of(self.schema.name), within.on_psycopg(connection))
             ((self._copies,),) = connection.execute(self.schema.may_copy).fetchall()
             self.database.find_out(connection)
         if self._direct is not self.database:
@@ -724,7 +725,7 @@ class PostgresEngine:
         raise AssertionError
 
     def _same_store(self) -> Plan[None]:
-        return same_store(self.schema, self._identity, self.database)
+        return same_store(self.schema.name, self._identity, self.database)
 
 
 def _is_to_be_tried_again(error: psycopg.Error) -> bool:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
-from onward.errors import InvalidJob, SchemaTooOld
 from onward.postgresql.naming import DEFAULT, check_name_of_ours, put_in
-from onward.postgresql.plans import Plan, Statement
 
-__all__ = ["DEFAULT", "Schema", "same_store"]
+__all__ = ["DEFAULT", "Schema"]
 
 _STATEMENTS: Final = Statements("onward.engines.postgres")
 
@@ -42,15 +40,3 @@ class Schema:
     def put_in(self, text: str) -> str:
         """Put the schema's name into a text of ours."""
         return put_in(self.name, text)
-
-
-def same_store(schema: Schema, identity: tuple[str, str], store: object) -> Plan[None]:
-    """Refuse a connection that leads elsewhere, before anything is written there."""
-    # Asked in two steps: a statement that fails would spoil the caller's transaction.
-    ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema.name}".identity'])
-    if not is_there:
-        message = f"there is no schema {schema.name} where this connection leads to; the jobs are in {store}"
-        raise SchemaTooOld(message)
-    (theirs,) = yield Statement(schema.identity)
-    if tuple(theirs) != identity:
-        raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")

@@ -1,2 +1,0 @@
--- By which a store is known.
-select current_database(), id::text from onward.identity
