@@ -28,7 +28,7 @@ from tests.servers.postgres import binaries
 _CATALOG = r"""
 with home as (select oid from pg_namespace where nspname = $1),
 relation as (select c.* from pg_class c join home on home.oid = c.relnamespace where c.relname !~ 'history_day_\d')
-select 'schema', nspname, nspacl::text from pg_namespace where nspname = $1
+select 'schema', nspname::text, nspacl::text from pg_namespace where nspname = $1
 union all
 select 'relation', relname, concat_ws(' ', relkind, relrowsecurity, reloptions, relacl, pg_get_expr(relpartbound, oid),
                                       pg_get_partkeydef(oid)) from relation where relkind <> 'i'
