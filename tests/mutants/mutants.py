@@ -1167,7 +1167,9 @@ POSTGRES: Final = (
     _on_postgres(
         "news: what is said of the queue is not heeded",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql", "and (q.paused or q.concurrency is not null or", "and (q.paused or"
+            f"{_PG}/migrations/0004_claiming.sql",
+            "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
+            "and (q.paused or q.spacing is not null\n",
         ),
         f"{_OF_PG}/test_news.py",
     ),
