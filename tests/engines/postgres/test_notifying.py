@@ -74,6 +74,10 @@ def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(bell: 
     """Else, where commits that tell wait for each other, all would come to tell with every commit."""
     with Telling(bell, {"a"}):
         bell._last -= 0.010
+    assert bell._apart == notifying._APART  # once is nothing
+    bell._last = -math.inf
+    with Telling(bell, {"a"}):
+        bell._last -= 0.010
     assert 0.040 <= bell._apart <= notifying._FARTHEST
     bell._last = -math.inf
     with Telling(bell, {"a"}):

@@ -26,8 +26,9 @@ _APART: Final = 0.005
 """Seconds between two notices of one engine. After as many again, word that was left is told by a notice of its own, if
 no other could take it along."""
 _RARER: Final = 4
-"""If that is longer: so many times as long as the last commit took that told of work. Where many tell, each waits for
-the others; and if each took longer than the time between two notices, all would tell with every commit."""
+"""If that is longer: so many times as long as either of the last two commits took that told of work. Where many tell,
+each waits for the others; and if each took longer than the time between two notices, all would tell with every commit.
+One that is slow now and then is the disk's doing, and the next job should not have to wait for that."""
 _FARTHEST: Final = 0.1
 """Seconds between two notices at most, where somebody listens; else it is looked for that as for all that is seen."""
 _QUIET: Final = 10
@@ -50,6 +51,8 @@ class Bell:
         self._owed: set[str] = set()
         self._last = -math.inf
         self._apart = _APART
+        self._took = 0.0
+        """Seconds that the last commit took that told of work."""
         self._thread: threading.Thread | None = None
         self._is_asleep = False
         self._quiet = 0
@@ -79,8 +82,9 @@ class Bell:
     def committed(self, notice: str | None, queues: Iterable[str]) -> None:
         """Note that new work is there; if it came without a notice, have it told a moment later."""
         if notice is not None:
-            took = time.monotonic() - self._last
-            self._apart = min(max(_APART, _RARER * took), _FARTHEST) if self._seen.is_heard else TRUST
+            before, self._took = self._took, time.monotonic() - self._last
+            rarer = _RARER * min(before, self._took)
+            self._apart = min(max(_APART, rarer), _FARTHEST) if self._seen.is_heard else TRUST
         elif not self._owed.issuperset(queues):  # else whoever takes that word will tell of this work too
             self._leave_word(queues)
 
