@@ -120,7 +120,7 @@ async def test_whatever_the_driver_says_to_one_who_is_cancelled_that_is_what_it_
     begun = asyncio.Event()
 
     def faulty(pgconn: PGconn) -> PQGen[None]:
-        pgconn.send_query(b"select pg_sleep(3600)")
+        pgconn.send_query(b"select pg_sleep(3)")  # the server does not see that nobody waits any more
         pgconn.flush()
         begun.set()
         while not asked.cancelling():
