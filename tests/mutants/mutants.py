@@ -1026,7 +1026,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "news: workers share their way round",
-        Edit(f"{_PG}/engine.py", "key = request.worker_id, request.queues", 'key = "", request.queues'),
+        Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
         f"{_OF_PG}/test_news.py",
     ),
     _on_postgres(

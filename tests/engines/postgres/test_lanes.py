@@ -576,7 +576,7 @@ async def test_in_a_long_tour_a_queue_with_news_gives_its_job_alone_now_and_then
     await desk.engine.enqueue([new_job(queue="m/x"), new_job(queue="m/y")])
     inner._hear("m/x,m/y")
     first = (await desk.engine.claim(request)).claims
-    inner._round(request).brief_at = math.inf
+    inner._round(request.queues).brief_at = math.inf
     then = (await desk.engine.claim(request)).claims
     assert [claim.ref.queue for claim in first] == ["m/x"]
     assert (len(then), then[0].ref.queue) == (150, "m/y")

@@ -24,14 +24,19 @@ from tests.conformance.postgres_case import PostgresStore
 REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
 
 
+async def ask(desk: Desk, request: ClaimRequest) -> Claims:
+    """Ask as a worker does."""
+    return (await desk.engine.exchange(Exchange(request=request))).claimed
+
+
 async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
     """Claim when something is told; say whether only queues with news were asked."""
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     if notice:
         engine._hear(notice)
-    claims = await desk.engine.claim(request)
-    return claims, not engine._round(request).is_whole
+    claims = await ask(desk, request)
+    return claims, not engine._round(request.queues, request.worker_id).is_whole
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +63,7 @@ def facts_of(claim: Claim) -> Any:
 async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  # H9
     fields = {"type": "odd", "queue": "q", "org_id": "o", "priority": 3, "max_attempts": 2, "backoff": Backoff()}
     await desk.add(**fields, trace="{}")
-    by_tour = (await desk.engine.claim(REQUEST)).claims[0]
+    by_tour = (await ask(desk, REQUEST)).claims[0]
     ref = await desk.add(**fields, trace="{}")
     claims, is_alone = await told(desk, "q")
     assert is_alone
@@ -70,7 +75,7 @@ async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  #
 
 
 async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_for(desk: Desk):  # O3
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     later = await desk.add_many(3, queue="q")
     await desk.advance(1)
     first = await desk.add_many(2, queue="q", priority=5)
@@ -97,7 +102,7 @@ async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_fo
 )
 async def test_what_is_said_of_the_queue_holds(desk: Desk, said: dict[str, Any], given: int):  # H9
     await desk.set("q", **said)
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     refs = await desk.add_many(2, queue="q")
     claims, _ = await told(desk, "q")
     assert len(claims.claims) == given
@@ -108,7 +113,7 @@ async def test_what_is_said_of_the_queue_holds(desk: Desk, said: dict[str, Any],
 
 @pytest.mark.parametrize("notice", ["q,r", "*", "?", "q,*"])
 async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, notice: str):  # H9
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     for queue in ("q", "r"):
         await desk.add(queue=queue)
     claims, is_alone = await told(desk, notice)
@@ -119,7 +124,7 @@ async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, not
 async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.MonkeyPatch):  # H9
     now = 1000.0
     monkeypatch.setattr(claiming, "monotonic", lambda: now)
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     await desk.add(queue="unheard")
     now += 0.3
     claims, is_alone = await told(desk, "q")
@@ -131,7 +136,7 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
 
 
 async def test_a_queue_that_has_the_same_lane_twice_gives_all_there_is_room_for(desk: Desk, store: PostgresStore):
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     refs = [*await desk.add_many(3, queue="q", priority=5), *await desk.add_many(9, queue="q")]
     with psycopg.connect(store.url) as connection:  # as two may who add a queue's first jobs at the same time
         connection.execute(f"insert into {store.schema}.lane (queue, priority) values ('q', 5)")
@@ -142,7 +147,7 @@ async def test_a_queue_that_has_the_same_lane_twice_gives_all_there_is_room_for(
 
 async def test_a_queue_that_is_known_and_of_which_nothing_is_said_takes_no_tour(desk: Desk):
     await desk.set("q", weight=1)
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     claims, is_alone = await told(desk, "q")
     assert (claims.claims, is_alone) == ((), True)
 
@@ -153,12 +158,12 @@ async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhe
 ):  # X3
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     ref = await desk.add(queue="q")
     claim = await desk.take_one("q")
     engine._hear("q")
     exchange = Exchange(starts=(claim,) if starts else (), request=REQUEST)
-    asking = settling.exchange(engine.schema, exchange, engine._round(REQUEST))
+    asking = settling.exchange(engine.schema, exchange, engine._round(REQUEST.queues, "w"))
     next(asking)
     with pytest.raises(StoreUnavailable):
         asking.throw(StoreUnavailable())
@@ -172,12 +177,23 @@ async def test_each_worker_goes_its_own_way_round_and_is_forgotten_when_it_leave
     assert isinstance(engine, PostgresEngine)
     full, idle = (msgspec.structs.replace(REQUEST, worker_id=who, slots=1) for who in ("full", "idle"))
     await desk.add_many(2, queue="q")
-    await engine.claim(full)
-    await engine.claim(msgspec.structs.replace(idle, slots=5))
-    assert (engine._round(full).has_more, engine._round(idle).has_more) == (True, False)
+    await engine.exchange(Exchange(request=full))
+    await engine.exchange(Exchange(request=msgspec.structs.replace(idle, slots=5)))
+    assert [engine._round(each.queues, each.worker_id).has_more for each in (full, idle)] == [True, False]
     for who in ("full", "idle"):
         await engine.leave(who)
     assert not engine._rounds
+
+
+async def test_those_who_ask_once_go_one_way_together(desk: Desk):  # H7, H9
+    """A tick is another worker each time: if each began anew, the last queues would wait for ever."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    for queue in ("a", "a", "a", "b", "c"):
+        await desk.add(queue=queue)
+    once = [msgspec.structs.replace(REQUEST, worker_id=f"tick-{no}", slots=1) for no in range(3)]
+    assert [names(await engine.claim(request)) for request in once] == [["a"], ["b"], ["c"]]
+    assert len(engine._rounds) == 1
 
 
 async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: PostgresStore):
@@ -193,10 +209,10 @@ async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: P
 
 
 async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
-    await desk.engine.claim(msgspec.structs.replace(REQUEST, slots=1, alone=True))
+    await ask(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    engine._round(REQUEST).is_news_anywhere = False
+    engine._round(REQUEST.queues, "w").is_news_anywhere = False
     await desk.add(queue="unheard")
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
@@ -204,14 +220,14 @@ async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
 
 async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     await desk.add(queue="unheard")
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
 async def test_where_a_tour_is_long_only_queues_with_news_are_asked(desk: Desk, long: None):  # H9
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     for queue in ("unheard", "a", "b"):
         await desk.add_many(2, queue=queue)
     claims, is_alone = await told(desk, "b,a", msgspec.structs.replace(REQUEST, slots=3))
@@ -223,7 +239,7 @@ async def test_where_a_tour_is_long_only_queues_with_news_are_asked(desk: Desk, 
 
 async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Desk, long: None):
     await desk.add(queue="q")
-    (claim,) = (await desk.engine.claim(REQUEST)).claims
+    (claim,) = (await ask(desk, REQUEST)).claims
     await desk.add(queue="unheard")
     answer = await desk.engine.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
     assert (answer.lost, answer.claimed.claims, (answer.claimed.again_in or 0) > 0) == (frozenset(), (), True)
@@ -235,10 +251,10 @@ async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Des
 
 
 async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # H9
-    await desk.engine.claim(REQUEST)
+    await ask(desk, REQUEST)
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    round_ = engine._round(REQUEST)
+    round_ = engine._round(REQUEST.queues, "w")
     round_.took = 0.001
     assert 0 < round_.look_again_in() <= 0.5
     round_.took = 0.015
@@ -261,7 +277,7 @@ def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9
     await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
     await desk.add_many(2, queue="slow")
-    claims = await desk.engine.claim(REQUEST)
+    claims = await ask(desk, REQUEST)
     assert (len(claims.claims), claims.again_in is None) == (1, False)
     await desk.add(queue="q")
     claims, is_alone = await told(desk, "q")

@@ -186,7 +186,7 @@ async def test_none_stands_for_a_worker_that_has_enough(
 ):
     await stands(office)
     await add(giver, 3)
-    office._round(REQUEST).is_news_anywhere = True
+    office._round(REQUEST.queues, "w").is_news_anywhere = True
     assert len(refs(await office.exchange(ASKS))) == 3
     await stands(office, Exchange(request=replace(REQUEST, worker_id="idle")))
     (ref,) = await add(giver)
@@ -203,7 +203,7 @@ async def test_news_since_has_the_worker_ask_again_at_once(
     first = await brought(store, office, giver)
     (second,) = await add(giver, queue="r")
     tell(store, "r")
-    await until(lambda: bool(office._round(REQUEST).news))
+    await until(lambda: bool(office._round(REQUEST.queues, "w").news))
     exchanged = await office.exchange(ASKS)
     assert (refs(exchanged), exchanged.claimed.again_in) == ([first], 0.0)
     assert refs(await office.exchange(ASKS)) == [second]
@@ -264,7 +264,7 @@ async def test_nothing_is_brought_to_one_that_has_left(
     await office.leave("w")
     await add(giver)
     tell(store)
-    await until(lambda: bool(office._round(REQUEST).news))
+    await until(lambda: bool(office._round(REQUEST.queues, "w").news))
     assert len(await claimed_before(giver, 0)) == 1
 
 

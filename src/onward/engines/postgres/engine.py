@@ -134,7 +134,7 @@ class PostgresEngine:
         self._direct = self.database if direct is None else Database(direct, patience=answer_within)
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, tuple[str, ...]], claiming.Round] = {}
-        """By who asks, and for which queues."""
+        """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
         self._standing = OfLoops(
             lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(give_back, self))
         )
@@ -327,7 +327,7 @@ class PostgresEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        round_ = self._round(request)
+        round_ = self._round(request.queues)
         claims = await self._ask(lambda: claiming.claim(self.schema, request, round_))
         if claims.claims:
             self._stir()
@@ -362,7 +362,7 @@ class PostgresEngine:
             except BaseException:
                 standing.let_go(sent)
                 raise
-        standing.stand(request, exchanged.claimed, self._round(request))
+        standing.stand(request, exchanged.claimed, self._round(request.queues, request.worker_id))
         return exchanged
 
     async def _exchange_with(self, sent: Sent, exchange: Exchange) -> Exchanged:
@@ -375,7 +375,8 @@ class PostgresEngine:
         return Exchanged(lost=done.lost, claimed=await sent.claims() or Claims(again_in=0.0))
 
     async def _exchange(self, exchange: Exchange) -> Exchanged:
-        round_ = self._round(exchange.request)
+        request = exchange.request
+        round_ = claiming.Round() if request is None else self._round(request.queues, request.worker_id)
         exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
         if exchanged.claimed.claims:
             self._stir()
@@ -417,10 +418,8 @@ class PostgresEngine:
         """See the contract."""
         return self._listener.signals(queues)
 
-    def _round(self, request: ClaimRequest | None) -> claiming.Round:
-        if request is None:
-            return claiming.Round()
-        key = request.worker_id, request.queues
+    def _round(self, queues: tuple[str, ...], worker_id: str = "") -> claiming.Round:
+        key = worker_id, queues
         if (round_ := self._rounds.get(key)) is None:
             round_ = self._rounds[key] = claiming.Round()
         round_.is_told = self._listener.is_listening

@@ -26,9 +26,9 @@ _APART: Final = 0.005
 """Seconds between two notices of one engine. After as many again, word that was left is told by a notice of its own, if
 no other could take it along."""
 _RARER: Final = 4
-"""If that is longer: so many times as long as either of the last two commits took that told of work. Where many tell,
-each waits for the others; and if each took longer than the time between two notices, all would tell with every commit.
-One that is slow now and then is the disk's doing, and the next job should not have to wait for that."""
+"""If that is longer: so many times as long as the quicker of the last two commits took that told of work. Where many
+tell, each waits for the others; and if each took longer than the time between two notices, all would tell with every
+commit. One that is slow now and then is the disk's doing, and the next job should not have to wait for that."""
 _FARTHEST: Final = 0.1
 """Seconds between two notices at most, where somebody listens; else it is looked for that as for all that is seen."""
 _QUIET: Final = 10
