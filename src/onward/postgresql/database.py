@@ -142,7 +142,8 @@ class Database:
         for (name, needed), value in zip(_SESSION.items(), found, strict=True):
             if value.split(",")[0] != needed:
                 cause = f"{self}: {name} is {value}, and could not be set for the session; Onward needs {needed}"
-                raise StoreUnavailable(cause, remedy=f"for its role: alter role … set {name} = '{needed}'")
+                role = connection.info.user
+                raise StoreUnavailable(cause, remedy=f"alter role \"{role}\" set {name} = '{needed}'")
 
     def translated(self) -> Translated:
         """Let the store's errors out as ours."""

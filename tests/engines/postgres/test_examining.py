@@ -17,7 +17,7 @@ from tests.conformance.postgres_case import PostgresStore
 
 HEALTHY = Facts(
     version="16.1", now=0, role="web", database="shop", schema='"order"', fsync="on", full_page_writes="on",
-    synchronous_commit="on", is_standby=False, read_only="off", isolation="read committed", autovacuum="on",
+    synchronous_commit="on", is_standby=False, read_only="off", autovacuum="on",
     track_counts="on", statement_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0, frozen_age=1000, sessions=10,
     max_connections=100, live=1000, dead=100, size=10_000_000, without_a_day=10, indexes=sorted(INDEXES),
 )  # fmt: skip
@@ -39,10 +39,6 @@ def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
         ({"indexes": sorted(INDEXES - {"job_claim"})}, ["job_claim", "onward migrate --sql"]),
         ({"full_page_writes": "off"}, ["ZFS", "alter system set full_page_writes = on"]),
         ({"synchronous_commit": "off"}, ["last moments", "synchronous_commit = on"]),
-        (
-            {"isolation": "serializable"},
-            ["serializable", "alter role web in database shop set default_transaction_isolation = 'read committed'"],
-        ),
         ({"autovacuum": "off"}, ["autovacuum = on"]),
         ({"track_counts": "off"}, ["autovacuum", "track_counts = on"]),
         ({"statement_timeout": 2.0}, ["2 s", "statement_timeout = 0"]),
@@ -100,7 +96,6 @@ async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: Postgres
     options = {
         "synchronous_commit": "local",
         "default_transaction_read_only": "on",
-        "default_transaction_isolation": "serializable",
         "track_counts": "off",
         "statement_timeout": "1min",
         "lock_timeout": "200ms",
@@ -111,7 +106,7 @@ async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: Postgres
         facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
     assert (facts.role, facts.database, facts.schema) == ("postgres", "postgres", store.schema)
     assert (facts.fsync, facts.full_page_writes, facts.synchronous_commit) == ("off", "on", "local")
-    assert (facts.is_standby, facts.read_only, facts.isolation) == (False, "on", "serializable")
+    assert (facts.is_standby, facts.read_only) == (False, "on")
     assert (facts.autovacuum, facts.track_counts) == ("on", "off")
     assert (facts.statement_timeout, facts.lock_timeout, facts.idle_session_timeout) == (60.0, 0.2, 7200.0)
     assert facts.max_connections == 300

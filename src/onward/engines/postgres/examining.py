@@ -51,7 +51,6 @@ class Facts(NamedTuple):
     synchronous_commit: str
     is_standby: bool
     read_only: str
-    isolation: str
     autovacuum: str
     track_counts: str
     statement_timeout: float
@@ -126,11 +125,6 @@ def _warnings(facts: Facts) -> Iterator[str]:
 
 def _settings(facts: Facts) -> Iterator[str]:
     """Look at what is set for our role. Not at idle_in_transaction_session_timeout: no transaction of ours idles."""
-    if facts.isolation != "read committed":
-        yield (
-            f"default_transaction_isolation is {facts.isolation}: statements of workers will fail and be tried again. "
-            "To mend that: " + facts.setting("default_transaction_isolation", "'read committed'")
-        )
     if 0 < facts.statement_timeout < SHORT:
         yield (
             f"statement_timeout is {facts.statement_timeout:g} s: long upkeep is stopped half-way. "

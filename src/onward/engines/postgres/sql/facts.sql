@@ -2,7 +2,7 @@
 select current_setting('server_version'), onward.micros(clock_timestamp()),
        quote_ident(session_user), quote_ident(current_database()), quote_ident($1::text),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
-       pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('default_transaction_isolation'),
+       pg_is_in_recovery(), current_setting('transaction_read_only'),
        current_setting('autovacuum'), current_setting('track_counts'),
        extract(epoch from current_setting('statement_timeout')::interval)::float8,
        extract(epoch from current_setting('lock_timeout')::interval)::float8,
