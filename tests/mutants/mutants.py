@@ -1324,6 +1324,16 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_permits.py",
     ),
     _on_postgres(
+        "permits: a connection is looked at for each job",
+        Edit(f"{_PG}/permits.py", "bool(self._connections.idle) if self._is_turning else ", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: a connection is not looked at",
+        Edit(f"{_PG}/permits.py", " if self._is_turning else self._connections.has_sound()", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
         "permits: one who gets no answer waits for ever",
         Edit(f"{_PG}/permits.py", "        connection.patience = self._connections.patience\n", ""),
         f"{_OF_PG}/test_permits.py",

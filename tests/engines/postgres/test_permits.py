@@ -20,7 +20,7 @@ from onward.errors import StoreUnavailable
 from onward.job import Alike, Enqueued
 from onward.postgresql import patience
 from onward.postgresql.connections import Connections
-from onward.postgresql.patience import PatientAsyncConnection
+from onward.postgresql.patience import Asks, PatientAsyncConnection
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.turns import turns_of_the_loop
@@ -159,6 +159,38 @@ async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], 
     assert len(await stored(engine)) == 53
 
 
+async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_loop(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """To ask is a call of the kernel, as sending the job is one."""
+    monkeypatch.setattr(patience, "_GLANCE", LONG)
+    await warmed(engine, spots)
+    is_sound, asked = Asks.is_sound, 0
+
+    def noted(asks: Asks) -> bool:
+        nonlocal asked
+        asked += 1
+        return is_sound(asks)
+
+    monkeypatch.setattr(Asks, "is_sound", noted)
+    for _ in range(3):
+        await asyncio.sleep(0)
+        await add(engine, *map(str, range(10)))
+    assert (len(spots), asked) == (30, 3)
+
+
+async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    idle = engine._connections.here().idle
+    taken = idle.copy()
+    idle.clear()
+    try:
+        await add(engine, "1")
+    finally:
+        idle.extend(taken)
+    assert spots == []
+
+
 async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -225,6 +257,7 @@ async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhi
 ):
     await warmed(engine, spots)
     cut(store)
+    await asyncio.sleep(0)  # whether it is sound is asked once for each turn of the loop
     await add(engine, "1")  # on another
     await warmed(engine, spots)
 

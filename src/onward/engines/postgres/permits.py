@@ -75,7 +75,7 @@ class Permit:
 
     def covers(self, jobs: Alike) -> bool:
         """Say whether it is permitted to add these here and now."""
-        return monotonic() < self._until and self._is_for(jobs) and self._connections.has_sound()
+        return monotonic() < self._until and self._is_for(jobs) and self._has_connection()
 
     def wants_turn(self, jobs: Alike) -> bool:
         """Say whether these are not covered only because the loop is to have a turn first."""
@@ -89,6 +89,10 @@ class Permit:
     def _is_for(self, jobs: Alike) -> bool:
         is_alike = jobs.template is self._kind.template and len(jobs.payloads) == 1
         return is_alike and self._caller is not None and self._caller() is asyncio.current_task()
+
+    def _has_connection(self) -> bool:
+        """Say whether there is one to send them on; one that has answered since the last turn is not looked at."""
+        return bool(self._connections.idle) if self._is_turning else self._connections.has_sound()
 
     def add(self, jobs: Alike) -> Coroutine[Any, Any, list[Enqueued]]:
         """Add a job, which must be covered. It is there before this returns, unless it takes longer than a moment."""
