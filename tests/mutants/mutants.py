@@ -965,6 +965,13 @@ BULLMQ: Final = (
 
 _PG: Final = "engines/postgres"
 _OF_PG: Final = "tests/engines/postgres"
+_MIGRATING: Final = "postgresql/migrating.py"
+MIGRATING: Final = f"{_OF_PG}/test_migrating.py"
+_S6: Final = f"{_PG}/migrations/0006_stewarding.sql"
+_RIGHTS: Final = f"{_PG}/migrations/0013_rights.sql"
+_FACE: Final = f"{_OF_PG}/test_face.py"
+_UPGRADING: Final = f"{_OF_PG}/test_upgrading.py"
+_GIVEN_AGAIN: Final = "        for (statement,) in again:\n"
 _HELD_BY: Final = "where j.seq between s.seq and s.seq and j.claim_no = s.claim_no"
 
 
@@ -978,6 +985,13 @@ def _unfenced_on_postgres(what: str, rest: str) -> Mutant:
         f"settle: the fence is dropped from what {what}",
         Edit(f"{_PG}/migrations/0003_settling.sql", _HELD_BY + rest, "where j.seq between s.seq and s.seq" + rest),
         OLDER_CLAIM,
+    )
+
+
+def _termless_alone(what: str, file: str, asked: str, instead: str) -> Mutant:
+    """One statement of a leader's upkeep that any deposed leader can make."""
+    return _on_postgres(
+        f"{what}: without the leader's term", Edit(f"{_PG}/{file}", asked, instead), f"{_OF_PG}/test_terms.py"
     )
 
 
@@ -1151,7 +1165,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "lanes: those in use come and go",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", "where h.priority = l.priority);", "where false);"),
+        Edit(_S6, "where h.priority = l.priority)\n", "where false)\n"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
@@ -1334,6 +1348,281 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_permits.py",
     ),
     _on_postgres(
+        "exchange: the right to claim comes after what is settled",
+        Edit(
+            f"{_PG}/migrations/0004_claiming.sql",
+            "  if worker_id is not null then nothing :=",
+            "  if false then nothing :=",
+        ),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "exchange: somebody's transaction is waited for",
+        Edit(f"{_PG}/migrations/0004_claiming.sql", "  set lock_timeout = '250ms'\n", ""),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "exchange: what somebody else holds counts as stored",
+        Edit(f"{_PG}/settling.py", "if free else frozenset(), left", "if free else frozenset(), frozenset()"),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "exchange: what is known to be held is waited for again",
+        Edit(f"{_PG}/engine.py", "            self._held_up = left\n", ""),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "exchange: beside a claim on its way what was not stored is forgotten",
+        Edit(f"{_PG}/engine.py", "lost=done.lost, busy=done.busy, claimed=brought", "lost=done.lost, claimed=brought"),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "queues: all claims wait while a queue cannot be told",
+        Edit(f"{_PG}/migrations/0005_operating.sql", "  set lock_timeout = '300ms'\n", ""),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "sessions: who has given up is waited for by the server",
+        Edit(
+            "postgresql/database.py",
+            '"client_connection_check_interval": "2s"',
+            '"client_connection_check_interval": "0"',
+        ),
+        f"{_OF_PG}/test_open_transactions.py",
+    ),
+    _on_postgres(
+        "sessions: a server that cannot look is not connected to",
+        Edit("postgresql/database.py", "any(name in str(error) for name in _WISHED)", "False"),
+        f"{_OF_PG}/test_sessions.py",
+    ),
+    _on_postgres(
+        "rights: leave is given for what is somebody else's",
+        Edit(_RIGHTS, "and pg_has_role(proowner, 'usage')", ""),
+        MIGRATING,
+    ),
+    _on_postgres(
+        "rights: a policy that is there is made again",
+        Edit(
+            _RIGHTS,
+            "continue when exists (select from pg_policy where",
+            "execute format('drop policy if exists %I on %s', format('worker_%s_%s', whose, role)::name, part);\n"
+            "    continue when exists (select from pg_policy where",
+        ),
+        _FACE,
+    ),
+    _on_postgres(
+        "rights: leave to work is waited for as long as it takes",
+        Edit(_RIGHTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
+        _FACE,
+    ),
+    _on_postgres(
+        "rights: the name of a policy is cut to another's",
+        Edit(_RIGHTS, "format('worker_%s_%s', whose, role)::name", "format('worker_0_%s', role)::name"),
+        _FACE,
+    ),
+    _on_postgres(
+        "rights: a policy of any role will do",
+        Edit(_RIGHTS, "whose = any (polroles) and ", ""),
+        _FACE,
+    ),
+    _on_postgres(
+        "rights: of two that give leave at once one fails",
+        Edit(_RIGHTS, "perform pg_advisory_xact_lock(hashtextextended(", "perform (hashtextextended("),
+        _FACE,
+    ),
+    _on_postgres(
+        "migrate: workers get no leave for what is new",
+        Edit(_MIGRATING, _GIVEN_AGAIN + "            connection.execute(statement)\n", ""),
+        _UPGRADING,
+    ),
+    _on_postgres(
+        "migrate: the script gives workers no leave for what is new",
+        Edit(_MIGRATING, "      if applied > 0 then\n        foreach", "      if false then\n        foreach"),
+        _UPGRADING,
+    ),
+    _on_postgres(
+        "migrate: who was allowed is asked when it is gone",
+        Edit(
+            _MIGRATING,
+            _GIVEN_AGAIN,
+            "        again = connection.execute(put_in(self._schema, self._again), [self._schema]).fetchall()\n"
+            + _GIVEN_AGAIN,
+        ),
+        _UPGRADING,
+    ),
+    _on_postgres(
+        "migrate: who has a policy of their own becomes a worker",
+        Edit(f"{_PG}/migrating.py", "and p.polname ~ '^worker_[0-9]+_'", "and p.polname ~ '^worker_'"),
+        _UPGRADING,
+    ),
+    _on_postgres(
+        "migrate: who may add jobs may take them back after a step",
+        Edit(f"{_PG}/migrating.py", "having count(distinct p.proname) = 2", "having count(distinct p.proname) > 0"),
+        _UPGRADING,
+    ),
+    _termless_alone(
+        "keep_days",
+        "migrations/0007_days.sql",
+        "if not onward.is_leader(moment, keep_days.number, keep_days.leader_id) then",
+        "if false then",
+    ),
+    _termless_alone(
+        "prune_archive",
+        "migrations/0006_stewarding.sql",
+        "if not onward.is_leader(moment, prune_archive.number, prune_archive.leader_id) then",
+        "if false then",
+    ),
+    _termless_alone(
+        "usage_roll",
+        "migrations/0012_usage.sql",
+        "if not onward.is_leader(moment, roll_usage.number, roll_usage.leader_id) then",
+        "if false then",
+    ),
+    # Not by leaving the line out: $2 and $3 would have no type, and every test would fail for that.
+    _termless_alone(
+        "hold_prune", "sql/hold_prune.sql", "(select onward.is_leader(", "(select true or onward.is_leader("
+    ),
+    _termless_alone(
+        "batch_prune", "sql/batch_prune.sql", "(select onward.is_leader(", "(select true or onward.is_leader("
+    ),
+    _termless_alone(
+        "move_ground",
+        "migrations/0006_stewarding.sql",
+        "if onward.is_leader(coalesce(onward.moment(move_ground.now), clock_timestamp()), "
+        "move_ground.number, move_ground.leader_id) then",
+        "if true then",
+    ),
+    _on_postgres(
+        "batches: one that a caller adds to holds up the leader",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "any (part.batches) order by b.name for update skip locked);",
+            "any (part.batches) order by b.name for update);",
+        ),
+        f"{_OF_PG}/test_batches_held.py",
+    ),
+    _on_postgres(
+        "batches: what somebody holds is asked for without a pause",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "  if later and not more then more := null; end if;",
+            "  if later then more := true; end if;",
+        ),
+        f"{_OF_PG}/test_batches_held.py",
+    ),
+    _on_postgres(
+        "flows: a parent that is being written counts as unknown",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "and p.batch = link_jobs.batch order by p.seq for update);",
+            "and p.batch = link_jobs.batch order by p.seq for update skip locked);",
+        ),
+        f"{_OF_PG}/test_batches_held.py",
+    ),
+    _on_postgres(
+        "within: what was refused stays in the caller's transaction",
+        Edit(
+            "postgresql/within.py", "            for text in bounds.undo:", "            for text in bounds.undo[1:]:"
+        ),
+        f"{_OF_PG}/test_within.py",
+    ),
+    _on_postgres(
+        "lanes: a paused queue hides a job of the next that has no lane",
+        Edit(_S6, "    union select q.name from onward.queue q where q.paused\n", ""),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "lanes: a look for jobs without one reads all queues",
+        Edit(_S6, "create index queue_paused on onward.queue (name) where paused;\n", ""),
+        f"{_OF_PG}/test_plans.py",
+    ),
+    _on_postgres(
+        "ground: floors stay up when the clock goes back",
+        Edit(_S6, "from onward.lane l where l.floor > '-infinity';", "from onward.lane l where false;"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "lanes: a leader waits for one that somebody holds",
+        Edit(_S6, "for update of l skip locked) k;", "for update of l) k;"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: where somebody holds one, no other is opened",
+        Edit(_S6, "having not bool_or(w.is_held);", "having false;"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: another is opened each time",
+        Edit(_S6, "having not bool_or(w.is_held);", "having true;"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "promote: it waits for a lane that somebody holds",
+        Edit(_S6, "due.queues, due.priorities, null);", "due.queues, due.priorities, due.since);"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "rescue: it waits for a lane that somebody holds",
+        Edit(_S6, "given.queues, given.priorities, null);", "given.queues, given.priorities, given.since);"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "rescue: it waits for the row of a silent worker",
+        Edit(_S6, "\n              for update skip locked));\n  return next;", "));\n  return next;"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: to take one away it is waited for who holds it",
+        Edit(
+            _S6,
+            "onward.is_in(part, l.queue, l.priority) for update skip locked);",
+            "onward.is_in(part, l.queue, l.priority));",
+        ),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: to mark one it is waited for who holds it",
+        Edit(
+            _S6,
+            "where h.priority = l.priority)\n        for update skip locked));",
+            "where h.priority = l.priority)));",
+        ),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "prune: it waits for a job that somebody holds",
+        Edit(
+            _S6,
+            "                 limit most for update skip locked) h\n        union all",
+            "                 limit most) h\n        union all",
+        ),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "prune: of those that are too many, it waits for one that somebody holds",
+        Edit(_S6, "h.seq = any (over) for update skip locked);", "h.seq = any (over));"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "archive: it waits for a job that somebody holds",
+        Edit(_S6, "order by o.until limit most for update skip locked))", "order by o.until limit most))"),
+        f"{_OF_PG}/test_stewarding.py",
+    ),
+    _on_postgres(
+        "lanes: who leads again goes on with what it knew",
+        Edit(f"{_PG}/stewarding.py", "if term.number > self._term + 1:", "if False:"),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "standing: it is sent while the worker asks for itself",
+        Edit(
+            f"{_PG}/standing.py",
+            "        self._wanted.pop(key, None)\n        return self._take(key)\n",
+            "        return self._take(key)\n",
+        ),
+        f"{_OF_PG}/test_standing.py",
+    ),
+    _on_postgres(
         "permits: one who gets no answer waits for ever",
         Edit(f"{_PG}/permits.py", "        connection.patience = self._connections.patience\n", ""),
         f"{_OF_PG}/test_permits.py",
@@ -1452,12 +1741,14 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: they begin as the database likes it",
-        Edit("postgresql/database.py", "make_conninfo(self._plain, **_options(given))", "self._plain"),
+        Edit(
+            "postgresql/database.py", "make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))", "self._plain"
+        ),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "sessions: what an address says about them is lost",
-        Edit("postgresql/database.py", '" ".join([said, *ours])', '" ".join(ours)'),
+        Edit("postgresql/database.py", "or {}), said, *", "or {}), *"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
@@ -1731,9 +2022,6 @@ EVENTS: Final = (
     ),
 )
 
-_MIGRATING: Final = "postgresql/migrating.py"
-MIGRATING: Final = f"{_OF_PG}/test_migrating.py"
-
 MIGRATIONS: Final = (
     _on_postgres(
         "migrate: a schema that is for everybody may be ours",
@@ -1967,6 +2255,30 @@ STOPPING: Final = (
         (Edit("worker/shift.py", "        self._grace.bring_forward(0)\n", ""),),
         (_STOP,),
         only="cancelled",
+    ),
+    Mutant(
+        "worker: an outcome that was not stored counts as stored",
+        (Edit("worker/claimer.py", "        if answer.busy:\n", "        if not answer:\n"),),
+        ("tests/worker/test_claimer.py",),
+        only="somebody_else_holds",
+    ),
+    Mutant(
+        "worker: a start that was not made counts as made",
+        (Edit("worker/claimer.py", "if held.claim.token in answer.busy:", "if not answer:"),),
+        ("tests/worker/test_claimer.py",),
+        only="somebody_else_holds",
+    ),
+    Mutant(
+        "worker: what was set aside is not said again",
+        (Edit("worker/claimer.py", "if now >= self._settler.aside_until:", "if now < 0:"),),
+        ("tests/worker/test_claimer.py",),
+        only="somebody_else_holds",
+    ),
+    Mutant(
+        "worker: who closes does not wait for what was set aside",
+        (Edit("worker/claimer.py", " or self._settler.aside_until < math.inf\n", "\n"),),
+        ("tests/worker/test_claimer.py",),
+        only="somebody_else_holds",
     ),
     Mutant(
         "stop: a suspect that is on its way is held against the job",

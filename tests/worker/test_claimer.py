@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -165,17 +166,18 @@ def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
 
     async def test(post: Post) -> None:
         nonlocal stores_at_once
-        settle = post.engine.settle
+        send = post.engine.exchange
 
-        async def at_leisure(settlements: Sequence[Settlement], **_: object) -> frozenset[Token]:
+        async def at_leisure(exchange: Exchange) -> Exchanged:
             nonlocal stores_at_once
-            begun, stores = len(post.runner.begun), len(post.engine.sent)
-            await asyncio.sleep(0.02)
-            if len(post.runner.begun) > begun and len(post.engine.sent) > stores:
-                stores_at_once += 1
-            return await settle(settlements)
+            if exchange.request is None:
+                begun, stores = len(post.runner.begun), len(post.engine.sent)
+                await asyncio.sleep(0.02)
+                if len(post.runner.begun) > begun and len(post.engine.sent) > stores:
+                    stores_at_once += 1
+            return await send(exchange)
 
-        post.engine.settle = at_leisure  # type: ignore[method-assign]
+        post.engine.exchange = at_leisure  # type: ignore[method-assign]
         await post.until(lambda: len(post.outcomes) == 5000)
 
     post = at_post(test, 10, waiting=5000, handler=_instant, apart_from=100)
@@ -195,13 +197,14 @@ def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
 
     async def test(post: Post) -> None:
         nonlocal most
-        settle = post.engine.settle
+        send = post.engine.exchange
 
-        async def slowly(settlements: Sequence[Settlement], **_: object) -> frozenset[Token]:
-            await asyncio.sleep(0.3)
-            return await settle(settlements)
+        async def slowly(exchange: Exchange) -> Exchanged:
+            if exchange.request is None:
+                await asyncio.sleep(0.3)
+            return await send(exchange)
 
-        post.engine.settle = slowly  # type: ignore[method-assign]
+        post.engine.exchange = slowly  # type: ignore[method-assign]
         while len(post.outcomes) < 4_000:
             most = max(most, len(post.holdings))
             await asyncio.sleep(0.001)
@@ -246,6 +249,60 @@ def test_one_of_many_outcomes_that_cannot_be_stored_does_not_make_the_store_owe_
         assert post.claimer.unanswered_since is None
 
     assert len(at_post(test, 10, waiting=1000, handler=_instant, apart_from=100).outcomes) == 1000
+
+
+@pytest.mark.parametrize("apart_from", [None, 5])
+def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits_for_it(apart_from: int | None):
+    said: list[float] = []
+
+    async def test(post: Post) -> None:
+        loop, serve = asyncio.get_running_loop(), post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            answer, busy = serve(exchange), frozenset({(7, 1)})
+            if any(settlement.claim.token in busy for settlement in exchange.settlements):
+                said.append(loop.time())
+                if len(said) < 4:
+                    return Exchanged(claimed=answer.claimed, busy=busy)
+            return answer
+
+        post.engine.answer = answer
+        await post.until(lambda: len(post.runner.begun) == 100)
+        await post.until(lambda: post.holdings.tally["complete"] == 99)
+        assert len(post.holdings) == 1, "it is held until it is stored"
+        assert not post.claimer.is_quiet
+
+    post = at_post(test, 10, waiting=100, handler=_instant, apart_from=apart_from)
+    assert len(said) == 4
+    assert [round(later - sooner, 1) for sooner, later in pairwise(said)] == [0.5, 0.5, 0.5]
+    assert post.holdings.tally == {"complete": 100}
+
+
+def test_a_start_whose_job_somebody_else_holds_is_tried_again():
+    async def quick(_: Claim) -> Result:
+        await asyncio.sleep(0.01)
+        return Returned()
+
+    refused: set[Token] = set()
+
+    async def test(post: Post) -> None:
+        serve = post.serve
+
+        def answer(exchange: Exchange) -> Exchanged:
+            answer = serve(exchange)
+            tokens = {each.token for each in exchange.starts} - refused
+            refused.update(tokens)
+            return Exchanged(claimed=answer.claimed, busy=frozenset(tokens))
+
+        post.engine.answer = answer
+        post.engine.trip = 0.004
+        await post.until(lambda: not post.waiting and post.claimer.is_quiet)
+
+    post = at_post(test, 100, waiting=5000, handler=quick)
+    assert refused
+    ended = {settlement.claim.ref.id for settlement in post.engine.settled}
+    assert ended == {f"job-{number}" for number in range(5000)}, "run, or given back"
+    assert not len(post.holdings)
 
 
 def test_no_more_slots_are_asked_for_than_hands_are_free():  # P6

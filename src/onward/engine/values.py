@@ -106,6 +106,8 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 
     lost: frozenset[Token] = frozenset()
     """Settlements that were not recorded, and starts that were not made: the claim is somebody else's, or nobody's."""
+    busy: frozenset[Token] = frozenset()
+    """Those that were not, because somebody's transaction holds the job: they are to be said again, a little later."""
     claimed: Claims = Claims()
 
 

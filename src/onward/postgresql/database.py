@@ -54,6 +54,15 @@ _SESSION: Final = {
 }
 """What our sessions have to have, whatever is set for the role, the database or the server. It is said with the first
 message of a connection, so it costs nothing."""
+_WISHED: Final = {
+    # Who gives up waiting closes the connection. Else the server would find that out when it has an answer, and until
+    # then a statement that waits for a lock keeps those that it has: so may a whole store stand still.
+    "client_connection_check_interval": "2s",
+    # To compile a statement takes a hundred times as long as any of ours, and the server's guess that it pays goes by
+    # costs that say by which index to go.
+    "jit": "off",
+}
+"""What our sessions had better have. Not every server can, and what an address says about it holds."""
 _FOUND_OUT: Final = ", ".join(["select pg_backend_pid()", *(f"current_setting('{name}')" for name in _SESSION)])
 _NO_OPTIONS: Final = ("startup parameter", "command-line options")
 """By which poolers say that a session cannot be told anything with the first message: PgBouncer, Amazon's proxy."""
@@ -74,7 +83,9 @@ class Database:
         self._translated = Translated(self)
         self._plain = make_conninfo(**(_OURS | given | _ALWAYS))
         """For sessions that are as they are."""
-        self._conninfo = make_conninfo(self._plain, **_options(given))
+        self._needed = make_conninfo(self._plain, **_options(given, _SESSION))
+        """For sessions that are as they must be, if not as we wish."""
+        self._conninfo = make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))
         self.is_pooled = True
         """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
 
@@ -101,7 +112,7 @@ class Database:
             try:
                 connection = PatientConnection.connect(self._conninfo, **how)
             except psycopg.OperationalError as error:
-                connection = PatientConnection.connect(self._without_options(error), **how)
+                connection = PatientConnection.connect(self._with_less(error), **how)
         connection.patience = self.patience
         return connection
 
@@ -116,16 +127,19 @@ class Database:
             try:
                 connection = await PatientAsyncConnection.connect(self._conninfo, **how)
             except psycopg.OperationalError as error:
-                connection = await PatientAsyncConnection.connect(self._without_options(error), **how)
+                connection = await PatientAsyncConnection.connect(self._with_less(error), **how)
         connection.patience = self.patience
         return connection
 
-    def _without_options(self, error: psycopg.OperationalError) -> str:
-        """Say how to connect, now and from now on, if there is a pooler that lets nothing be said about a session."""
-        if not any(words in str(error) for words in _NO_OPTIONS):
+    def _with_less(self, error: psycopg.OperationalError) -> str:
+        """Say how to connect, now and from now on, if a pooler or the server lets less be said about a session."""
+        if any(words in str(error) for words in _NO_OPTIONS):
+            self._conninfo = self._plain
+        elif any(name in str(error) for name in _WISHED):
+            self._conninfo = self._needed
+        else:
             raise error
-        self._conninfo = self._plain
-        return self._plain
+        return self._conninfo
 
     @property
     def _prepares(self) -> int | None:
@@ -150,13 +164,21 @@ class Database:
         return self._translated
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Add what our sessions have to have to what an address says about them, if that is for the server to read."""
+def _options(
+    given: Mapping[str, Any], needed: Mapping[str, str], wished: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Put what our sessions have to have behind what an address says about them, and what we wish before it.
+
+    But only if what it says is for the server to read.
+    """
     said = given.get("options") or os.environ.get("PGOPTIONS", "")
     if (said and not said.startswith("-")) or "service" in given or "PGSERVICE" in os.environ:
         return {}  # it is for a proxy, or in a file that libpq reads
-    ours = ["-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in _SESSION.items()]
-    return {"options": " ".join([said, *ours]).strip()}
+    return {"options": " ".join(filter(None, [*_written(wished or {}), said, *_written(needed)]))}
+
+
+def _written(settings: Mapping[str, str]) -> list[str]:
+    return ["-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in settings.items()]
 
 
 class Translated:

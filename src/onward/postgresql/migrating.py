@@ -5,6 +5,9 @@ that a later version made, one whose steps are not those shipped, and one that i
 
 A step may need a table for itself alone. As long as it waits for that, behind a transaction that somebody has left
 open, everybody else waits behind it. So it does not wait for long: it lets the others go first, and tries again.
+
+What has to be done again when a schema has changed, such as giving roles what they need for what is new, is done in the
+same transaction: workers of the version before go on, and come upon the new schema as soon as it is there.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ PAUSE: Final = 1.0
 """Seconds until it is tried again."""
 TRIES: Final = 40
 """How often it is tried: for a minute or so."""
+
+NOTHING: Final = "select $1::text where false"
+"""No statements to be run again."""
 
 _LEDGER: Final = """
 create table onward.migration (
@@ -84,6 +90,8 @@ declare
   tries   integer := 0;
   holder  text;
   step    record;
+  again   text[];
+  one     text;
 begin
   if current_setting('server_version_num')::integer < {oldest} then
     raise exception 'this is PostgreSQL %, Onward needs {oldest_major}: upgrade the server',
@@ -108,6 +116,7 @@ begin
           home, latest, newest;
       end if;
       applied := 0;
+      again := array({again});
       for step in select s.* from (values
 {steps}
       ) s (number, name, checksum, text) loop
@@ -121,6 +130,11 @@ begin
           applied := applied + 1;
         end if;
       end loop;
+      if applied > 0 then
+        foreach one in array again loop
+          execute one;
+        end loop;
+      end if;
       exit;
     exception when lock_not_available or deadlock_detected then
       tries := tries + 1;
@@ -139,12 +153,16 @@ end
 
 
 class Migrations:
-    """The steps of one schema, by its name, in one database."""
+    """The steps of one schema, by its name, in one database.
 
-    def __init__(self, schema: str, database: Database, shipped: Sequence[Migration]) -> None:
+    ``again`` asks, given that name and before any step, for the statements that are run after the last one.
+    """
+
+    def __init__(self, schema: str, database: Database, shipped: Sequence[Migration], *, again: str = NOTHING) -> None:
         self._schema = schema
         self._database = database
         self._shipped = shipped
+        self._again = again
 
     def migrate(self, connection: psycopg.Connection[Any]) -> list[Migration]:
         """Apply what is missing and record it, all in one transaction; answer what was applied.
@@ -177,12 +195,15 @@ class Migrations:
             connection.execute(put_in(self._schema, "create schema onward"))
         if not has_ledger:
             connection.execute(put_in(self._schema, _LEDGER))
+        again = connection.execute(put_in(self._schema, self._again), [self._schema]).fetchall()
         for migration in missing:
             connection.execute(put_in(self._schema, migration.sql))
             connection.execute(
                 put_in(self._schema, "insert into onward.migration (number, name, checksum) values ($1, $2, $3)"),
                 [migration.number, migration.name, migration.checksum],
             )
+        for (statement,) in again:
+            connection.execute(statement)
         return missing
 
     def _gave_way(self, connection: psycopg.Connection[Any], tries: int, error: psycopg.Error) -> None:
@@ -219,7 +240,7 @@ class Migrations:
 
     def script(self) -> str:
         """Write the whole schema as SQL that can be applied by hand, and that records itself."""
-        return script(self._schema, self._shipped)
+        return script(self._schema, self._shipped, again=self._again)
 
     def _look(self, connection: psycopg.Connection[Any]) -> tuple[bool, bool, bool]:
         """See whether the schema is there, whether it is ours, and whether there is anything in it."""
@@ -235,7 +256,7 @@ class Migrations:
         return f"{self._database}, schema {self._schema},"
 
 
-def script(schema: str, shipped: Sequence[Migration]) -> str:
+def script(schema: str, shipped: Sequence[Migration], *, again: str = NOTHING) -> str:
     """Write a whole schema as SQL that can be applied by hand: it makes what is missing, and records that."""
     steps = ",\n".join(
         f"({step.number}, '{step.name}', '{step.checksum}', {_quoted(put_in(schema, step.sql))})" for step in shipped
@@ -254,6 +275,7 @@ def script(schema: str, shipped: Sequence[Migration]) -> str:
         holder=_HOLDER.replace("$1", "home"),
         is_foreign=_foreign(schema).replace("'", "''"),
         ledger=put_in(schema, _LEDGER.strip()),
+        again=put_in(schema, again.strip()).replace("$1", "home"),
         steps=steps,
         mark=_mark("script", steps),
     )

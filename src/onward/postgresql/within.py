@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -34,6 +34,24 @@ _KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a se
 _PLACE: Final = re.compile(r"\$(\d+)")
 
 
+class Bounds(NamedTuple):
+    """What is said before several statements, and behind them to keep what they did, or to undo it."""
+
+    begin: str
+    keep: str
+    undo: tuple[str, ...]
+
+
+_SAVEPOINT: Final = Bounds(
+    "savepoint onward",
+    "release savepoint onward",
+    ("rollback to savepoint onward", "release savepoint onward"),
+)
+"""Within a transaction that is the caller's to end."""
+_BLOCK: Final = Bounds("begin", "commit", ("rollback",))
+"""Where each statement would be committed by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Guest:
     """A connection for plain code."""
@@ -43,6 +61,8 @@ class Guest:
     execute: Execute
     transaction: AbstractContextManager[object]
     """Around everything, so that it is all or none where the caller has no transaction open."""
+    bounds: Bounds | None
+    """Around a plan of several statements; None: ``transaction`` is as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +72,19 @@ class AsyncGuest:
     handle: object
     execute: AsyncExecute
     transaction: AbstractAsyncContextManager[object]
+    bounds: Bounds | None
 
 
 def guest_of(connection: object) -> Guest | None:
     """Say how to execute on a connection; None: it is none for plain code."""
     if isinstance(connection, psycopg.Connection):
-        return Guest(connection, on_psycopg(connection), _transaction_of(connection))
+        return Guest(connection, on_psycopg(connection), *_transaction_of(connection))
     if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
         connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
     ):
         connection = connection.connection()
     if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
-        return Guest(_driver_of(connection), _on_sqlalchemy(connection), nullcontext())
+        return Guest(_driver_of(connection), _on_sqlalchemy(connection), nullcontext(), _bounds_of(connection))
     if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
         return _django_guest(connection)
     return None
@@ -72,17 +93,19 @@ def guest_of(connection: object) -> Guest | None:
 async def async_guest_of(connection: object) -> AsyncGuest | None:
     """Say how to execute on a connection; None: it is none for an event loop."""
     if isinstance(connection, psycopg.AsyncConnection):
-        return AsyncGuest(connection, on_async_psycopg(connection), _transaction_of(connection))
+        return AsyncGuest(connection, on_async_psycopg(connection), *_transaction_of(connection))
     if (asyncpg := sys.modules.get("asyncpg")) and isinstance(
         connection, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
     ):
-        opened = nullcontext() if connection.is_in_transaction() else connection.transaction()
-        return AsyncGuest(connection, _on_asyncpg(connection), opened)
+        is_open = connection.is_in_transaction()
+        opened = nullcontext() if is_open else connection.transaction()
+        return AsyncGuest(connection, _on_asyncpg(connection), opened, _SAVEPOINT if is_open else None)
     if sqlalchemy := sys.modules.get("sqlalchemy.ext.asyncio"):
         if isinstance(connection, (sqlalchemy.AsyncSession, sqlalchemy.async_scoped_session)):
             connection = await connection.connection()
         if isinstance(connection, sqlalchemy.AsyncConnection):
-            return AsyncGuest(_driver_of(connection.sync_connection), _on_async_sqlalchemy(connection), nullcontext())
+            sync = connection.sync_connection
+            return AsyncGuest(_driver_of(sync), _on_async_sqlalchemy(connection), nullcontext(), _bounds_of(sync))
     return None
 
 
@@ -98,20 +121,25 @@ class Guests:
         self._same_store = same_store
         self._known: WeakSet[Any] = WeakSet()
 
-    async def drive(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
-        """Drive a plan on a caller's connection, of whichever kind."""
+    async def drive(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
+        """Drive a plan on a caller's connection, of whichever kind.
+
+        ``in_parts``: it may take several statements, and fail in between. Of one that failed nothing is left, whether
+        or not the caller goes on and commits. Of a single statement that is so by itself, and costs nothing.
+        """
         self._connections.check_open()
         guest = await async_guest_of(connection)
         if guest is None:
-            return self.drive_sync(connection, plan)
+            return self.drive_sync(connection, plan, in_parts=in_parts)
         with self._database.translated(), _legible():
             async with guest.transaction:
                 if not self._knows(guest.handle):
                     await arun(self._same_store(), guest.execute)
                     self._remember(guest.handle)
-                return await arun(plan(), guest.execute)
+                bounds = guest.bounds if in_parts else None
+                return await arun(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
 
-    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]]) -> T:
+    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
         guest = guest_of(connection)
@@ -121,7 +149,8 @@ class Guests:
             if not self._knows(guest.handle):
                 run(self._same_store(), guest.execute)
                 self._remember(guest.handle)
-            return run(plan(), guest.execute)
+            bounds = guest.bounds if in_parts else None
+            return run(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
 
     def _knows(self, handle: object) -> bool:
         try:
@@ -132,6 +161,20 @@ class Guests:
     def _remember(self, handle: object) -> None:
         with suppress(TypeError):
             self._known.add(handle)
+
+
+def _whole(plan: Plan[T], bounds: Bounds) -> Plan[T]:
+    """Have all that a plan does undone if it fails."""
+    yield Statement(bounds.begin)
+    try:
+        answer = yield from plan
+    except Exception:
+        with suppress(Exception):  # the connection is gone, and all of the transaction with it: say why
+            for text in bounds.undo:
+                yield Statement(text)
+        raise
+    yield Statement(bounds.keep)
+    return answer
 
 
 @contextmanager
@@ -172,10 +215,10 @@ def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     return execute
 
 
-def _transaction_of(connection: Any) -> Any:
+def _transaction_of(connection: Any) -> tuple[Any, Bounds | None]:
     """Give a transaction for a psycopg connection that commits each statement by itself, and has none open."""
     idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
-    return connection.transaction() if connection.autocommit and idle else nullcontext()
+    return (connection.transaction(), None) if connection.autocommit and idle else (nullcontext(), _SAVEPOINT)
 
 
 def _on_asyncpg(connection: Any) -> AsyncExecute:
@@ -185,8 +228,18 @@ def _on_asyncpg(connection: Any) -> AsyncExecute:
     return execute
 
 
-def _driver_of(connection: Any) -> object:
+def _driver_of(connection: Any) -> Any:
     return connection.connection.driver_connection
+
+
+def _bounds_of(connection: Any) -> Bounds:
+    """Say whether a connection of SQLAlchemy's has a transaction, or begins one with the next statement."""
+    if not getattr(connection.connection.dbapi_connection, "autocommit", False):
+        return _SAVEPOINT
+    driver = _driver_of(connection)
+    if hasattr(driver, "is_in_transaction"):  # asyncpg's
+        return _SAVEPOINT if driver.is_in_transaction() else _BLOCK
+    return _BLOCK if driver.info.transaction_status == TransactionStatus.IDLE else _SAVEPOINT
 
 
 def _on_sqlalchemy(connection: Any) -> Execute:
@@ -217,8 +270,9 @@ def _django_guest(connection: Any) -> Guest:
 
     connection.ensure_connection()
     atomic = sys.modules["django.db"].transaction.atomic
-    opened = nullcontext() if connection.in_atomic_block else atomic(using=connection.alias)
-    return Guest(connection.connection, execute, opened)
+    is_open = connection.in_atomic_block
+    opened = nullcontext() if is_open else atomic(using=connection.alias)
+    return Guest(connection.connection, execute, opened, _SAVEPOINT if is_open else None)
 
 
 def _in_style(statement: Statement, style: str) -> tuple[str, Any]:

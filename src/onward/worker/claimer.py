@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,7 +29,7 @@ from msgspec.structs import replace
 
 from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
-from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Settlement, Token
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
 from onward.worker.holdings import LOST, Held, Holdings
@@ -189,6 +190,7 @@ class Claimer:
     async def last_words(self) -> None:
         """Store what was left when the loop was cut short."""
         self._give_back()
+        self._settler.bring_back()
         if settlements := self._settler.take(len(self._settler)):
             self._settler.stored(settlements, await self._engine.settle(settlements))
 
@@ -202,7 +204,7 @@ class Claimer:
     def is_quiet(self) -> bool:
         """Whether nothing is held, and nothing on its way, in either direction."""
         at_rest = self._pool.is_idle or self._abandoned
-        on_the_way = self._in_flight or self._sending is not None
+        on_the_way = self._in_flight or self._sending is not None or self._settler.aside_until < math.inf
         return at_rest and not self._ahead and not self._settler and not on_the_way
 
     # The loop
@@ -229,6 +231,8 @@ class Claimer:
         now = asyncio.get_running_loop().time()
         if now < self._try_at:
             return self._try_at - now
+        if now >= self._settler.aside_until:
+            self._settler.bring_back()
         to_send = len(self._settler) if self._sending is None else 0
         has_enough = len(self._pool.line) > self._reserve and to_send < _MOST_AT_ONCE // 2
         if now < self._linger_until and has_enough:
@@ -236,7 +240,7 @@ class Claimer:
         self._linger_until = 0.0
         if to_send or (self._ahead and self._room() > 0):
             return 0
-        waits: list[float] = []
+        waits: list[float] = [] if self._settler.aside_until == math.inf else [self._settler.aside_until]
         if self._may_claim and self._room() > 0:
             if self._hungry:
                 return 0
@@ -314,8 +318,8 @@ class Claimer:
         self._on_answer()
         if settlements:
             self._sent_since = None
-            self._settler.stored(settlements, answer.lost)
-        self._begin(starts, answer.lost)
+            self._stored(settlements, answer, now)
+        self._begin(starts, answer)
         if request is not None:
             self._take(answer.claimed, request, asked_at, now)
         self._measure(now - asked_at, now)
@@ -337,7 +341,7 @@ class Claimer:
             while settlements:
                 self._sent_since = asyncio.get_running_loop().time()
                 try:
-                    lost = await self._engine.settle(settlements)
+                    answer = await self._engine.exchange(Exchange(settlements=settlements))
                 except asyncio.CancelledError:
                     self._settler.put_back(settlements)
                     raise
@@ -346,13 +350,19 @@ class Claimer:
                     return
                 self._sent_since = None
                 self._on_answer()
-                self._settler.stored(settlements, lost)
+                self._stored(settlements, answer, asyncio.get_running_loop().time())
                 self._bell.ring()
                 many = self._may_send_apart(len(self._settler))
                 settlements = self._settler.take(_MOST_AT_ONCE) if many else ()
         finally:
             self._sending = None
             self._bell.ring()
+
+    def _stored(self, settlements: tuple[Settlement, ...], answer: Exchanged, now: float) -> None:
+        """Let go of outcomes for which the store has answered."""
+        if answer.busy:
+            settlements = self._settler.set_aside(settlements, answer.busy, now)
+        self._settler.stored(settlements, answer.lost)
 
     def _next_starts(self) -> list[Held]:
         starts: list[Held] = []
@@ -378,9 +388,11 @@ class Claimer:
             worker_id=self._worker_id, queues=self._queues, slots=slots, soon=soon, ahead=ahead, lease=self._lease
         )
 
-    def _begin(self, starts: list[Held], lost: frozenset[Token]) -> None:
+    def _begin(self, starts: list[Held], answer: Exchanged) -> None:
         for held in starts:
-            if held.claim.token in lost:
+            if held.claim.token in answer.busy:
+                self._ahead.append(held)
+            elif held.claim.token in answer.lost:
                 self._holdings.drop(held.claim.token)
                 log.info("claim lost before its start", extra={"job_id": held.claim.ref.id})
             else:

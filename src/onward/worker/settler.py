@@ -4,6 +4,8 @@ An outcome leaves with the next round trip, beside its neighbours. It is kept un
 store that is away loses nothing. If the store refuses a whole batch for a reason of its own (not because it is away),
 the batch is sent one by one, so that one outcome which cannot be written does not keep the others from being stored.
 
+One whose job is in somebody's open transaction is set aside for a moment, and said again: nobody else waits for it.
+
 A lost claim is an answer: the outcome is dropped, said once in the log, and counted under ``stale_rejections`` (X3).
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
@@ -27,6 +30,8 @@ log = logging.getLogger("onward.job")
 _NAME_OF: Final = {outcome: move.value for outcome, move in MOVE_OF.items()}
 _QUIET: Final = frozenset({Complete, Snooze, Release})
 """Ordinary ends, told at INFO; what needs a person's eye is told at WARNING."""
+_ASIDE: Final = 0.5
+"""Seconds until an outcome is said again whose job was in somebody's open transaction."""
 
 
 class Settler:
@@ -38,6 +43,13 @@ class Settler:
         self._holdings = holdings
         self._count = count
         self._outbox: list[Settlement] = []
+        self._aside: list[Settlement] = []
+        self._aside_until = math.inf
+
+    @property
+    def aside_until(self) -> float:
+        """When, by the loop's clock, outcomes that were set aside are to be said again; infinite: there are none."""
+        return self._aside_until
 
     def __len__(self) -> int:
         """Count the outcomes that the store has not been sent."""
@@ -71,6 +83,23 @@ class Settler:
     def put_back(self, settlements: Sequence[Settlement]) -> None:
         """Keep outcomes for which the store has not answered, ahead of newer ones."""
         self._outbox[:0] = settlements
+
+    def set_aside(
+        self, settlements: tuple[Settlement, ...], busy: Collection[Token], now: float
+    ) -> tuple[Settlement, ...]:
+        """Keep outcomes for later whose jobs somebody else holds, and give the others."""
+        kept = [settlement for settlement in settlements if settlement.claim.token in busy]
+        if kept:
+            self._aside += kept
+            self._aside_until = now + _ASIDE
+            log.info("%d outcomes wait for somebody's open transaction, and are said again", len(kept))
+        return tuple(settlement for settlement in settlements if settlement.claim.token not in busy)
+
+    def bring_back(self) -> None:
+        """Have outcomes said again that were set aside."""
+        self._outbox += self._aside
+        self._aside.clear()
+        self._aside_until = math.inf
 
     def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""

@@ -1,4 +1,4 @@
-"""What ``onward doctor`` is told of the database, in plain words and with a remedy (F10, F13)."""
+"""What ``onward doctor`` is told of the database, in plain words and with a remedy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,21 @@ from tests.conformance.postgres_case import PostgresStore
 HEALTHY = Facts(
     version="16.1", now=0, role="web", database="shop", schema='"order"', fsync="on", full_page_writes="on",
     synchronous_commit="on", is_standby=False, read_only="off", autovacuum="on",
-    track_counts="on", statement_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0, frozen_age=1000, sessions=10,
-    max_connections=100, live=1000, dead=100, size=10_000_000, without_a_day=10, indexes=sorted(INDEXES),
+    track_counts="on", statement_timeout=0.0, transaction_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0,
+    frozen_age=1000, sessions=10, max_connections=100, live=1000, dead=100, size=10_000_000, without_a_day=10,
+    indexes=sorted(INDEXES),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"statement_timeout": 60.0}, {"lock_timeout": 5.0}, {"idle_session_timeout": 60.0}],
+    [
+        {},
+        {"statement_timeout": 60.0},
+        {"transaction_timeout": 60.0},
+        {"lock_timeout": 5.0},
+        {"idle_session_timeout": 60.0},
+    ],
     ids=str,
 )
 def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
@@ -42,11 +49,12 @@ def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
         ({"autovacuum": "off"}, ["autovacuum = on"]),
         ({"track_counts": "off"}, ["autovacuum", "track_counts = on"]),
         ({"statement_timeout": 2.0}, ["2 s", "statement_timeout = 0"]),
+        ({"transaction_timeout": 9.0}, ["9 s", "alter role web in database shop set transaction_timeout = 0"]),
         ({"lock_timeout": 0.1}, ["0.1 s", "set lock_timeout = 0"]),
         ({"idle_session_timeout": 10.0}, ["10 s", "listen", "set idle_session_timeout = 0"]),
         ({"frozen_age": 1_500_000_000}, ["1,500,000,000", "vacuum (freeze)"]),
         ({"sessions": 98}, ["98 of 100", "PgBouncer"]),
-        ({"dead": 5_000_000}, ["5,000,000 dead", "autovacuum"]),
+        ({"dead": 5_000_000}, ["5,000,000 dead", "named below", 'vacuum "order".job', "raise autovacuum_max_workers"]),
         ({"size": 30 * 1024**3}, ["30.0 GB", 'vacuum full "order".job']),
         ({"without_a_day": 500_000}, ["500,000", "worker"]),
     ],
@@ -101,6 +109,10 @@ async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: Postgres
         "lock_timeout": "200ms",
         "idle_session_timeout": "2h",
     }
+    with psycopg.connect(store.url) as connection:
+        knows = connection.info.server_version >= 170000
+    if knows:
+        options["transaction_timeout"] = "3min"
     asked = " ".join(f"-c {name}={value}" for name, value in options.items())
     with psycopg.connect(store.url, options=asked, cursor_factory=psycopg.RawCursor) as connection:
         facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
@@ -109,6 +121,7 @@ async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: Postgres
     assert (facts.is_standby, facts.read_only) == (False, "on")
     assert (facts.autovacuum, facts.track_counts) == ("on", "off")
     assert (facts.statement_timeout, facts.lock_timeout, facts.idle_session_timeout) == (60.0, 0.2, 7200.0)
+    assert facts.transaction_timeout == (180.0 if knows else 0.0)
     assert facts.max_connections == 300
 
 

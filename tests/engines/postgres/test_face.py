@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -284,6 +285,85 @@ async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(desk: Desk,
             connection.execute(f"drop table {store.schema}.job")
     finally:
         await engine.close()
+
+
+@contextmanager
+def looking_for_long(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that has read the jobs, and does not end."""
+    with psycopg.connect(store.url, application_name="a_report") as connection:
+        connection.execute(f"select count(*) from {store.schema}.job")
+        yield connection
+        connection.rollback()
+
+
+def allow_within(store: PostgresStore, role: str) -> None:
+    """Let a role work, and do not wait for that without end."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute("set statement_timeout = '10s'")
+        connection.execute(f"select {store.schema}.allow_worker(%s::name)", [role])
+
+
+def policies_of(store: PostgresStore, role: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(store.url) as connection:
+        asked = """select c.relname, p.oid from pg_policy p join pg_class c on c.oid = p.polrelid
+                    where c.relnamespace = %s::regnamespace and %s::regrole = any (p.polroles) order by 1"""
+        return connection.execute(asked, [store.schema, role]).fetchall()
+
+
+async def test_who_may_work_already_is_allowed_again_while_somebody_reads(
+    desk: Desk, store: PostgresStore, role: str
+):  # O9, G8
+    allow_within(store, role)
+    before = policies_of(store, role)
+    assert "job" in [table for table, _ in before]
+    with looking_for_long(store):
+        allow_within(store, role)
+        assert (await desk.enqueue()).is_new
+    assert policies_of(store, role) == before
+
+
+async def test_who_cannot_be_allowed_to_work_while_somebody_reads_is_told_who_that_is(
+    desk: Desk, store: PostgresStore, role: str
+):  # O9, G8
+    with looking_for_long(store) as reader:
+        named = f"session {reader.info.backend_pid} a_report holds .*job"
+        with pytest.raises(
+            psycopg.errors.LockNotAvailable, match=f"{role} was not allowed to work: {named}.*try again"
+        ):
+            allow_within(store, role)
+        assert (await desk.enqueue()).is_new
+    assert policies_of(store, role) == []
+    allow_within(store, role)
+    assert policies_of(store, role) != []
+
+
+async def test_a_role_may_be_allowed_to_work_by_several_at_once(desk: Desk, store: PostgresStore, role: str):  # G8
+    await asyncio.gather(*(asyncio.to_thread(allow_within, store, role) for _ in range(4)))
+    tables = [table for table, _ in policies_of(store, role)]
+    assert "job" in tables
+    assert len(tables) == len(set(tables))
+
+
+async def test_roles_whose_names_begin_alike_do_not_take_each_others_leave(desk: Desk, store: PostgresStore):  # G8
+    await desk.add()
+    stem = f"role_{store.schema}".ljust(60, "x")
+    first, second, third = f"{stem}a", f"{stem}b", f"{stem}c"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {first}")
+        connection.execute(f"create role {second}")
+        try:
+            allow_within(store, first)
+            allow_within(store, second)
+            connection.execute(f"alter role {first} rename to {third}")
+            connection.execute(f"create role {first}")  # another one, by the same name
+            allow_within(store, first)
+            for each in (first, second, third):
+                with as_role(store, each) as worker:
+                    assert worker.execute(f"select count(*) from {store.schema}.job").fetchall() == [(1,)]
+        finally:
+            for (each,) in connection.execute("select rolname from pg_roles where starts_with(rolname, %s)", [stem]):
+                connection.execute(f"drop owned by {each}")
+                connection.execute(f"drop role {each}")
 
 
 async def test_row_level_security_is_on_for_every_table(desk: Desk, store: PostgresStore):  # G8

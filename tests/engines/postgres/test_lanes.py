@@ -188,6 +188,32 @@ async def test_jobs_are_found_after_the_clock_has_gone_back(desk: Desk, store: P
     assert ground(store) > store.clock.micros() - 15_000_000
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_jobs_of_a_lane_with_a_floor_are_found_after_the_clock_has_gone_back(
+    desk: Desk, store: PostgresStore, is_held: bool
+):  # O3, X3
+    term = await desk.lead(lease=timedelta(hours=1))
+    waited = await desk.add()
+    await desk.advance(20)
+    await sweep(desk, term)
+    assert floors(store) == [True]
+    store.clock._micros -= 300_000_000
+    with psycopg.connect(store.url) as holder:
+        if is_held:  # by somebody whose transaction stays open
+            holder.execute(f"select from {store.schema}.lane for update")
+        assert await desk.taken("*") == [waited]
+        async with asyncio.timeout(20):
+            for _ in range(4):
+                await sweep(desk, term)
+                await desk.advance(2)
+        came = await desk.add()
+        assert await desk.taken("*") == [came]
+    await desk.advance(20)
+    await sweep(desk, term)
+    later = await desk.add()
+    assert await desk.taken("*") == [later]
+
+
 async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
     await with_a_floor(desk, store)
     ((since, moment),) = by_hand(
@@ -312,6 +338,41 @@ async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_e
     assert await desk.taken("*") == [answer.ref]
 
 
+async def test_they_are_looked_for_too_where_another_leader_moved_the_ground(
+    desk: Desk, store: PostgresStore
+):  # X3, X4
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    ((part,),) = by_hand(store, "select hashtextextended('default', 0) & 63")
+
+    async def tend() -> None:
+        engine._tending._due, engine._tending._looks = 0.0, 64 + 1 + part  # as above
+        await desk.rescue()
+
+    for _ in range(2):
+        await desk.advance(1)
+        await sweep(desk)
+    await tend()
+    caller = store.caller()
+    caller.begin()
+    (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
+    for _ in range(2):
+        await desk.advance(1)
+        await sweep(desk)
+    assert engine._sweeping.late is None
+    other = Desk(store, await store.connect())
+    for _ in range(2):
+        await desk.advance(20)
+        await sweep(other)
+    caller.commit()
+    for _ in range(2):
+        await desk.advance(1)
+        await sweep(desk)
+    assert await desk.taken("*") == []
+    await tend()
+    assert await desk.taken("*") == [answer.ref]
+
+
 async def test_what_is_kept_in_mind_of_a_transaction_that_never_ends_is_bounded(desk: Desk, store: PostgresStore):
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
@@ -361,6 +422,15 @@ async def test_a_job_added_by_hand_is_found_by_the_leader(
     assert await desk.taken("*") == [JobRef(queue, id)]
     job = await desk.job(JobRef(queue, id))
     assert (job.type, job.attempts, job.max_attempts) == ("greet", 1, 5)
+
+
+async def test_a_paused_queue_does_not_hide_a_job_added_by_hand_to_the_next(desk: Desk, store: PostgresStore):  # O2
+    for queue in ("a", "b", "d"):
+        await desk.add(queue=queue)
+    await desk.set("b", paused=True)
+    by_hand(store, "insert into onward.job (type, queue) values ('greet', 'c')")
+    await tended(desk)
+    assert [ref.queue for ref in await desk.taken("*")] == ["a", "c", "d"]
 
 
 async def test_a_job_added_by_hand_to_a_paused_queue_waits_there(desk: Desk, store: PostgresStore):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from onward.app import App
+from onward.engine.migrations import Migration
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.migrating import MIGRATIONS, migrate, script
@@ -306,6 +307,16 @@ def owner(store: PostgresStore) -> Iterator[str]:
         connection.execute(f"drop role {name}")
 
 
+def go_on_by_us(url: str, schema: str, steps: Sequence[Migration]) -> None:
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as connection:
+        migrate(connection, Schema(schema), PostgresEngine(url).database, steps)
+
+
+def go_on_by_script(url: str, schema: str, steps: Sequence[Migration]) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(script(Schema(schema), steps).encode())
+
+
 async def make_by_engine(url: str, schema: str) -> None:
     engine = PostgresEngine(url, schema=schema)
     await engine.open()
@@ -333,6 +344,30 @@ async def test_who_may_not_make_schemas_can_fill_an_empty_one(
     await make(make_conninfo(store.url, options=f"-c role={owner}"), store.schema)
     desk = Desk(store, await store.connect())
     assert (await desk.enqueue()).is_new
+
+
+@pytest.mark.parametrize("go_on", [go_on_by_us, go_on_by_script])
+async def test_what_somebody_else_has_added_does_not_keep_the_owner_from_going_on(
+    store: PostgresStore, owner: str, go_on: Any
+):  # O9
+    """Workers get their leave again after a step, and nobody can give leave for what is not theirs."""
+    worker = f"worker_{store.schema}"
+    url = make_conninfo(store.url, options=f"-c role={owner}")
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create schema {store.schema} authorization {owner}")
+        await make_by_engine(url, store.schema)
+        connection.execute(f"create role {worker}")
+        connection.execute(f"select {store.schema}.allow_worker('{worker}')")
+        connection.execute(f"create table {store.schema}.mine (id int)")
+        connection.execute(f"create function {store.schema}.mine() returns int language sql return 1")
+        connection.execute(f"revoke all on function {store.schema}.mine from public")
+        step = Migration(len(MIGRATIONS) + 1, "more", "create table onward.more (id int);")
+        go_on(url, store.schema, (*MIGRATIONS, step))
+        connection.execute(f"set role {worker}")
+        assert connection.execute(f"select count(*) from {store.schema}.more").fetchall() == [(0,)]
+        connection.execute("reset role")
+        connection.execute(f"drop owned by {worker}")
+        connection.execute(f"drop role {worker}")
 
 
 async def test_who_may_not_make_schemas_and_has_none_is_told_whom_to_ask(store: PostgresStore, owner: str):

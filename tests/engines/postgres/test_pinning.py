@@ -1,4 +1,4 @@
-"""Who keeps the database from cleaning up is named to ``onward doctor``, and nobody who does not (F10)."""
+"""Who keeps the database from cleaning up is named to ``onward doctor``, and nobody who does not."""
 
 from __future__ import annotations
 

@@ -528,13 +528,25 @@ async def test_claims_are_heap_only(desk: Desk, session: Session):  # O11
     assert heap_only >= 0.95 * updated
 
 
+def test_nothing_that_says_by_which_index_to_go_is_compiled(session: Session):
+    """What says so makes other ways look dear, and a server that can compile statements would compile each of them."""
+    found = session.execute(
+        """select proname, 'jit=off' = any (proconfig) from pg_proc
+            where pronamespace = (select relnamespace from pg_class where oid = 'onward.job'::regclass)
+              and array_to_string(proconfig, ' ') ~ 'enable_[a-z]+=off'"""
+    )
+    assert len(found) > 20
+    assert [name for name, is_plain in found if not is_plain] == []
+
+
 def test_no_index_of_live_jobs_names_a_column_that_a_claim_changes(session: Session):  # O11
     found = session.execute(
         """select i.relname, a.attname from pg_index x
              join pg_class i on i.oid = x.indexrelid join pg_attribute a on a.attrelid = x.indrelid and a.attnum > 0
             where x.indrelid = 'onward.job'::regclass
               and (a.attnum = any (x.indkey)
-                   or pg_get_expr(x.indpred, x.indrelid) ~ ('\\m' || a.attname || '\\M'))"""
+                   or concat_ws(' ', pg_get_expr(x.indexprs, x.indrelid), pg_get_expr(x.indpred, x.indrelid))
+                        ~ ('\\m' || a.attname || '\\M'))"""
     )
     assert {index for index, _ in found} == {
         "job_pkey", "job_id", "job_claim", "job_suspect", "job_promote", "job_later", "job_expire", "job_dedupe",
@@ -569,6 +581,30 @@ async def test_ten_thousand_lanes_with_nothing_in_them_are_gone_after_a_while(
         assert len(session.take("m/*", slots=5)) == 1
     assert reads.rows <= 100, reads
     assert len(await desk.engine.queues("m/*")) == 10_001
+
+
+async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
+    desk: Desk, session: Session
+):  # O2, O11
+    seed_jobs(session, queue="'many/' || n % 50 * 2")
+    seed_jobs(session, queue="'many/' || n % 1000")
+    session.execute("delete from onward.lane where substr(queue, 6)::integer % 2 = 0")
+    session.execute(
+        """insert into onward.queue (name, paused)
+           select 'many/' || n, n % 2 = 0 from generate_series(0, 999) n
+           union all select 'told/' || n, false from generate_series(1, 5000) n"""
+    )
+    session.execute("insert into onward.job (type, queue) values ('greet', 'many/994-new')")  # behind a paused one
+    term, tending = lead(session), stewarding.Tending()
+    tending._looks = 1
+    known = stewarding.Rescuing(), tending, stewarding.Sweeping()
+    with session.reading() as reads:
+        session.run(stewarding.rescue(session.schema, term, LEASE, MAX_CRASHES, 100, *known))
+    assert session.execute("select queue from onward.lane where substr(queue, 6) !~ '^[0-9]*[13579]$'") == [
+        ("many/994-new",)
+    ]
+    assert reads.of("job").rows <= 2000, reads
+    assert reads.of("queue").rows <= 1000, reads
 
 
 async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk, store: PostgresStore):  # O3

@@ -13,6 +13,7 @@ from onward.engine.values import ClaimRequest
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreUnavailable
 from onward.job import Alike
+from onward.postgresql import database as database_module
 from onward.postgresql.database import Database
 from tests.conformance.desk import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -80,6 +81,27 @@ def test_what_else_an_address_says_about_a_session_holds(where: str, monkeypatch
         asked = connection.ask("select current_setting('statement_timeout'), current_setting('search_path')")
         assert asked == [("1234ms", "a, b")]
         assert connection.ask(SHOW) == [HAVE]
+
+
+CHECKS = "select current_setting('client_connection_check_interval')"
+
+
+@pytest.mark.parametrize(("said", "found"), [("", "2s"), ("-c client_connection_check_interval=7s", "7s")])
+def test_the_server_looks_whether_we_are_still_there_unless_an_address_says_otherwise(said: str, found: str):
+    with Database(make_conninfo(postgres_url(), options=said)).connect() as connection:
+        assert connection.ask(CHECKS) == [(found,)]
+
+
+async def test_a_server_that_cannot_look_is_taken_as_it_is(odd: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(database_module._WISHED, "client_connection_check_interval", "-5")  # as where it must be 0
+    database = Database(odd)
+    for _ in range(2):
+        with database.connect() as connection:
+            assert connection.ask(CHECKS) == [("0",)]
+            assert connection.ask(SHOW) == [HAVE]
+    waiting = await Database(odd).aconnect()
+    assert await waiting.ask(CHECKS) == [("0",)]
+    await waiting.close()
 
 
 @pytest.mark.parametrize("said", [{"options": "endpoint=ep-cool-night"}, {"service": "jobs"}])

@@ -181,6 +181,30 @@ async def test_it_brings_no_more_than_there_was_room_for(
     assert refs(await office.exchange(ASKS)) == [added[2]]
 
 
+async def test_none_is_sent_while_the_worker_asks_for_itself(
+    store: PostgresStore, office: PostgresEngine, giver: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+):
+    await stands(office)
+    monkeypatch.setattr(claiming, "_LONG_TOUR", -1.0)  # it asks only where there is news
+    (first,) = await add(giver)
+    (second,) = await add(giver, queue="r")
+    tell(store, "q,r")
+    await until(lambda: len(office._round(REQUEST.queues, "w").news) == 2)
+    with psycopg.connect(postgres_url()) as lock:
+        lock.execute(f"lock table {store.schema}.grip in access exclusive mode")
+        asking = asyncio.create_task(office.exchange(ASKS))
+        await until(lambda: not office._round(REQUEST.queues, "w").news)
+        tell(store)
+        await until(lambda: bool(office._round(REQUEST.queues, "w").news or office._standing.here()._sent))
+        assert not office._standing.here()._sent
+        lock.rollback()
+        assert refs(await asking) == [first, second]
+    (third,) = await add(giver)
+    tell(store)
+    await has(giver, third, State.RUNNING)  # now one stands again
+    assert refs(await office.exchange(ASKS)) == [third]
+
+
 async def test_none_stands_for_a_worker_that_has_enough(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):

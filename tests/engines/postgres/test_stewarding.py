@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
-from onward.engine.values import Batch
+from onward.engine.values import Batch, Retention, Settlement, Term
 from onward.engines.postgres import stewarding
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.stewarding import Rescuing, Sweeping, Tending
+from onward.job import Arrival
+from onward.lifecycle import Complete, Release
 from onward.postgresql.listening import Listener
-from tests.conformance.desk import LEASE, Desk
+from tests.conformance.desk import LEASE, PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
-from tests.engines.postgres.test_lanes import by_hand
+from tests.engines.postgres.test_lanes import by_hand, sweep, tended
 
 MINUTE = 60_000_000
 
@@ -118,6 +124,19 @@ def test_a_look_that_began_before_the_ground_went_ahead_says_nothing_of_that(clo
     assert sweeping.late is None
 
 
+def test_who_leads_again_knows_nothing_of_what_others_did_meanwhile():  # X3
+    sweeping = Sweeping()
+
+    def lead(number: int) -> tuple[int | None, int]:
+        sweeping.lead(Term(number, "w", datetime(2030, 1, 1, tzinfo=UTC)))
+        return sweeping.late, len(sweeping._seen)
+
+    lead(1)
+    sweeping.late, sweeping._seen = None, [(5, "7")]
+    assert [lead(1), lead(2)] == [(None, 1)] * 2  # nobody else has
+    assert lead(4) == (0, 0)
+
+
 def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_the_other(clock: Clock):
     tending, parts = Tending(), []
     for _ in range(65):
@@ -168,3 +187,112 @@ async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time
     await rescue()
     assert engine._rescuing._looked_at > looked_at
     await engine.close()
+
+
+# Beside a transaction that stays open ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def holding(store: PostgresStore, what: str) -> Iterator[None]:
+    """Have somebody hold rows until the block ends."""
+    with psycopg.connect(store.url) as holder:
+        holder.execute(f"select from {store.schema}.{what} for update")
+        yield
+        holder.rollback()
+
+
+async def test_no_step_of_a_leader_waits_for_a_callers_transaction(desk: Desk, store: PostgresStore):  # O6, X3, X4
+    """It holds what callers can: lanes, by jobs that are given back; jobs that wait, and ended ones, by their keys."""
+
+    async def end_five(key: str) -> None:
+        await desk.put([new_job(queue="brief", idempotency_key=key), *[new_job(queue="brief")] * 4])
+        await desk.end_all(await desk.take("brief", slots=5), Complete())
+
+    await desk.set("brief", retention=Retention(completed=timedelta(days=1), completed_count=3))
+    await end_five("old")
+    await desk.add_many(2)
+    given, lost = await desk.take(slots=2)
+    await desk.advance(timedelta(days=2))
+    await end_five("one too many")
+    await desk.add(delay=timedelta(seconds=1))
+    held = await desk.add(delay=timedelta(seconds=1), idempotency_key="due")
+    term = await desk.lead(lease=timedelta(hours=1))
+    caller = store.caller()
+    caller.begin()
+    assert not await desk.engine.settle([Settlement(given, Release())], within=caller.handle)
+    again = [new_job(idempotency_key=key) for key in ("old", "one too many", "due")]
+    assert [one.arrival for one in await desk.engine.enqueue(again, within=caller.handle)] == [Arrival.SAME_KEY] * 3
+    await desk.advance(PAST_LEASE)
+    by_hand(store, "insert into onward.job (type, ready_at) values ('greet', timestamptz '2020-01-01')")
+
+    async with asyncio.timeout(20):
+        await sweep(desk, term)
+        assert (await desk.engine.promote(term)).changed == 1
+        assert (await desk.rescue_as(term)).changed == 1  # and looks after the lanes
+        assert (await desk.engine.prune(term)).changed == 4 + 1
+        assert await desk.engine.elect(term.leader_id, lease=timedelta(hours=2), holding=term) is not None
+        assert len(await desk.taken()) == 2  # one that was due, and one that was put there by hand
+        assert await desk.taken(alone=True) == [lost.ref]
+    caller.commit()
+    assert await desk.taken() == [given.ref]
+    assert (await desk.engine.promote(term)).changed == 1
+    assert await desk.taken() == [held]
+    assert (await desk.engine.prune(term)).changed == 2
+
+
+async def test_a_lane_that_somebody_holds_is_neither_marked_nor_taken_away_nor_waited_for(
+    desk: Desk, store: PostgresStore
+):  # O6
+    await desk.add(queue="q")
+    await desk.end(await desk.take_one("q"), Complete())
+    await desk.advance(61)
+    lanes = "select closing is null from onward.lane"
+    async with asyncio.timeout(20):
+        with holding(store, "lane"):
+            await tended(desk)
+        assert by_hand(store, lanes) == [(True,)]
+        await tended(desk)
+        assert by_hand(store, lanes) == [(False,)]
+        with holding(store, "lane"):
+            await tended(desk)
+        assert by_hand(store, lanes) == [(False,)]
+        await tended(desk)
+    assert by_hand(store, lanes) == []
+
+
+async def test_a_lost_job_is_found_though_somebody_holds_its_lane_and_there_are_not_more_lanes_each_time(
+    desk: Desk, store: PostgresStore
+):  # O7
+    for _ in range(3):
+        ref = await desk.add()
+        await desk.take_ahead()
+        await desk.advance(PAST_LEASE)
+        async with asyncio.timeout(20):
+            with psycopg.connect(store.url) as holder:
+                first = "select min(ctid) from onward.lane".replace("onward", store.schema)
+                holder.execute(f"select from {store.schema}.lane where ctid = ({first}) for update")
+                await sweep(desk)
+                await desk.rescue()
+                assert await desk.taken() == [ref]
+    assert by_hand(store, "select count(*) from onward.lane") == [(2,)]
+
+
+async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_later(
+    desk: Desk, store: PostgresStore
+):  # O6
+    await desk.set("q", retention=Retention(completed=timedelta(0), archived=timedelta(days=1)))
+    await desk.add(queue="q")
+    await desk.end(await desk.take_one("q"), Complete())
+    await desk.beat()
+    await desk.advance(1)
+    await desk.prune()
+    await desk.advance(timedelta(days=2))
+    left = "select (select count(*) from onward.archive_rows), (select count(*) from onward.worker)"
+    async with asyncio.timeout(20):
+        with holding(store, "archive_rows"), holding(store, "worker"):
+            await desk.prune()
+            await desk.rescue()
+        assert by_hand(store, left) == [(1, 1)]
+        await desk.prune()
+        await desk.rescue()
+    assert by_hand(store, left) == [(0, 0)]

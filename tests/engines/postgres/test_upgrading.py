@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from onward.app import App
 from onward.context import JobContext
@@ -37,6 +38,7 @@ COLOUR = Migration(
     alter table onward.job add column colour text not null default 'grey';
     create index job_colour on onward.job (colour);
     create table onward.paint (seq bigint primary key);
+    alter table onward.paint enable row level security;
     create function onward.paint() returns trigger language plpgsql as $$
     begin
       insert into onward.paint values (new.seq);
@@ -46,22 +48,54 @@ COLOUR = Migration(
     """,
 )
 LATER = (*MIGRATIONS, COLOUR)
+ANEW = Migration(
+    len(MIGRATIONS) + 1,
+    "anew",
+    """
+    -- A function that takes one thing more cannot be replaced: it is another one, and nobody may call it.
+    drop function onward.cancel;
+    create function onward.cancel(id uuid, reason text default 'cancelled', gently boolean default true) returns boolean
+      language sql security definer set search_path = pg_catalog, pg_temp
+      return exists (select from onward.job j where j.id = cancel.id);
+    revoke all on function onward.cancel from public;
+    """,
+)
 
 
-def upgrade(store: PostgresStore) -> list[Migration]:
+def upgrade(store: PostgresStore, steps: Sequence[Migration] = LATER) -> list[Migration]:
     """Apply the later step as the engine of the later version does."""
     database = PostgresEngine(store.url).database
     with psycopg.connect(store.url, autocommit=True, cursor_factory=psycopg.RawCursor) as connection:
-        return migrate(connection, Schema(store.schema), database, LATER)
+        return migrate(connection, Schema(store.schema), database, steps)
 
 
-def upgrade_by_hand(store: PostgresStore) -> None:
+def upgrade_by_hand(store: PostgresStore, steps: Sequence[Migration] = LATER) -> None:
     with psycopg.connect(store.url, autocommit=True) as connection:
-        connection.execute(script(Schema(store.schema), LATER).encode())
+        connection.execute(script(Schema(store.schema), steps).encode())
 
 
 WAYS = pytest.mark.parametrize("way", [upgrade, upgrade_by_hand])
-Way = Callable[[PostgresStore], Any]
+Way = Callable[..., Any]
+
+
+@pytest.fixture
+def roles(store: PostgresStore, desk: Desk) -> Iterator[tuple[str, str]]:
+    """Two roles that may do nothing yet."""
+    names = f"one_{store.schema}", f"two_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        for name in names:
+            connection.execute(f"create role {name} login")
+        yield names
+        for name in names:
+            connection.execute(f"drop owned by {name}")
+            connection.execute(f"drop role {name}")
+
+
+def run(store: PostgresStore, statement: str, role: str = "none") -> list[tuple[Any, ...]]:
+    """Run a statement as somebody, or as the owner."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"set role {role}")
+        return connection.execute(statement.replace("onward.", f"{store.schema}.").encode()).fetchall()
 
 
 @contextmanager
@@ -165,7 +199,76 @@ async def test_an_upgrade_loses_no_job_and_the_worker_of_the_version_before_goes
     assert upgrade(store) == []
 
 
+# Who may do what ------------------------------------------------------------------------------------------------------
+
+
+@WAYS
+async def test_workers_that_own_nothing_go_on_after_an_upgrade(
+    store: PostgresStore, roles: tuple[str, str], way: Way
+):  # O9, G8
+    """The table that comes with the step is written by a trigger, and so by workers of the version before."""
+    for role in roles:
+        run(store, f"select onward.allow_worker('{role}')")
+    address = make_conninfo(store.url, options=f"-c role={roles[0]}")
+    engine = PostgresEngine(address, schema=store.schema, clock=store.clock)
+    await engine.open()
+    worker = Desk(store, engine)  # type: ignore[arg-type]
+    try:
+        await worker.add()
+        way(store)
+        await worker.add()
+        assert [await worker.end(claim, Complete()) for claim in await worker.take(slots=2)] == [True, True]
+    finally:
+        await engine.close()
+    assert run(store, "select count(*) from onward.paint", roles[1]) == [(1,)]
+    way(store)
+
+
+@WAYS
+async def test_a_reader_of_the_jobs_is_no_worker_after_an_upgrade(
+    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way
+):  # G8
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"grant usage on schema {store.schema} to {roles[0]}")
+        connection.execute(f"grant select on {store.schema}.job to {roles[0]}")
+        connection.execute(f"create policy worker_hours on {store.schema}.job to {roles[0]} using (true)")
+    way(store)
+    assert run(store, "select count(*) from onward.job", roles[0]) == [(0,)]
+    for statement in ("select count(*) from onward.paint", "delete from onward.job returning id"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            run(store, statement, roles[0])
+
+
+@WAYS
+async def test_a_producer_goes_on_after_a_step_that_makes_a_function_anew(
+    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way
+):  # O9, G8
+    producer, half = roles
+    run(store, f"select onward.allow_producer('{producer}')")
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"grant usage on schema {store.schema} to {half}")
+        connection.execute(f"grant execute on function {store.schema}.enqueue to {half}")
+    way(store, (*MIGRATIONS, ANEW))
+    ((id,),) = run(store, "select onward.enqueue('send')", producer)
+    assert run(store, f"select onward.cancel('{id}')", producer) == [(True,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(store, "select count(*) from onward.job", producer)
+    run(store, "select onward.enqueue('send')", half)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(store, f"select onward.cancel('{id}')", half)
+
+
 # While somebody holds the tables --------------------------------------------------------------------------------------
+
+
+@WAYS
+async def test_a_step_that_needs_no_table_waits_for_none_on_behalf_of_workers(
+    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way, monkeypatch: pytest.MonkeyPatch
+):  # O9
+    monkeypatch.setattr(migrating, "TRIES", 1)
+    run(store, f"select onward.allow_worker('{roles[0]}')")
+    with left_open(store):
+        way(store, (*MIGRATIONS, ANEW))
 
 
 @WAYS

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from inspect import isawaitable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from onward.backoff import Backoff
+from onward.batch import NewBatch
 from onward.engine.values import Settlement
 from onward.errors import InvalidJob, OnwardError
 from onward.job import Arrival, NewJob
 from onward.lifecycle import Complete, Outcome, Retry, State
+from onward.postgresql import within
 from tests.conformance.cases import BOOM
 from tests.conformance.desk import Desk, new_job
 from tests.conformance.postgres_case import PostgresStore, other_database
@@ -25,6 +29,8 @@ from tests.engines.postgres.callers import (
     Django,
     Psycopg,
     PsycopgAsync,
+    SQLAlchemyAsyncConnection,
+    SQLAlchemyAsyncpgConnection,
     SQLAlchemyConnection,
     SQLAlchemySession,
 )
@@ -180,6 +186,108 @@ async def test_a_connection_that_commits_by_itself_adds_all_or_none(desk: Desk, 
     assert {job.ref for job in await desk.jobs()} == {answer.ref for answer in answers}
 
 
+REFUSED = [
+    [new_job(), new_job(batch="gone")],
+    [new_job(batch="b", idempotency_key="k"), new_job(batch="b", after=(0, "0190163d-8694-739b-aea5-966c26f8ad91"))],
+    [new_job(batch="b"), new_job(batch="b", after=(0, "nobody"))],
+]
+"""Of a batch that is not there, and after a job that is not."""
+
+
+async def nothing_is_left(desk: Desk) -> None:
+    """What comes after what was refused is added, and nothing else has been."""
+    assert [job.payload for job in await desk.jobs()] == ["after"]
+    assert [(batch.name, batch.total) for batch in (await desk.engine.batches()).items] == [("b", 1)]
+    assert (await desk.enqueue(idempotency_key="k")).is_new
+
+
+AFTER = new_job(batch="b", payload='"after"')
+
+
+async def test_of_jobs_that_are_refused_nothing_is_left_in_the_callers_transaction(
+    desk: Desk, store: PostgresStore, table: str, caller: Caller
+):  # X4
+    await desk.engine.put_batch(NewBatch(name="b"))
+    await caller.open()
+    for jobs in REFUSED:
+        with pytest.raises(InvalidJob):
+            await desk.engine.enqueue(jobs, within=caller.handle)
+    with pytest.raises(InvalidJob):
+        await desk.engine.put_batch(NewBatch(name="c"), REFUSED[0], within=caller.handle)
+    await desk.engine.enqueue([AFTER], within=caller.handle)
+    await caller.end(commits=True)
+    await nothing_is_left(desk)
+    assert effects(store, table) == 1
+
+
+async def test_of_jobs_that_are_refused_nothing_is_left_in_a_block_of_djangos(
+    desk: Desk, store: PostgresStore, table: str
+):  # X4
+    await desk.engine.put_batch(NewBatch(name="b"))
+    caller = Django(store.url, table)
+    await caller.open()
+
+    def refuse() -> None:
+        for jobs in REFUSED:
+            with pytest.raises(InvalidJob):
+                desk.engine.enqueue_sync(jobs, within=caller.handle)
+
+    def view() -> None:
+        with caller.block(commits=True):
+            refuse()
+            desk.engine.enqueue_sync([AFTER], within=caller.handle)
+        try:
+            refuse()  # outside of a block
+        finally:
+            caller.handle.close()
+
+    await asyncio.to_thread(view)
+    await nothing_is_left(desk)
+    assert effects(store, table) == 1
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["alone", "in a transaction begun by hand"])
+@pytest.mark.parametrize(
+    "kind",
+    [Psycopg, SQLAlchemyConnection, SQLAlchemyAsyncConnection, SQLAlchemyAsyncpgConnection],
+    ids=lambda kind: kind.__name__,
+)
+async def test_of_jobs_that_are_refused_nothing_is_left_where_each_statement_is_committed(
+    desk: Desk, store: PostgresStore, table: str, kind: type[Caller], begins: bool
+):  # X4
+    await desk.engine.put_batch(NewBatch(name="b"))
+    caller = kind(store.url, table)
+    await caller.open()
+    handle = caller.handle
+    for act in (handle.commit, lambda: commit_each(handle)):
+        if isawaitable(answer := act()):
+            await answer
+    if begins:
+        await execute(handle, "begin")
+    for jobs in REFUSED:
+        with pytest.raises(InvalidJob):
+            await desk.engine.enqueue(jobs, within=handle)
+    await desk.engine.enqueue([AFTER], within=handle)
+    if begins:
+        assert await desk.jobs() == ()
+        await execute(handle, "commit")
+    await nothing_is_left(desk)
+    await caller.end(commits=False)
+
+
+def commit_each(handle: Any) -> Any:
+    """Have a connection commit each statement by itself."""
+    if isinstance(handle, psycopg.Connection):
+        return handle.set_autocommit(True)
+    return handle.execution_options(isolation_level="AUTOCOMMIT")
+
+
+async def execute(handle: Any, text: str) -> None:
+    answer = handle.execute(text) if isinstance(handle, psycopg.Connection) else handle.exec_driver_sql(text)
+    if isawaitable(answer):
+        await answer
+
+
 @pytest.mark.parametrize("kind", [PsycopgAsync, Psycopg, SQLAlchemyConnection], ids=lambda kind: kind.__name__)
 async def test_a_connection_that_writes_otherwise_than_we_do_writes_what_it_can_and_no_other(
     desk: Desk, store: PostgresStore, table: str, kind: type[Caller]
@@ -240,3 +348,15 @@ async def test_the_transaction_of_sqlalchemy_begins_with_the_job_where_none_is_o
     assert await desk.jobs() == ()
     await caller.end(commits=False)
     assert await desk.jobs() == ()
+
+
+async def test_a_single_statement_takes_no_savepoint(desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(within, "_whole")
+    await desk.add()
+    claim = await desk.take_one()
+    with psycopg.connect(store.url) as connection:
+        await desk.engine.enqueue([new_job()] * 2, within=connection)
+        desk.engine.enqueue_sync([new_job()], within=connection)
+        assert not await desk.engine.settle([Settlement(claim, Complete())], within=connection)
+        with pytest.raises(NameError):
+            await desk.engine.enqueue([new_job(batch="b")], within=connection)

@@ -1,7 +1,8 @@
 """Sees to it that what is new of batches is acted on soon, by the process that made it so.
 
 Where somebody waits for a job that has ended, at once; where jobs were only to be counted, after a moment, so that one
-step serves many. Whatever is left undone, because the process died or the store was not there, the leader goes on with.
+step serves many. What a transaction holds that somebody keeps open is looked at again now and then, until it has ended.
+Whatever is left undone, because the process died or the store was not there, the leader goes on with.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from onward.errors import StoreUnavailable
+from onward.errors import StoreBusy, StoreUnavailable
 from onward.postgresql.loops import OfLoops
 
 log = logging.getLogger("onward.engines.postgres")
@@ -23,13 +24,15 @@ _SHARE: Final = 20
 """If that is longer: so many times as long as the last steps took. A store that is busy is busy with the jobs."""
 _LONGEST: Final = 0.5
 """Seconds after which they are counted at the latest."""
+_HELD: Final = 0.5
+"""Seconds after which it is tried again where somebody's transaction is in the way."""
 
 
 class Advancer:
     """One task for each event loop, while there is something to do."""
 
-    def __init__(self, step: Callable[[], Awaitable[bool]]) -> None:
-        """``step`` does a part, and answers whether there may be more."""
+    def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:
+        """``step`` does a part, and answers whether there may be more; None: what there is cannot be done yet."""
         self._turns = OfLoops(lambda: _Turn(step))
 
     def soon(self, *, at_once: bool) -> None:
@@ -43,7 +46,7 @@ class Advancer:
 
 
 class _Turn:
-    def __init__(self, step: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:
         self._step = step
         self._is_wanted = False
         self._moment = _MOMENT
@@ -80,13 +83,20 @@ class _Turn:
                     await self._hurry.wait()
             self._hurry.clear()
             self._is_wanted = False
+            is_held = False
             clock = asyncio.get_running_loop().time
             began = clock()
             try:
-                while await self._step():
+                while more := await self._step():
                     pass
+                is_held = more is None
+            except StoreBusy as error:
+                is_held = True
+                log.info("news of batches have to wait: %s", error)
             except StoreUnavailable as error:
                 log.info("news of batches are left to the leader: %s", error)
             except Exception:  # a task of its own: nobody else would hear of it
                 log.exception("news of batches are left to the leader")
             self._moment = min(max(_MOMENT, (clock() - began) * _SHARE), _LONGEST)
+            if is_held:
+                self._is_wanted, self._moment = True, _HELD

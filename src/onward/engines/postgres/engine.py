@@ -63,6 +63,7 @@ from onward.engines.postgres.permits import Permit
 from onward.engines.postgres.schema import DEFAULT, Schema
 from onward.engines.postgres.seeing import Seen
 from onward.engines.postgres.standing import Sent, Standing
+from onward.errors import StoreBusy
 from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
@@ -94,8 +95,14 @@ _POOLED: Final = (
 )
 _STEPS: Final = 20
 """How many parts of what was left undone by others a promotion does at most."""
+_HELD: Final = 0.5
+"""Seconds after which a leader looks again at news of batches that somebody's transaction holds."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
+
+
+_PAUSES: Final = (0.1, 0.2, 0.4, 0.8)
+"""Seconds in which claims go on before a queue is told something again, which had to wait for a job."""
 
 
 class PostgresEngine:
@@ -144,6 +151,8 @@ class PostgresEngine:
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
         self._kind = enqueueing.Kind(None, frozenset())
         """Of the last task's jobs."""
+        self._held_up: frozenset[Token] = frozenset()
+        """Claims whose jobs somebody's transaction held when their outcomes were to be recorded."""
         self._permit: Permit | None = None
         """Of one who adds jobs one by one, and nobody else does."""
         self._rescuing = stewarding.Rescuing()
@@ -229,7 +238,11 @@ class PostgresEngine:
     def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> Coroutine[Any, Any, list[Enqueued]]:
         """See the contract."""
         if within is not None and jobs:
-            return self._guests.drive(within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within))
+            return self._guests.drive(
+                within,
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within),
+                in_parts=enqueueing.takes_several(jobs),
+            )
         if (permit := self._permit) is not None and isinstance(jobs, Alike):
             if permit.covers(jobs):
                 return permit.add(jobs)
@@ -253,7 +266,9 @@ class PostgresEngine:
             return []
         if within is not None:
             return self._guests.drive_sync(
-                within, lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within)
+                within,
+                lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within),
+                in_parts=enqueueing.takes_several(jobs),
             )
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
@@ -340,13 +355,15 @@ class PostgresEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return await self._guests.drive(within, lambda: settling.settle_and_tell(self.schema, settlements))
+            plan = partial(settling.settle_and_tell, self.schema, settlements)
+            return await self._guests.drive(within, plan, in_parts=False)
         return self._without_news(await self._ask(lambda: settling.settle(self.schema, settlements)))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._guests.drive_sync(within, lambda: settling.settle_and_tell(self.schema, settlements))
+            plan = partial(settling.settle_and_tell, self.schema, settlements)
+            return self._guests.drive_sync(within, plan, in_parts=False)
         return self._ask_sync(lambda: settling.settle_and_tell(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -372,17 +389,35 @@ class PostgresEngine:
             return await self._exchange(exchange) if claimed is None else Exchanged(claimed=claimed)
         done = await self._exchange(msgspec.structs.replace(exchange, request=None))
         # What has ended is recorded, and must not be said again: if nothing is brought, it is asked for the next time.
-        return Exchanged(lost=done.lost, claimed=await sent.claims() or Claims(again_in=0.0))
+        brought = await sent.claims() or Claims(again_in=0.0)
+        return Exchanged(lost=done.lost, busy=done.busy, claimed=brought)
 
     async def _exchange(self, exchange: Exchange) -> Exchanged:
         request = exchange.request
+        if self._held_up and any(settlement.claim.token in self._held_up for settlement in exchange.settlements):
+            return await self._settle_free(exchange)
         round_ = claiming.Round() if request is None else self._round(request.queues, request.worker_id)
-        exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+        try:
+            exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+        except StoreBusy as error:
+            if not _is_held_up(error):
+                raise
+            return await self._settle_free(exchange)
         if exchanged.claimed.claims:
             self._stir()
         if exchanged.lost:
             exchanged = msgspec.structs.replace(exchanged, lost=self._without_news(exchanged.lost))
         return exchanged
+
+    async def _settle_free(self, exchange: Exchange) -> Exchanged:
+        """Record what nobody's transaction holds up. Nothing is started or claimed: that is for the next exchange."""
+        lost = left = frozenset[Token]()
+        if exchange.settlements:
+            plan = partial(settling.settle_free, self.schema, exchange.settlements)
+            lost, left = await self._ask(plan, atomic=True)
+            self._held_up = left
+        busy = left.union(claim.token for claim in exchange.starts)
+        return Exchanged(lost=self._without_news(lost), busy=busy, claimed=Claims(again_in=0.0))
 
     def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
         """Take news of batches out of what was answered, and have them acted on."""
@@ -509,8 +544,8 @@ class PostgresEngine:
         return await self._ask(lambda: operating.edit(self.schema, ref, change))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
-        """See the contract."""
-        info = await self._ask(lambda: operating.configure(self.schema, queue, change))
+        """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
+        info = await self._ask_again(lambda: operating.configure(self.schema, queue, change))
         self._seen.forget()
         self._permit = None
         return info
@@ -532,11 +567,18 @@ class PostgresEngine:
             await self._ask(lambda: self._sweeping.sweep(self.schema, term))
         if hears and (next_in := self._next_due.wait()) is not None:
             return Batch(next_in=next_in)
+        more: bool | None
         batch, more = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
         for _ in range(_STEPS):
             if not more:
+                if more is None:  # nobody is told when the transactions end that hold the rest
+                    self._next_due.learn(_HELD)
                 return batch
-            more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
+            try:
+                more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
+            except BaseException:
+                self._next_due.forget()
+                raise
             batch = msgspec.structs.replace(batch, changed=batch.changed + ready)
         self._next_due.forget()
         return msgspec.structs.replace(batch, more=True)
@@ -626,7 +668,7 @@ class PostgresEngine:
         if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself
             self._advancer.soon(at_once=at_once)
 
-    async def _advance(self) -> bool:
+    async def _advance(self) -> bool | None:
         more, _ = await self._ask(lambda: gathering.advance(self.schema), atomic=True)
         return more
 
@@ -686,6 +728,17 @@ class PostgresEngine:
                         raise
         raise AssertionError
 
+    async def _ask_again(self, plan: Callable[[], Plan[T]]) -> T:
+        """Drive a plan that somebody's transaction may hold up, some times, with pauses in between."""
+        for pause in _PAUSES:
+            try:
+                return await self._ask(plan)
+            except StoreBusy as error:
+                if not _is_held_up(error):
+                    raise
+            await asyncio.sleep(pause)
+        return await self._ask(plan)
+
     async def _add(self, job: enqueueing.Lone) -> int:
         """Add a job by a single statement on a connection of ours; 0: it had to give way."""
         self._connections.check_open()
@@ -725,6 +778,11 @@ class PostgresEngine:
 
     def _same_store(self) -> Plan[None]:
         return same_store(self.schema.name, self._identity, self.database)
+
+
+def _is_held_up(error: StoreBusy) -> bool:
+    """Say whether it was somebody's transaction that was waited for, and not for long."""
+    return isinstance(error.__cause__, pg.LockNotAvailable)
 
 
 def _is_to_be_tried_again(error: psycopg.Error) -> bool:

@@ -19,7 +19,7 @@ OLD: Final = 10_000_000
 WRAPS: Final = 1_000_000_000
 """Transactions since the last freeze from which on it is urgent: at two thousand million the database stops."""
 SHORT: Final = 10.0
-"""Seconds: a statement_timeout below this stops upkeep on a big store."""
+"""Seconds: a statement_timeout or transaction_timeout below this stops upkeep on a big store."""
 TURN: Final = 1.0
 """Seconds: who waits for a lock waits for others' turns, all of which together take less, unless somebody is stuck."""
 MANY_DEAD: Final = 100_000
@@ -31,8 +31,8 @@ INDEXES: Final = frozenset(
      "event_pkey", "grip_until", "history_batch", "history_id", "history_prune", "history_seq", "hold_pkey",
      "hold_until", "identity_pkey", "job_batch", "job_claim", "job_dedupe", "job_expire", "job_id", "job_later",
      "job_pkey", "job_promote", "job_suspect", "key_pkey", "lane_open", "leader_pkey", "link_batch", "link_open",
-     "link_pkey", "log_pkey", "migration_pkey", "news_pkey", "place_pkey", "place_queue", "queue_pkey",
-     "queue_rated", "schedule_due", "schedule_pkey", "usage_grain", "worker_pkey"}
+     "link_pkey", "log_pkey", "migration_pkey", "news_pkey", "place_pkey", "place_queue", "queue_paused",
+     "queue_pkey", "queue_rated", "schedule_due", "schedule_pkey", "usage_grain", "worker_pkey"}
 )  # fmt: skip
 """All that the migrations make. Those of a part of a table stand and fall with the whole table's."""
 
@@ -54,6 +54,8 @@ class Facts(NamedTuple):
     autovacuum: str
     track_counts: str
     statement_timeout: float
+    transaction_timeout: float
+    """Since PostgreSQL 17; 0 before, as where it is not set."""
     lock_timeout: float
     idle_session_timeout: float
     frozen_age: int
@@ -130,6 +132,11 @@ def _settings(facts: Facts) -> Iterator[str]:
             f"statement_timeout is {facts.statement_timeout:g} s: long upkeep is stopped half-way. "
             "To mend that: " + facts.setting("statement_timeout", "0")
         )
+    if 0 < facts.transaction_timeout < SHORT:
+        yield (
+            f"transaction_timeout is {facts.transaction_timeout:g} s: long upkeep is stopped half-way, and its "
+            "connection is cut. To mend that: " + facts.setting("transaction_timeout", "0")
+        )
     if 0 < facts.lock_timeout < TURN:
         yield (
             f"lock_timeout is {facts.lock_timeout:g} s: who waits for another's turn at the same jobs, or at a limited "
@@ -173,7 +180,9 @@ def _tables(facts: Facts) -> Iterator[str]:
     if facts.dead > MANY_DEAD and facts.dead > 2 * facts.live:
         yield (
             f"the table of live jobs holds {facts.dead:,} dead rows for {facts.live:,} live ones: somebody pins them, "
-            "or autovacuum cannot keep up"
+            "or autovacuum cannot keep up. See first who is named below. If nobody is: "
+            f"vacuum {facts.schema}.job; and if they come back, its workers are busy elsewhere: raise "
+            "autovacuum_max_workers"
         )
     elif facts.size > BIG and facts.live * 2000 < facts.size:
         yield (

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-from uuid import UUID
+import re
+from typing import Any, Final
 
 from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
 from onward.errors import InvalidJob
 from onward.lifecycle import FINISHED, State
+
+_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LAST_PLACE: Final = 2**63 - 1
 
 
 class Condition:
@@ -27,7 +30,7 @@ class Condition:
             # A native id is enough to find the job; the queue must be right all the same, or it is another name.
             known = [ref for ref in which.refs if is_id(ref.id)]
             self.add("id = any ({}::text[]::uuid[])", [ref.id for ref in known])
-            self.add("(id::text || queue) = any ({}::text[])", [ref.id.lower() + ref.queue for ref in known])
+            self.add("(id::text || queue) = any ({}::text[])", [ref.id + ref.queue for ref in known])
         if which.ids is not None:
             self.add("id = any ({}::text[]::uuid[])", [id for id in which.ids if is_id(id)])
         if which.queues is not None:
@@ -61,9 +64,7 @@ class Condition:
     def go_on(self, after: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""
         if after is not None:
-            if not after.isdecimal():
-                raise InvalidJob("after", after, "must be what the page before gave as `after`")
-            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", int(after))
+            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", place_of(after))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""
@@ -88,10 +89,21 @@ def together(parts: list[str], order: str) -> str:
     return parts[0] if len(parts) == 1 else f"{' union all '.join(parts)} {order}"
 
 
+def place_of(after: str) -> int:
+    """Read what a page gave as its end.
+
+    Raises:
+        InvalidJob: no page gave that.
+    """
+    # Its length comes first: of very long ones Python makes no number, and raises an error of its own.
+    if len(after) > len(str(_LAST_PLACE)) or not after.isdecimal() or int(after) > _LAST_PLACE:
+        raise InvalidJob("after", after, "must be what the page before gave as `after`")
+    return int(after)
+
+
 def is_id(text: str) -> bool:
-    """Say whether a text could be the id of a native job."""
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
+    """Say whether a text could be the id of a native job, as it is written everywhere: a job has one name.
+
+    Python and the database each read ids in other forms too, and not in the same ones.
+    """
+    return _ID.fullmatch(text) is not None

@@ -37,8 +37,11 @@ def put(
     return added
 
 
-def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool, int]]:
-    """Act on what is new; answer whether there may be more to do, and how many jobs have become ready."""
+def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None, int]]:
+    """Act on what is new; answer whether there may be more to do, and how many jobs have become ready.
+
+    None: others' transactions hold all that is left, and nobody is told when they end. It is to be asked again, later.
+    """
     led = [None, None] if term is None else [term.number, term.leader_id]
     ((more, texts, ready),) = yield Statement(schema.advance, [schema.now, schema.channel, *led, _MOST])
     if texts:

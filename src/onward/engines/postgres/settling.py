@@ -41,6 +41,14 @@ def settle_and_tell(schema: Schema, settlements: Sequence[Settlement]) -> Plan[f
     return lost - {NEWS, AWAITED}
 
 
+def settle_free(schema: Schema, settlements: Sequence[Settlement]) -> Plan[tuple[frozenset[Token], frozenset[Token]]]:
+    """Record outcomes of jobs that nobody else holds; answer the claims that were lost, and those that were left."""
+    ((held,),) = yield Statement(schema.hold_free, [arrays.numbers([each.claim.token[0] for each in settlements])])
+    left = frozenset(each.claim.token for each in settlements if each.claim.token[0] in held)
+    free = [each for each in settlements if each.claim.token not in left]
+    return (yield from settle(schema, free)) if free else frozenset(), left
+
+
 def start(schema: Schema, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
     """Record that handlers start; answer the claims that were lost, or whose job has expired."""
     rows = yield Statement(schema.start, [schema.now, *_by_token(claims)])
@@ -53,12 +61,8 @@ def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]
     if request is not None and not wanted.settlements and not wanted.starts:
         return Exchanged(claimed=(yield from claim(schema, request, round_)))
     if request is not None and request.alone:  # a rare one: nothing is gained by a statement for it
-        lost: frozenset[Token] = frozenset()
-        if wanted.settlements:
-            lost |= yield from settle(schema, wanted.settlements)
-        if wanted.starts:
-            lost |= yield from start(schema, wanted.starts)
-        return Exchanged(lost=lost, claimed=(yield from claim(schema, request, round_)))
+        done = yield from exchange(schema, msgspec.structs.replace(wanted, request=None), round_)
+        return Exchanged(lost=done.lost, claimed=(yield from claim(schema, request, round_)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
     places = None if request is None else round_.places(waits=False)
     values += [None] * 10 if request is None or places == () else asked(request, round_, places)

@@ -107,8 +107,13 @@ class Standing:
             return  # there is one connection to send it on
 
     def take(self, request: ClaimRequest) -> Sent | None:
-        """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`let_go` or run it."""
-        return self._take((request.worker_id, request.queues))
+        """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`let_go` or run it.
+
+        None stands until the worker has its answer: it would bring jobs for the same room.
+        """
+        key = request.worker_id, request.queues
+        self._wanted.pop(key, None)
+        return self._take(key)
 
     def let_go(self, sent: Sent) -> None:
         """Give back what a claim has brought, or brings yet."""

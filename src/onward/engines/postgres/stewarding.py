@@ -183,16 +183,25 @@ class Tending:
 
 
 class Sweeping:
-    """When the ground is next to be moved, and what was seen on the way. In memory: what was seen stays true."""
+    """When the ground is next to be moved, and what was seen on the way. In memory: who leads next begins anew."""
 
     def __init__(self) -> None:
         self._swept_at = self._spent = -math.inf
         self._is_busy = True
+        self._term = 0
+        """The number of the last one."""
         self._ground = 0
         self._seen: list[tuple[int, str]] = []
         """Moments, each with the first transaction after it: from the last on before which all have ended."""
         self.late: int | None = 0
         """From which moment on jobs may come to light below the ground; None: it has not gone ahead of any."""
+
+    def lead(self, term: Term) -> None:
+        """Note for which term it is. If somebody else has led since, who knows what they moved the ground ahead of."""
+        if term.number > self._term + 1:
+            self._seen = []  # for them the clock may have gone back
+            self.late = 0
+        self._term = term.number
 
     def stir(self) -> None:
         """Note that jobs come and go."""
@@ -209,6 +218,7 @@ class Sweeping:
 
     def sweep(self, schema: Schema, term: Term) -> Plan[None]:
         """Move the ground up to where every job that is ready can be seen, or nearly so."""
+        self.lead(term)
         began, self._is_busy = monotonic(), False
         who = [schema.now, term.number, term.leader_id]
         ((next_, sure, at, first),) = yield Statement(schema.sweep, [*who, *self.seen()])
@@ -248,6 +258,7 @@ def rescue(
     sweeping: Sweeping,
 ) -> Plan[Batch]:
     """Give back what dead workers held; forget the workers; look after the lanes."""
+    sweeping.lead(term)
     values = [
         schema.now,
         schema.channel,

@@ -137,7 +137,7 @@ create table onward.history (
   max_attempts     onward.at_least_one not null,
   priority         onward.urgency not null,
   attempts         onward.natural not null,
-  crashes          onward.natural not null,
+  crashes          integer     not null,
   progress         onward.percent,
   queue            text        collate "C" not null,
   state            text        collate "C" not null,

@@ -25,7 +25,7 @@ end $$;
 create function onward.open_lanes(now bigint, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql
   -- Sorts whatever its caller does: else it would go through all lanes, to have these few in order.
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on
   set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -97,7 +97,7 @@ end $$;
 create function onward.open_lane(text, integer, max_attempts bigint, backoff text, channel text, notice text)
   returns table (attempts bigint, policy text, is_recorded boolean)
   language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -119,7 +119,7 @@ create function onward.enqueue_each(
   channel text, notice text
 ) returns void
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -166,7 +166,7 @@ create function onward.enqueue_keyed(
   hold_digests bytea[], throttles bigint[], debounces bigint[]
 ) returns table (arrival text, queue text, id text)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare

@@ -7,7 +7,8 @@
 create function onward.with_error(errors jsonb, failure text, moment timestamptz, attempt integer, worker_id text) returns jsonb
   language sql stable parallel safe
   return case when failure is null then errors
-              else case when jsonb_array_length(errors) >= 20 then errors - 0 else coalesce(errors, '[]') end
+              else case when jsonb_typeof(errors) is distinct from 'array' then '[]'
+                        when jsonb_array_length(errors) >= 20 then errors - 0 else errors end
                    || jsonb_build_array(failure::jsonb || jsonb_build_object(
                         'attempt', attempt, 'worker_id', worker_id,
                         'at', to_char(moment at time zone 'utc', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))) end;
@@ -27,7 +28,7 @@ create function onward.settle(
   back_failures text[]
 ) returns table (seq bigint, claim_no bigint)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -114,7 +115,8 @@ begin
       update onward.job j
          set ready_at = case when s.move = 'release' then j.ready_at end,
              next_run_at = case when s.move = 'release' then null else moment + onward.span(s.delay) end,
-             attempts = j.attempts - case when s.move <> 'retry' and j.started_at is not null then 1 else 0 end,
+             -- Whoever has set it to 0 by hand, to give the job more tries, is not to be failed for that.
+             attempts = greatest(j.attempts - case when s.move <> 'retry' and j.started_at is not null then 1 else 0 end, 0),
              suspect = j.suspect and s.move = 'release',
              worker_id = case when s.move = 'release' then null else j.worker_id end,
              lease_until = null, counted = false,
@@ -149,11 +151,23 @@ begin
   if freed or soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when soon then '@' end)); end if;
 end $$;
 
+-- Hold those of some jobs that nobody else does, until the transaction ends; answer the others. Somebody's transaction may have
+-- named one as a parent, have met its key, or be cancelling it: how long that takes is anybody's guess, and the outcomes of all
+-- others need not wait for it.
+create function onward.hold_free(seqs bigint[]) returns bigint[]
+  language sql
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off
+as $$
+  with free as materialized (
+    select j.seq from onward.job j where j.seq = any (seqs) order by j.seq for update skip locked)
+  select coalesce(array_agg(j.seq), '{}') from onward.job j where j.seq = any (seqs) and j.seq not in (select f.seq from free f)
+$$;
+
 -- Record that the handlers of claimed jobs start now; answer the claims that were lost. A job that has expired is not
 -- started, and ends here.
 create function onward.start(now bigint, seqs bigint[], claims bigint[]) returns table (seq bigint, claim_no bigint)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -186,7 +200,7 @@ end $$;
 -- Cancel jobs that were not started in time, of those given; answer how many.
 create function onward.expire(moment timestamptz, seqs bigint[]) returns bigint
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -221,7 +235,7 @@ create function onward.heartbeat(
   seqs bigint[], claims bigint[]
 ) returns table (seq bigint, claim_no bigint, was_cancelled boolean)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column

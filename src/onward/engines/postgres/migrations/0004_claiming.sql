@@ -484,7 +484,7 @@ create function onward.claim_of(now bigint, worker_id text, of_queue text, room 
     crashes integer, org_id text, backoff text, trace text, payload text
   )
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -535,7 +535,7 @@ end $$;
 create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
   returns onward.answer
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -604,6 +604,10 @@ end $$;
 -- One round trip: outcomes in, then starts, then new claims out, in that order. What is settled comes before what is picked:
 -- picking leaves locks on rows that it passes over, and two who picked first and settled then would wait for each other.
 -- Answers the claims that were lost, as JSON, and what was claimed; without a worker_id nothing is.
+--
+-- Settings change only while nobody claims. Whoever changes them may wait for jobs that are being settled, so the right to claim
+-- comes first. A transaction of somebody else's may hold a job for long; it is not waited for, and nothing of this is done then:
+-- see hold_free().
 create function onward.exchange(
   now bigint, channel text,
   done_seqs bigint[], done_claims bigint[], done_results text[],
@@ -616,9 +620,13 @@ create function onward.exchange(
   out lost json, out claimed onward.answer
 )
   language plpgsql
+  set lock_timeout = '250ms'
 as $$
 #variable_conflict use_column
+declare
+  nothing text;
 begin
+  if worker_id is not null then nothing := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0)); end if;
   if cardinality(done_seqs) + cardinality(ended_seqs) + cardinality(back_seqs) + cardinality(start_seqs) > 0 then
     select json_agg(json_build_array(l.seq, l.claim_no)) into lost from (
       select * from onward.settle(now, channel, done_seqs, done_claims, done_results, ended_seqs, ended_claims, ended_states,

@@ -7,7 +7,7 @@
 create function onward.cancel_many(now bigint, channel text, seqs bigint[], reason text, waits boolean)
   returns table (seq bigint, queue text, id text, before text)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
@@ -45,7 +45,7 @@ end $$;
 create function onward.replay_many(now bigint, channel text, seqs bigint[])
   returns table (seq bigint, queue text, id text, before text)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -77,7 +77,7 @@ end $$;
 -- Remove jobs, with their keys and logs. A held one stays.
 create function onward.delete_many(seqs bigint[]) returns table (seq bigint, queue text, id text, before text)
   language plpgsql
-  set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 begin
@@ -99,8 +99,12 @@ begin
 end $$;
 
 -- Change what a queue is told to do; makes the queue if there is none. What is not in `change` stays as it is.
+--
+-- All claims wait for this. So it waits for none for long, such as for a job of the queue in a transaction that stays open: it is
+-- given up then, and may be tried again.
 create function onward.configure(now bigint, channel text, name text, change jsonb) returns void
   language plpgsql
+  set lock_timeout = '300ms'
 as $$
 #variable_conflict use_column
 declare

@@ -1,5 +1,6 @@
 -- What the leader does for all. Each locks the row of the term it acts for: a leader that was stopped past its lease changes
--- nothing, and nobody is elected in the middle of a step.
+-- nothing, and nobody is elected in the middle of a step. So no step waits for a row that a caller's transaction may hold: while it
+-- did, the term could not be renewed, nor anybody be elected. What is held is passed over, and looked at again the next time.
 
 create function onward.is_leader(moment timestamptz, number bigint, leader_id text) returns boolean
   language plpgsql
@@ -11,12 +12,55 @@ begin
   return found;
 end $$;
 
+-- See to it that claims look at these lanes from as far back as each of these moments, as open_lanes() does, and wait for nobody.
+-- Where each lane of that name is held by somebody, or is on its way out, another is opened: claims go by the lower floor. Answers
+-- how many were changed or opened.
+create function onward.lower_floors(now bigint, queues text[], priorities integer[], since timestamptz[]) returns bigint
+  language plpgsql
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_sort = on
+  set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  moment  timestamptz := coalesce(onward.moment(lower_floors.now), clock_timestamp());
+  ground  timestamptz;
+  held    record;
+  lowered bigint;
+  opened  bigint;
+begin
+  select array_agg(k.place) as places, array_agg(k.queue) as queues, array_agg(k.priority) as priorities, array_agg(k.since) as since
+    into held
+    from (select l.ctid as place, w.queue, w.priority, w.since
+            from (select w.queue, w.priority, min(w.since) as since
+                    from unnest(lower_floors.queues, lower_floors.priorities, lower_floors.since) w (queue, priority, since)
+                   where w.since < moment - interval '100 milliseconds'
+                   group by w.queue, w.priority) w
+            join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null
+             for update of l skip locked) k;
+  ground := onward.ground();
+  update onward.lane l set floor = least(h.since, coalesce(l.floor, ground)), moved_at = moment
+    from unnest(held.places, held.since) h (place, since)
+   where l.ctid = h.place and (l.floor is null or l.floor > h.since);
+  get diagnostics lowered = row_count;
+  -- Not a join: it would compare each with each.
+  insert into onward.lane (queue, priority, floor, moved_at)
+  select w.queue, w.priority, least(min(w.since), ground), moment
+    from (select w.queue, w.priority, w.since, false as is_held
+            from unnest(lower_floors.queues, lower_floors.priorities, lower_floors.since) w (queue, priority, since)
+           where w.since < moment - interval '100 milliseconds'
+          union all
+          select h.queue, h.priority, null, true from unnest(held.queues, held.priorities) h (queue, priority)) w
+   group by w.queue, w.priority having not bool_or(w.is_held);
+  get diagnostics opened = row_count;
+  return lowered + opened;
+end $$;
+
 -- Make due jobs ready, as of when they were due; cancel those that were not started in time. Answers, too, in how many seconds
 -- the next is due, and whether there is news of batches: see advance().
 create function onward.promote(now bigint, channel text, number bigint, leader_id text, most integer)
   returns table (promoted bigint, expired bigint, queues text[], next_in float8, has_news boolean)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
   set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -46,7 +90,8 @@ begin
     into due from ready r;
   promoted := due.count;
   if promoted > 0 then
-    perform onward.open_lanes(promote.now, due.queues, due.priorities, due.since);
+    perform onward.open_lanes(promote.now, due.queues, due.priorities, null);
+    perform onward.lower_floors(promote.now, due.queues, due.priorities, due.since);
     queues := array(select distinct q from unnest(due.queues) q);
     perform pg_notify(channel, '*');
   end if;
@@ -66,7 +111,7 @@ create function onward.rescue(
   now bigint, channel text, number bigint, leader_id text, worker_timeout bigint, max_crashes integer, most integer, since bigint
 ) returns table (rescued bigint, buried bigint, queues text[], looked bigint, next_in float8)
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -100,7 +145,7 @@ begin
                                   payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
                                   last_error, errors, progress_message, batch)
       select seq, claim_no, created_at, greatest(moment, updated_at + interval '1 microsecond'), moment, next_run_at, start_by,
-             claimed_at, started_at, id, max_attempts, priority, attempts - 1, crashes + 1, progress, queue, 'dead_letter', type,
+             claimed_at, started_at, id, max_attempts, priority, greatest(attempts - 1, 0), crashes + 1, progress, queue, 'dead_letter', type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
              'WorkerLost: ' || why,
              onward.with_error(errors, jsonb_build_object('kind', 'WorkerLost', 'message', why)::text, moment, attempts, worker_id),
@@ -114,7 +159,7 @@ begin
       update onward.job j
          set lease_until = null, worker_id = null, counted = false, alone = false,
              suspect = j.suspect or j.started_at is not null,
-             attempts = j.attempts - case when j.started_at is not null then 1 else 0 end,
+             attempts = greatest(j.attempts - case when j.started_at is not null then 1 else 0 end, 0),
              crashes = j.crashes + case when j.started_at is not null and j.alone then 1 else 0 end,
              updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
        where j.seq = any (lost)
@@ -124,7 +169,8 @@ begin
     rescued := given.count;
     if rescued > 0 then
       delete from onward.place p where p.seq = any (lost);
-      perform onward.open_lanes(rescue.now, given.queues, given.priorities, given.since);
+      perform onward.open_lanes(rescue.now, given.queues, given.priorities, null);
+      perform onward.lower_floors(rescue.now, given.queues, given.priorities, given.since);
     end if;
     queues := array(select distinct q from unnest(coalesce(queues, '{}') || given.queues) q);
     perform pg_notify(channel, '*');
@@ -147,7 +193,10 @@ begin
   end if;
 
   next_in := extract(epoch from (select g.until from onward.grip g where g.until > moment order by g.until limit 1) - moment);
-  delete from onward.worker w where w.last_heartbeat < moment - onward.span(rescue.worker_timeout);
+  delete from onward.worker w
+   where w.ctid = any (array(
+           select s.ctid from onward.worker s where s.last_heartbeat < moment - onward.span(rescue.worker_timeout)
+              for update skip locked));
   return next;
 end $$;
 
@@ -156,13 +205,13 @@ end $$;
 -- Whoever adds a job is known by its number before, so when all that are older than that have ended, every job that was ready by
 -- that moment can be seen: that is `sure`. Only those of a transaction that lasts for ten seconds and more are not waited for:
 -- see tend(). If the clock has gone back, nothing that was said of moments holds any longer, and no moment is answered: the ground
--- goes down as far as it can, and comes up again by what is seen from then on.
+-- goes down as far as it can, all floors with it, and they come up again by what is seen from then on.
 create function onward.sweep(
   now bigint, number bigint, leader_id text, moments bigint[], firsts xid8[],
   out next bigint, out sure bigint, out moment bigint, out first text
 )
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set enable_material = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -177,6 +226,9 @@ begin
   moment := onward.micros(today - interval '200 milliseconds');
   if ground > onward.moment(moment) then
     next := 1; moment := null;
+    -- A floor of their own, and not none: who gives a job back before the ground is down would have to go by the ground.
+    perform onward.lower_floors(sweep.now, array_agg(l.queue), array_agg(l.priority), array_agg(timestamptz '-infinity'))
+       from onward.lane l where l.floor > '-infinity';
     return;
   end if;
   first := pg_snapshot_xmax(pg_current_snapshot());
@@ -226,6 +278,9 @@ create function onward.is_in(part integer, queue text, priority integer) returns
   language sql immutable parallel safe
   return part is null or hashtextextended(queue, priority) & 63 = part;
 
+-- For tend(): there may be many queues, and few of them paused.
+create index queue_paused on onward.queue (name) where paused;
+
 -- Keep the lanes in order; answer before which moment no more jobs will come to light, by what sweep() said of some moments.
 --
 -- 1. A job below its lane's floor. Either a caller's transaction took so long that the ground went ahead of it: there may be such
@@ -239,7 +294,7 @@ create function onward.tend(
   now bigint, channel text, number bigint, leader_id text, late bigint, moments bigint[], firsts xid8[], part integer
 ) returns bigint
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set enable_material = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
@@ -249,32 +304,33 @@ declare
   oldest xid8 := pg_snapshot_xmin(pg_current_snapshot());
   sure    bigint;
   is_late boolean;
+  low     record;
   lowered bigint;
   opened  bigint;
+  leaving tid[];
 begin
   if not onward.is_leader(moment, tend.number, tend.leader_id) then return null; end if;
   select max(m.moment) into sure from unnest(moments, firsts) m (moment, first) where m.first <= oldest;
   is_late := coalesce(sure > late, false);
 
-  with low as (
-    select l.queue, l.priority, min(j.ready_at) as ready_at
-      from (select l.queue, l.priority, coalesce(l.floor, ground) as floor,
-                   onward.is_in(part, l.queue, l.priority) as is_deep
-              from onward.lane l where is_late or onward.is_in(part, l.queue, l.priority) offset 0) l
-      cross join lateral (select j.ready_at from onward.job j
-                           where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
-                             and j.ready_at >= case when l.is_deep then '-infinity' else onward.moment(late) end
-                             and j.ready_at is not null and not j.suspect and j.lease_until is null
-                           order by j.ready_at limit 1) j
-     group by l.queue, l.priority)
-  -- By name and not by ctid: one that somebody has moved meanwhile comes down all the same.
-  update onward.lane l set floor = low.ready_at, moved_at = moment
-    from low where l.queue = low.queue and l.priority = low.priority and (l.floor is null or l.floor > low.ready_at);
-  get diagnostics lowered = row_count;
+  select array_agg(l.queue) as queues, array_agg(l.priority) as priorities, array_agg(j.ready_at) as since into low
+    from (select l.queue, l.priority, coalesce(l.floor, ground) as floor,
+                 onward.is_in(part, l.queue, l.priority) as is_deep
+            from onward.lane l where is_late or onward.is_in(part, l.queue, l.priority) offset 0) l
+    cross join lateral (select j.ready_at from onward.job j
+                         where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.floor
+                           and j.ready_at >= case when l.is_deep then '-infinity' else onward.moment(late) end
+                           and j.ready_at is not null and not j.suspect and j.lease_until is null
+                         order by j.ready_at limit 1) j;
+  lowered := onward.lower_floors(tend.now, low.queues, low.priorities, low.since);
 
-  -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is.
+  -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is. So are queues
+  -- that are paused: their jobs have no lane, and would hide those of the queue behind.
   with lanes as (select distinct l.queue, l.priority from onward.lane l),
-  queues as (select l.queue from lanes l union select '' collate "C"),
+  queues as (
+    select l.queue from lanes l
+    union select q.name from onward.queue q where q.paused
+    union select '' collate "C"),
   gaps as (select q.queue, lead(q.queue, 1, '~') over (order by q.queue) as next from queues q),  -- no name is above that
   steps as (
     select l.queue, l.priority, lead(l.priority, 1, -1) over (partition by l.queue order by l.priority desc) as next from lanes l
@@ -296,27 +352,32 @@ begin
    where not exists (select from onward.queue q where q.name = l.queue and q.paused);
   get diagnostics opened = row_count;
 
+  leaving := array(
+    select l.ctid from onward.lane l where l.closing < oldest and onward.is_in(part, l.queue, l.priority) for update skip locked);
   insert into onward.queue (name, created_at)
-  select distinct l.queue, moment from onward.lane l where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
+  select distinct l.queue, moment from onward.lane l where l.ctid = any (leaving)
   on conflict do nothing;
   -- Not `not exists`: of that the planner may make a join, which reads all the jobs there are.
   delete from onward.lane l
-   where l.closing < oldest and onward.is_in(part, l.queue, l.priority)
+   where l.ctid = any (leaving)
      and (select true from onward.job j
            where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
              and j.ready_at is not null and not j.suspect limit 1) is null;
-  update onward.lane l set closing = null where l.closing < oldest and onward.is_in(part, l.queue, l.priority);
-  update onward.lane l set closing = pg_current_xact_id()
-   where l.closing is null and onward.is_in(part, l.queue, l.priority)
-     and (select true from onward.job j
-           where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
-             and j.ready_at is not null and not j.suspect limit 1) is null
-     -- A lane that is used now and then should not come and go all the time.
-     and not exists (select from (select h.priority from onward.history_done h
-                                   where h.queue = l.queue and h.state = 'completed'
-                                     and h.completed_at > moment - interval '1 minute'
-                                   order by h.completed_at desc limit 100) h
-                      where h.priority = l.priority);
+  update onward.lane l set closing = null where l.ctid = any (leaving);
+  update onward.lane k set closing = pg_current_xact_id()
+   where k.ctid = any (array(
+     select l.ctid from onward.lane l
+      where l.closing is null and onward.is_in(part, l.queue, l.priority)
+        and (select true from onward.job j
+              where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.floor, ground)
+                and j.ready_at is not null and not j.suspect limit 1) is null
+        -- A lane that is used now and then should not come and go all the time.
+        and not exists (select from (select h.priority from onward.history_done h
+                                      where h.queue = l.queue and h.state = 'completed'
+                                        and h.completed_at > moment - interval '1 minute'
+                                      order by h.completed_at desc limit 100) h
+                         where h.priority = l.priority)
+        for update skip locked));
   if lowered + opened > 0 then perform pg_notify(channel, '*'); end if;
   return sure;
 end $$;
@@ -349,13 +410,14 @@ select k.*, coalesce(k.keep_completed = d.kept and k.keep_cancelled = d.kept and
 -- Answers how many.
 create function onward.prune(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
-  set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   moment timestamptz := coalesce(onward.moment(prune.now), clock_timestamp());
   gone   bigint[] := '{}';
+  over   bigint[];
   pruned bigint;
   newest timestamptz;
 begin
@@ -366,14 +428,18 @@ begin
                                  ('failed', k.keep_failed, false), ('dead_letter', k.keep_failed, false)) r (state, keep, by_day)
       -- Of what goes by the day, only the part for days that were never made is looked at: the others wait, and may be many.
       cross join lateral (
-        (select h.seq from onward.history h
-          where not r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep limit most)
+        select h.seq
+          from (select h.seq from onward.history h
+                 where not r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep
+                 limit most for update skip locked) h
         union all
-        (select h.seq from onward.history_day_other h
-          where r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep limit most)) h
+        select h.seq
+          from (select h.seq from onward.history_day_other h
+                 where r.by_day and h.queue = k.name and h.state = r.state and h.completed_at <= moment - r.keep
+                 limit most for update skip locked) h) h
      limit most) into gone;
   if cardinality(gone) < most then
-    gone := gone || array(
+    over := array(
       select h.seq from onward.queue q
         cross join lateral (
           (select h.seq from onward.history h
@@ -385,6 +451,8 @@ begin
             order by h.completed_at desc, h.seq desc limit most offset q.keep_failed_count)) h
        where q.keep_completed_count is not null or q.keep_failed_count is not null
        limit most - cardinality(gone));
+    -- Only these: to lock them on the way would lock those that are kept, and not count what is held.
+    gone := gone || array(select h.seq from onward.history h where h.seq = any (over) for update skip locked);
   end if;
   if cardinality(gone) = 0 then return 0; end if;
   with ended as (delete from onward.history h where h.seq = any (gone) returning h.*),
@@ -405,7 +473,7 @@ end $$;
 -- Remove archived jobs whose time is over, of those that came one by one; answer how many.
 create function onward.prune_archive(now bigint, number bigint, leader_id text, most integer) returns bigint
   language plpgsql
-  set enable_seqscan = off set plan_cache_mode = force_generic_plan
+  set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
 declare
   moment timestamptz := coalesce(onward.moment(prune_archive.now), clock_timestamp());
@@ -414,7 +482,8 @@ begin
   if not onward.is_leader(moment, prune_archive.number, prune_archive.leader_id) then return 0; end if;
   with over as (
     delete from onward.archive_rows r
-     where r.ctid = any (array(select o.ctid from onward.archive_rows o where o.until <= moment order by o.until limit most))
+     where r.ctid = any (array(
+             select o.ctid from onward.archive_rows o where o.until <= moment order by o.until limit most for update skip locked))
     returning 1)
   select count(*) into gone from over;
   return gone;

@@ -1,4 +1,5 @@
--- Who may do what. It comes last, so that it holds for all that there is; a step that comes after it has to see to its own.
+-- Who may do what. It comes last, so that it holds for all that there is. A step that comes after it has to see to its own, but
+-- for those who have been allowed to work or to add jobs: they are allowed again whenever steps have been applied.
 
 -- Let a role add jobs and take them back, by enqueue and cancel and in no other way.
 create function onward.allow_producer(role name) returns void
@@ -10,22 +11,57 @@ begin
   execute format('grant execute on function onward.enqueue, onward.cancel to %I', role);
 end $$;
 
--- Let a role work: run jobs, lead, operate. It needs this again after a migration.
+-- Let a role work: run jobs, lead, operate.
+--
+-- To make a policy, the table is needed for itself alone, and as long as this waits for it, everybody waits behind. So one that is
+-- there is left, and it does not wait for long: less than the second after which the server looks for a deadlock. A policy is known
+-- by its role. Its name is for people, and begins with the role's number, since names are cut and roles are renamed.
+--
+-- Days of the history are reached through the history. What somebody else has added here is for them to give.
 create function onward.allow_worker(role name) returns void
   language plpgsql
+  set lock_timeout = '500ms'
 as $$
 declare
-  home regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
-  part name;
+  home   regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
+  whose  oid := coalesce((select r.oid from pg_roles r where r.rolname = role), 0);  -- 0: public
+  given  text;
+  part   regclass;
+  holder text;
 begin
-  execute format('grant usage on schema %s to %I', home, role);
-  execute format('grant select, insert, update, delete on all tables in schema %s to %I', home, role);
-  execute format('grant usage, select, update on all sequences in schema %s to %I', home, role);
-  execute format('grant execute on all functions in schema %s to %I', home, role);
-  for part in select relname from pg_class where relnamespace = home and relkind in ('r', 'p') loop
-    execute format('drop policy if exists %I on %s.%I', 'worker_' || role, home, part);
-    execute format('create policy %I on %s.%I to %I using (true) with check (true)', 'worker_' || role, home, part, role);
+  -- Of two that give leave for one thing at once, or beside a migration, the server would refuse one.
+  perform pg_advisory_xact_lock(hashtextextended((select nspname from pg_namespace where oid = home) || '.migration', 0));
+  for given in
+    select format('usage on schema %s', home)
+    union all
+    select format(case relkind when 'S' then 'usage, select, update on sequence %s'
+                               else 'select, insert, update, delete on table %s' end, oid::regclass)
+      from pg_class where relnamespace = home and relkind in ('r', 'p', 'v', 'S') and relname !~ '^history_day_[0-9]{8}$'
+       and pg_has_role(relowner, 'usage')
+    union all
+    select format('execute on routine %s', oid::regprocedure)
+      from pg_proc where pronamespace = home and pg_has_role(proowner, 'usage')
+  loop
+    execute format('grant %s to %I', given, role);
   end loop;
+  for part in
+    select oid from pg_class where relnamespace = home and relkind in ('r', 'p') and relname !~ '^history_day_[0-9]{8}$'
+       and pg_has_role(relowner, 'usage')
+  loop
+    continue when exists (select from pg_policy where polrelid = part and whose = any (polroles) and polname ~ '^worker_[0-9]+_');
+    execute format('create policy %I on %s to %I using (true) with check (true)',
+                   format('worker_%s_%s', whose, role)::name, part, role);
+  end loop;
+exception when lock_not_available or deadlock_detected then
+  holder := (select concat_ws(' ', 'session', a.pid, nullif(a.application_name, ''))
+               from pg_locks l
+               join pg_database d on d.oid = l.database and d.datname = current_database()
+               join pg_stat_activity a on a.pid = l.pid and a.pid <> pg_backend_pid()
+              where l.relation = part and l.granted
+              order by a.xact_start
+              limit 1);
+  raise exception 'role % was not allowed to work: % holds %; end that, or try again afterwards',
+    role, coalesce(holder, 'another session'), coalesce(part::text, home::text) using errcode = 'lock_not_available';
 end $$;
 
 -- Nobody but the owner sees or does anything here who was not allowed to.

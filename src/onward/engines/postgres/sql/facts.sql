@@ -5,6 +5,8 @@ select current_setting('server_version'), onward.micros(clock_timestamp()),
        pg_is_in_recovery(), current_setting('transaction_read_only'),
        current_setting('autovacuum'), current_setting('track_counts'),
        extract(epoch from current_setting('statement_timeout')::interval)::float8,
+       -- A setting since PostgreSQL 17.
+       coalesce(extract(epoch from current_setting('transaction_timeout', true)::interval), 0)::float8,
        extract(epoch from current_setting('lock_timeout')::interval)::float8,
        extract(epoch from current_setting('idle_session_timeout')::interval)::float8,
        (select age(datfrozenxid) from pg_database where datname = current_database()),

@@ -1,0 +1,308 @@
+"""Batches beside a transaction that somebody keeps open: it holds up what it has to do with, and nothing else.
+
+A caller's transaction that has added a job to a batch holds the batch's row until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.batch import BatchInfo, Callbacks, NewBatch
+from onward.engine.values import ClaimRequest, Settlement
+from onward.engines.postgres import advancing, gathering
+from onward.engines.postgres.engine import PostgresEngine
+from onward.errors import StoreBusy
+from onward.job import JobRef, NewJob, OnFailure
+from onward.lifecycle import Complete, Fail, State
+from onward.postgresql.plans import run
+from onward.postgresql.within import on_psycopg
+from tests.conformance.cases import BOOM
+from tests.conformance.desk import LEASE, Desk, new_job
+from tests.conformance.postgres_case import PostgresStore
+from tests.worker.stage import eventually, in_virtual_time
+
+SOON = 5.0
+"""Seconds: longer than a step waits for a batch, and much shorter than anybody keeps a transaction open here."""
+
+
+@pytest.fixture
+def caller(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
+    """A connection as a user's program has it."""
+    with psycopg.connect(store.url) as connection:
+        yield connection
+        connection.rollback()
+
+
+async def put(desk: Desk, name: str, *jobs: NewJob, **fields: Any) -> list[JobRef]:
+    return [one.ref for one in await desk.engine.put_batch(NewBatch(name=name, **fields), jobs)]
+
+
+async def told(desk: Desk, name: str) -> BatchInfo:
+    (found,) = (await desk.engine.batches(names=[name])).items
+    return found
+
+
+def advance(desk: Desk, store: PostgresStore) -> bool | None:
+    """Act on what is new as a worker does; answer whether there may be more to do."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    with psycopg.connect(store.url) as connection:
+        connection.execute("set statement_timeout = '5s'")
+        more, _ = run(gathering.advance(engine.schema), on_psycopg(connection))
+        return more
+
+
+async def end_all(desk: Desk, outcome: Any = Complete()) -> None:  # noqa: B008 - a value that cannot change
+    await desk.end_all(await desk.take("*", slots=100), outcome)
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_other_batches(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], commits: bool
+):  # O6, X4
+    names = ["a", "held", "z"]
+    for name in names:
+        await put(desk, name, new_job(batch=name), sealed=True)
+    await end_all(desk)
+    await desk.engine.enqueue([new_job(batch="held")], within=caller)
+    term = await desk.lead()
+    async with asyncio.timeout(SOON):
+        batch = await desk.engine.promote(term)
+    assert not batch.more  # or the leader would ask again and again, for as long as the caller likes
+    async with asyncio.timeout(SOON):
+        term = await desk.engine.elect(term.leader_id, lease=LEASE, holding=term) or pytest.fail("it leads no more")
+    assert [(await told(desk, name)).completed for name in names] == [1, 0, 1]
+    assert [(await told(desk, name)).is_finished for name in names] == [True, False, True]
+    caller.commit() if commits else caller.rollback()
+    await desk.engine.promote(term)
+    held = await told(desk, "held")
+    assert (held.total, held.completed, held.is_finished) == (1 + commits, 1, not commits)
+
+
+async def test_however_much_is_new_of_a_batch_that_is_held_others_have_their_turn(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(gathering, "_MOST", 5)
+    await put(desk, "held", *[new_job(batch="held")] * 20)
+    await put(desk, "z", new_job(batch="z", queue="z"))
+    for claim in [*await desk.take(slots=20), await desk.take_one("z")]:
+        await desk.end(claim, Complete())
+    await desk.engine.enqueue([new_job(batch="held")], within=caller)
+    assert advance(desk, store)
+    assert (await told(desk, "z")).completed == 1
+    assert advance(desk, store) is None
+    caller.rollback()
+    while advance(desk, store):
+        pass
+    assert (await told(desk, "held")).completed == 20
+
+
+async def test_a_job_that_somebody_writes_is_told_later_and_once(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+):  # O1
+    waits = new_job(batch="b", after=(0, 1))
+    _, _, first, second = await put(desk, "b", new_job(batch="b"), new_job(batch="b"), waits, waits)
+    await end_all(desk)
+    caller.execute(f"select from {store.schema}.job where id = %s for update", [first.id])
+    assert advance(desk, store) is None
+    assert [await desk.state(ref) for ref in (first, second)] == [State.BLOCKED, State.PENDING]
+    assert advance(desk, store) is None
+    caller.rollback()
+    assert advance(desk, store) is False
+    assert [await desk.state(ref) for ref in (first, second)] == [State.PENDING, State.PENDING]
+    assert (await told(desk, "b")).completed == 2
+    with psycopg.connect(store.url) as connection:
+        assert connection.execute(f"select waits_for from {store.schema}.job").fetchall() == [(0,), (0,)]
+
+
+async def test_a_job_that_is_gone_is_not_waited_for(desk: Desk, store: PostgresStore):
+    first, second = await put(desk, "b", new_job(batch="b"), new_job(batch="b", after=(0,)))
+    await desk.cancel(second)
+    await end_all(desk)
+    while advance(desk, store):
+        pass
+    assert advance(desk, store) is False
+    assert await desk.state(first) is State.COMPLETED
+
+
+async def test_a_batch_that_stops_takes_back_what_nobody_writes_and_the_rest_later(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+):
+    held, other = await put(desk, "b", *[new_job(batch="b")] * 2)
+    await put(desk, "b", stopped=True)
+    caller.execute(f"select from {store.schema}.job where id = %s for update", [held.id])
+    assert advance(desk, store)
+    assert advance(desk, store) is None
+    assert [await desk.state(ref) for ref in (held, other)] == [State.PENDING, State.CANCELLED]
+    caller.rollback()
+    while advance(desk, store):
+        pass
+    assert [await desk.state(ref) for ref in (held, other)] == [State.CANCELLED, State.CANCELLED]
+    assert (await told(desk, "b")).cancelled == 2
+
+
+@pytest.mark.parametrize("policy", [OnFailure.SKIP, OnFailure.STOP])
+async def test_what_is_to_be_cancelled_and_is_being_written_is_cancelled_later(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], policy: OnFailure
+):
+    _, waits = await put(desk, "b", new_job(batch="b"), new_job(batch="b", after=(0,), on_failure=policy), sealed=True)
+    await end_all(desk, Fail(BOOM))
+    caller.execute(f"select from {store.schema}.job where id = %s for update", [waits.id])
+    assert advance(desk, store) is None
+    caller.rollback()
+    while advance(desk, store):
+        pass
+    assert await desk.state(waits) is State.CANCELLED
+    assert (await told(desk, "b")).is_finished
+
+
+async def test_a_callback_whose_key_a_caller_has_just_used_does_not_hold_up_the_leader(
+    desk: Desk, caller: psycopg.Connection[Any]
+):  # O6
+    called = NewJob(type="called", queue="calls", idempotency_key="k")
+    await put(desk, "b", sealed=True, callbacks=Callbacks(on_finished=called))
+    await desk.engine.enqueue([called], within=caller)
+    term = await desk.lead()
+    async with asyncio.timeout(SOON):
+        with pytest.raises(StoreBusy):
+            await desk.engine.promote(term)
+    caller.rollback()
+    await desk.engine.promote(term)
+    assert (await told(desk, "b")).is_finished
+    assert len(await desk.taken("calls")) == 1
+
+
+async def test_a_batch_that_somebody_has_for_a_moment_is_waited_for(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+):
+    """Where many add to a batch, one after the other, it is hardly ever free."""
+    await put(desk, "b", new_job(batch="b"))
+    await end_all(desk)
+    await desk.engine.enqueue([new_job(batch="b")], within=caller)
+    for _ in range(20):  # on a machine that is busy, a moment may be too short
+        acting = asyncio.create_task(asyncio.to_thread(advance, desk, store))
+        await asyncio.wait([acting], timeout=0.03)
+        caller.commit()
+        if await acting is False:
+            break
+        await desk.engine.enqueue([new_job(batch="b")], within=caller)
+    assert (await told(desk, "b")).completed == 1
+
+
+def is_waiting(store: PostgresStore) -> bool:
+    with psycopg.connect(store.url) as connection:
+        waiting = "select exists (select from pg_stat_activity where wait_event_type = 'Lock' and query ~ %s)"
+        ((found,),) = connection.execute(waiting, [store.schema]).fetchall()
+        return bool(found)
+
+
+# Coming back
+
+
+@pytest.fixture
+async def engine_by_the_clock(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
+    """An engine that acts by itself: by the database's own clock."""
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+def add(engine: PostgresEngine, caller: psycopg.Connection[Any]) -> None:
+    """Add a job within the caller's transaction; on a thread, since the engine may be at the batch on this one."""
+    engine.enqueue_sync([NewJob(type="t", batch="b")], within=caller)
+
+
+async def test_the_process_that_ended_a_job_comes_back_soon_after_the_caller_is_done(
+    engine_by_the_clock: PostgresEngine, caller: psycopg.Connection[Any]
+):
+    engine = engine_by_the_clock
+    await engine.put_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
+    (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
+    await asyncio.to_thread(add, engine, caller)
+    await engine.settle([Settlement(claim, Complete())])
+    await asyncio.sleep(0.3)
+    assert not (await engine.batches()).items[0].completed
+    caller.rollback()  # nobody is told of it
+
+    async def is_finished() -> bool:
+        return (await engine.batches()).items[0].is_finished
+
+    began = time.monotonic()
+    await eventually(is_finished)
+    assert time.monotonic() - began < SOON
+
+
+def test_what_is_held_is_asked_for_now_and_then():
+    async def main() -> list[float]:
+        loop = asyncio.get_running_loop()
+        began, steps = loop.time(), list[float]()
+        answers: list[bool | None] = [True, None, None, False]
+
+        async def step() -> bool | None:
+            steps.append(round(loop.time() - began, 3))
+            if len(steps) == 5:
+                raise StoreBusy("somebody holds a lock")
+            return answers.pop(0) if answers else False
+
+        advancer = advancing.Advancer(step)
+        advancer.soon(at_once=True)
+        await asyncio.sleep(3)
+        advancer.soon(at_once=True)
+        await asyncio.sleep(3)
+        await advancer.close()
+        return steps
+
+    assert in_virtual_time(main) == pytest.approx([0, 0, 0.5, 1.0, 3.0, 3.5])
+
+
+# Waiting for others
+
+
+async def test_a_job_is_added_after_one_that_is_being_written(
+    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+):
+    """A claim, a sign of life or a report gives the parent's row another version."""
+    (parent,) = await put(desk, "b", new_job(batch="b"))
+    caller.execute(f"update {store.schema}.job set progress = 7 where id = %s", [parent.id])
+    adding = asyncio.create_task(desk.engine.enqueue([new_job(batch="b", after=(parent.id,))]))
+    await eventually(lambda: asyncio.to_thread(is_waiting, store))
+    caller.commit()
+    (child,) = await adding
+    assert await desk.state(child.ref) is State.BLOCKED
+    await desk.end(await desk.take_one(), Complete())
+    await desk.promote()
+    assert await desk.state(child.ref) is State.PENDING
+
+
+async def test_the_leader_comes_back_soon_after_the_caller_is_done(
+    desk: Desk, engine_by_the_clock: PostgresEngine, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+):
+    """As one that hears of everything, and so does not look again before something is told."""
+    monkeypatch.setattr(PostgresEngine, "_hears", True)
+    engine = engine_by_the_clock
+    await engine.put_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
+    (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
+    await asyncio.to_thread(add, engine, caller)
+    monkeypatch.setattr(engine._advancer, "soon", lambda **_: None)  # the process that ends the job dies
+    await engine.settle([Settlement(claim, Complete())])
+    term = await engine.elect("leader", lease=LEASE)
+    assert term is not None
+
+    async def is_finished() -> bool:
+        batch = await engine.promote(term)
+        assert not batch.more
+        await asyncio.sleep(min(0.05, batch.next_in or 0.05))
+        return (await engine.batches()).items[0].is_finished
+
+    assert not await is_finished()
+    caller.rollback()
+    began = time.monotonic()
+    await eventually(is_finished)
+    assert time.monotonic() - began < SOON

@@ -1,0 +1,211 @@
+"""A transaction of somebody's that stays open holds up what it holds, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from onward import App
+from onward.engine.observed import ObservedEngine
+from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, Settlement
+from onward.engines.postgres import engine as engine_module
+from onward.engines.postgres import settling
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.standing import Standing
+from onward.errors import StoreBusy, StoreUnavailable
+from onward.lifecycle import Cancel, Complete, Outcome, Release, Retry, State
+from tests.conformance.cases import BOOM
+from tests.conformance.desk import Desk
+from tests.conformance.postgres_case import PostgresStore
+from tests.conformance.processes import eventually
+
+DEADLINE = 30
+"""Seconds until what must come is given up; never reached where it does."""
+
+
+@contextmanager
+def holding(store: PostgresStore, *claims: Claim) -> Iterator[psycopg.Connection]:
+    """Have a transaction stay open that has touched jobs, as one does that meets a job's key."""
+    with psycopg.connect(store.url) as connection:
+        for claim in claims:
+            connection.execute(f"update {store.schema}.job set updated_at = now() where id = %s", [claim.ref.id])
+        yield connection
+        connection.rollback()
+
+
+async def ends(desk: Desk, claim: Claim) -> Exchanged:
+    exchange = Exchange(settlements=(Settlement(claim, Complete()),))
+    return await asyncio.wait_for(desk.engine.exchange(exchange), DEADLINE)
+
+
+@pytest.mark.parametrize(
+    "outcome", [Complete('"ok"'), Cancel("enough"), Retry(timedelta(seconds=1), BOOM), Release()], ids=repr
+)
+async def test_outcomes_of_other_jobs_are_stored_and_it_is_said_which_was_not(
+    desk: Desk, store: PostgresStore, outcome: Outcome
+):  # X3
+    await desk.add_many(3)
+    claims = await desk.take(slots=3)
+    with holding(store, claims[1]):
+        settlements = tuple(Settlement(claim, outcome) for claim in claims)
+        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(settlements=settlements)), DEADLINE)
+        assert (answer.lost, answer.busy) == (frozenset(), {claims[1].token})
+        assert [await desk.state(claim.ref) is State.RUNNING for claim in claims] == [False, True, False]
+    again = await desk.engine.exchange(Exchange(settlements=(Settlement(claims[1], outcome),)))
+    assert (again.lost, again.busy) == (frozenset(), frozenset())
+    assert await desk.state(claims[1].ref) is not State.RUNNING
+
+
+async def test_one_that_is_known_to_be_held_is_not_waited_for_again(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    await desk.add()
+    held = await desk.take_one()
+    with holding(store, held):
+        assert (await ends(desk, held)).busy == {held.token}
+        monkeypatch.setattr(settling, "exchange", None)  # which waits
+        assert (await ends(desk, held)).busy == {held.token}
+
+
+async def test_beside_a_claim_that_is_on_its_way_it_is_said_as_well(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    class Nothing:
+        async def claims(self) -> None:
+            return None
+
+    await desk.add()
+    held = await desk.take_one()
+    monkeypatch.setattr(Standing, "take", lambda *_: Nothing())
+    with holding(store, held):
+        exchange = Exchange(settlements=(Settlement(held, Complete()),), request=ClaimRequest(worker_id="w", slots=1))
+        assert (await desk.engine.exchange(exchange)).busy == {held.token}
+
+
+async def test_a_job_that_was_cancelled_in_the_end_is_lost(desk: Desk, store: PostgresStore):  # X3
+    await desk.add()
+    claim = await desk.take_one()
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"select {store.schema}.cancel(%s)", [claim.ref.id])
+        assert (await ends(desk, claim)).busy == {claim.token}
+    answer = await ends(desk, claim)
+    assert (answer.lost, answer.busy) == ({claim.token}, frozenset())
+
+
+async def test_one_that_was_claimed_ahead_is_started_later(desk: Desk, store: PostgresStore):
+    await desk.add()
+    (ahead,) = await desk.take_ahead()
+    with holding(store, ahead):
+        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(starts=(ahead,))), DEADLINE)
+        assert (answer.lost, answer.busy) == (frozenset(), {ahead.token})
+    answer = await desk.engine.exchange(Exchange(starts=(ahead,)))
+    assert (answer.lost, answer.busy) == (frozenset(), frozenset())
+    assert await desk.state(ahead.ref) is State.RUNNING
+
+
+async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
+    """One who meets the key of a running job, and stays open, stopped the worker that ran it."""
+    app = App(engine=PostgresEngine(store.url, schema=store.schema))
+    go_on = asyncio.Event()
+    ran: list[int] = []
+
+    @app.task(queue="q")
+    async def slow() -> None:
+        await go_on.wait()
+
+    @app.task(queue="q")
+    async def quick(n: int) -> None:
+        ran.append(n)
+
+    async with app, app.worker():
+        job = await slow.using(idempotency_key="k").enqueue()
+
+        async def runs() -> bool | None:
+            return (await app.jobs.get(job)).status is State.RUNNING or None
+
+        await eventually(runs)
+        async with await psycopg.AsyncConnection.connect(store.url) as connection:
+            await slow.using(idempotency_key="k", within=connection).enqueue()
+            go_on.set()
+            for n in range(20):
+                await quick.enqueue(n=n)
+
+            async def all_ran() -> bool | None:
+                return len(ran) == 20 or None
+
+            await eventually(all_ran)
+            assert await runs()
+        await job.result(timeout=DEADLINE)
+
+
+# A queue that is told something ---------------------------------------------------------------------------------------
+
+
+async def at_work(engine: ObservedEngine, stop: asyncio.Event) -> None:
+    """Run jobs as quickly as they come: each exchange settles what the one before has brought."""
+    held: tuple[Claim, ...] = ()
+    while not stop.is_set():
+        settlements = tuple(Settlement(claim, Complete()) for claim in held)
+        request = ClaimRequest(worker_id="w", queues=("q",), slots=20)
+        answer = await engine.exchange(Exchange(settlements=settlements, request=request))
+        held = answer.claimed.claims if answer.claimed.claims or answer.busy else ()
+
+
+async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(desk: Desk, store: PostgresStore):
+    await desk.add_many(10_000, queue="q")
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            group.create_task(at_work(await store.connect(), stop))
+        for concurrency in (10_000, None, 10_000, None):
+            info = await asyncio.wait_for(desk.set("q", concurrency=concurrency), DEADLINE)
+            assert info.settings.concurrency == concurrency
+            await asyncio.sleep(0.05)
+        stop.set()
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        told = connection.execute("select deadlocks from pg_stat_database where datname = current_database()")
+        assert told.fetchone() == (0,)
+
+
+async def test_a_queue_that_cannot_be_told_lets_everybody_else_go_on(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_module, "_PAUSES", (0.0,))
+    await desk.add(queue="q")
+    claim = await desk.take_one("q")
+    await desk.add(queue="other")
+    with holding(store, claim):
+        with pytest.raises(StoreBusy, match="onward doctor"):
+            await asyncio.wait_for(desk.set("q", concurrency=3), DEADLINE)
+        assert len(await asyncio.wait_for(desk.taken("other"), DEADLINE)) == 1
+    assert (await desk.set("q", concurrency=3)).settings.concurrency == 3
+
+
+# Who loses patience ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_its_locks(store: PostgresStore, desk: Desk):
+    await desk.add()
+    claim = await desk.take_one()
+    engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
+    await engine.open()
+    if engine.database.is_pooled:
+        pytest.skip("a pooler waits in our place")
+    with holding(store, claim), psycopg.connect(store.url, autocommit=True) as admin:
+        with pytest.raises(StoreUnavailable, match="not answered"):
+            await engine.settle([Settlement(claim, Complete())])
+
+        async def nobody_waits() -> bool | None:
+            found = admin.execute(
+                "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like %s",
+                [f'%"{store.schema}"%'],
+            ).fetchone()
+            return found == (0,) or None
+
+        await eventually(nobody_waits)
+    await engine.close()
