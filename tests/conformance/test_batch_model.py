@@ -231,7 +231,8 @@ class Machine(RuleBasedStateMachine):
         refs = self.some(picked, [ref for ref, job in self.model.jobs.items() if job.state in HELD])
         ends = [(ref, outcome if place % 2 else other) for place, ref in enumerate(refs)]
         assert not self.run(self.desk.engine.settle([Settlement(self.claims[ref], end) for ref, end in ends]))
-        for ref, end in ends:
+        # They end in one go: whatever the ends mean for others comes behind all of them.
+        for ref, end in sorted(ends, key=lambda each: ENDS[type(each[1])] in FINISHED):
             self.move(ref, ENDS[type(end)])
 
     def move(self, ref: JobRef, state: State) -> None:

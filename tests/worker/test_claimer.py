@@ -284,14 +284,17 @@ def test_a_start_whose_job_somebody_else_holds_is_tried_again():
         return Returned()
 
     refused: set[Token] = set()
+    made: set[Token] = set()
 
     async def test(post: Post) -> None:
         serve = post.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             answer = serve(exchange)
-            tokens = {each.token for each in exchange.starts} - refused
+            starts = {each.token for each in exchange.starts}
+            tokens = starts - refused
             refused.update(tokens)
+            made.update(starts - tokens)
             return Exchanged(claimed=answer.claimed, busy=frozenset(tokens))
 
         post.engine.answer = answer
@@ -300,6 +303,7 @@ def test_a_start_whose_job_somebody_else_holds_is_tried_again():
 
     post = at_post(test, 100, waiting=5000, handler=quick)
     assert refused
+    assert refused & {each.token for each in post.runner.begun} <= made
     ended = {settlement.claim.ref.id for settlement in post.engine.settled}
     assert ended == {f"job-{number}" for number in range(5000)}, "run, or given back"
     assert not len(post.holdings)

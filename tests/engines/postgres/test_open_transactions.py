@@ -156,7 +156,10 @@ async def at_work(engine: ObservedEngine, stop: asyncio.Event) -> None:
         held = answer.claimed.claims if answer.claimed.claims or answer.busy else ()
 
 
-async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(desk: Desk, store: PostgresStore):
+async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_module, "_PAUSES", ())  # at the first time
     await desk.add_many(10_000, queue="q")
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -170,6 +173,34 @@ async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(desk:
     with psycopg.connect(store.url, autocommit=True) as connection:
         told = connection.execute("select deadlocks from pg_stat_database where datname = current_database()")
         assert told.fetchone() == (0,)
+
+
+async def test_who_is_not_let_claim_holds_no_job_meanwhile(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Else who tells a queue something, and lets nobody claim, would wait for that job, and it for the queue."""
+    await desk.add()
+    claim = await desk.take_one()
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    gave_up = asyncio.Event()
+
+    async def give_up(*_: object) -> Exchanged:
+        gave_up.set()
+        return Exchanged()
+
+    monkeypatch.setattr(engine, "_settle_free", give_up)
+    with psycopg.connect(store.url) as connection, psycopg.connect(store.url, autocommit=True) as other:
+        lock = "select pg_advisory_xact_lock(hashtextextended('onward.claims', 0))"
+        connection.execute(engine.schema.put_in(lock).encode())
+        settlements = (Settlement(claim, Complete()),)
+        request = ClaimRequest(worker_id="w", slots=1)
+        exchanging = asyncio.create_task(engine.exchange(Exchange(settlements=settlements, request=request)))
+        while not gave_up.is_set():
+            other.execute(f"select from {store.schema}.job for update nowait")
+            await asyncio.sleep(0.01)
+        await exchanging
+    await engine.close()
 
 
 async def test_a_queue_that_cannot_be_told_lets_everybody_else_go_on(
