@@ -71,7 +71,8 @@ _NO_OPTIONS: Final = ("startup parameter", "command-line options")
 class Database:
     """One PostgreSQL database, by its address."""
 
-    def __init__(self, url: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, *, patience: float = PATIENCE, leave: str = "grant the role what it needs") -> None:
+        """``leave``: how its owner lets a role do what it may not."""
         try:
             given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
@@ -80,7 +81,7 @@ class Database:
         self._given = given
         self.patience = patience
         """Seconds to wait for an answer."""
-        self._translated = Translated(self)
+        self._translated = Translated(self, leave.format(user=given.get("user") or "NAME"))
         self._plain = make_conninfo(**(_OURS | given | _ALWAYS))
         """For sessions that are as they are."""
         self._needed = make_conninfo(self._plain, **_options(given, _SESSION))
@@ -184,10 +185,11 @@ def _written(settings: Mapping[str, str]) -> list[str]:
 class Translated:
     """A block out of which the store's errors come as ours. It keeps nothing, so one serves all verbs."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_leave", "_store")
 
-    def __init__(self, store: object) -> None:
+    def __init__(self, store: object, leave: str) -> None:
         self._store = store
+        self._leave = leave
 
     def __enter__(self) -> None:
         """Begin."""
@@ -196,7 +198,7 @@ class Translated:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say in our words what went wrong."""
-        if isinstance(error, psycopg.Error) and (ours := translate(error, str(self._store))) is not None:
+        if isinstance(error, psycopg.Error) and (ours := translate(error, str(self._store), self._leave)) is not None:
             raise ours from error
 
 
@@ -245,7 +247,7 @@ _BY_CODE: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ...]] = (
         (
             StoreUnavailable,
             "the user may not do this",
-            "let its owner run onward migrate, and grant the role what it needs",
+            "let its owner run onward migrate, and {leave}",
         ),
     ),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow), _ON_ITS_WAY),
@@ -281,7 +283,7 @@ _ITS_WORDS: Final = re.compile(r"\b\w+:  (.*)")
 """What the server says stands behind how bad it is, in its language; libpq puts two blanks between."""
 
 
-def translate(error: psycopg.Error, store: str) -> OnwardError | None:
+def translate(error: psycopg.Error, store: str, leave: str = "") -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     meaning = next((meaning for kinds, meaning in _BY_CODE if isinstance(error, kinds)), None)
@@ -290,7 +292,7 @@ def translate(error: psycopg.Error, store: str) -> OnwardError | None:
             return None
         meaning = _of_connecting(error, first) if error.sqlstate is None else (StoreUnavailable, "", "see its log")
     kind, why, remedy = meaning
-    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error))
+    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error, leave))
     return kind(cause, remedy=remedy) if issubclass(kind, StoreUnavailable) else kind(f"{cause}; {remedy}")
 
 
@@ -306,7 +308,7 @@ def _of_connecting(error: psycopg.Error, first: str) -> Meaning:
         if words in said[1]:
             return meaning
     # It may not speak English. Whatever it speaks, it names what it does not know.
-    names = _names(error)
+    names = _names(error, "")
     named = [each for each in ("database", "user") if re.search(rf"\W{re.escape(names[each])}\W", said[1])]
     if named == ["database"]:
         return _NO_DATABASE
@@ -315,7 +317,7 @@ def _of_connecting(error: psycopg.Error, first: str) -> Meaning:
     return StoreUnavailable, "", "check the user, the password and the database in the URL"
 
 
-def _names(error: psycopg.Error) -> dict[str, str]:
+def _names(error: psycopg.Error, leave: str) -> dict[str, str]:
     """Say whom the connection is for, and how they are made."""
     pgconn = error.pgconn
     given = (pgconn.db, pgconn.user, pgconn.host, pgconn.port) if pgconn is not None else (b"NAME", b"NAME", b"", b"")
@@ -324,6 +326,7 @@ def _names(error: psycopg.Error) -> dict[str, str]:
     return {
         "database": database,
         "user": user,
+        "leave": leave,
         "createdb": shlex.join(["createdb", *where, database]),
         "createuser": shlex.join(["createuser", *where, user]),
     }

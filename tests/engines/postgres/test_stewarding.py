@@ -16,8 +16,9 @@ from onward.engines.postgres import stewarding
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.stewarding import Rescuing, Sweeping, Tending
 from onward.job import Arrival
-from onward.lifecycle import Complete, Release
+from onward.lifecycle import Complete, Release, Retry, State
 from onward.postgresql.listening import Listener
+from tests.conformance.cases import BOOM
 from tests.conformance.desk import LEASE, PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.test_lanes import by_hand, sweep, tended
@@ -296,3 +297,22 @@ async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_lat
         await desk.prune()
         await desk.rescue()
     assert by_hand(store, left) == [(0, 0)]
+
+
+# What people do by hand -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edit", ["attempts = 0", "crashes = -1"])
+async def test_a_job_that_was_edited_by_hand_while_it_ran_holds_up_no_other(
+    desk: Desk, store: PostgresStore, edit: str
+):  # O7
+    refs = await desk.add_many(4)
+    lost, given, failed, fine = await desk.take(slots=4)
+    by_hand(store, f"update {store.schema}.job set {edit} where id <> '{fine.ref.id}'")
+    await desk.end_all([given, fine], Release())
+    assert await desk.end(failed, Retry(timedelta(0), BOOM))
+    await desk.advance(PAST_LEASE)
+    assert (await desk.rescue()).changed == 1
+    await desk.promote()
+    assert {await desk.state(ref) for ref in refs} == {State.PENDING}
+    assert (await desk.job(lost.ref)).attempts == 0

@@ -135,10 +135,11 @@ class PostgresEngine:
             keep_events: about how many events the store keeps.
         """
         check_settings(events, keep_events)
-        self.database = Database(url, patience=answer_within)
+        leave = f"then: select {schema}.allow_worker('{{user}}')"
+        self.database = Database(url, patience=answer_within, leave=leave)
         self.schema = Schema(schema, clock=clock)
         self._connections = Connections(self.database, most=connections)
-        self._direct = self.database if direct is None else Database(direct, patience=answer_within)
+        self._direct = self.database if direct is None else Database(direct, patience=answer_within, leave=leave)
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, tuple[str, ...]], claiming.Round] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
