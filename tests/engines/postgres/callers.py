@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg  # type: ignore[import-untyped]
 import django  # type: ignore[import-untyped]
 import psycopg
+import psycopg2  # type: ignore[import-untyped]
 import sqlalchemy
 from django.conf import settings  # type: ignore[import-untyped]
 from django.db import connection as django_connection  # type: ignore[import-untyped]
@@ -141,6 +142,14 @@ class SQLAlchemySession(SQLAlchemyConnection):
         self.handle.execute(sqlalchemy.text(self.insert))
 
 
+class SQLAlchemyOnPsycopg2(SQLAlchemyConnection):
+    async def open(self) -> None:
+        url = self.url
+        self._engine = sqlalchemy.create_engine("postgresql+psycopg2://", creator=lambda: psycopg2.connect(url))
+        self.handle = self._engine.connect()
+        self.handle.execute(sqlalchemy.text(self.insert))
+
+
 class SQLAlchemyAsyncConnection(Caller):
     driver = "psycopg_async"
 
@@ -228,6 +237,7 @@ KINDS: list[type[Caller]] = [
     AsyncpgOfAPool,
     SQLAlchemyConnection,
     SQLAlchemySession,
+    SQLAlchemyOnPsycopg2,
     SQLAlchemyAsyncConnection,
     SQLAlchemyAsyncSession,
     SQLAlchemyAsyncpgConnection,
