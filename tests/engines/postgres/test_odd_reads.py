@@ -47,6 +47,8 @@ async def test_a_place_that_no_page_gave_is_refused(desk: Desk, after: str):
             await desk.engine.find(EVERY, after=after, newest_first=newest_first)
     with pytest.raises(InvalidJob, match="must be what the page before gave"):
         await desk.engine.archived(EVERY, after=after)
+    with pytest.raises(InvalidJob, match="after"):
+        await desk.engine.batches(after=after)
 
 
 async def test_the_last_place_that_there_can_be_is_one(desk: Desk):

@@ -226,6 +226,7 @@ async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_its_locks(s
     engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
     await engine.open()
     if engine.database.is_pooled:
+        await engine.close()
         pytest.skip("a pooler waits in our place")
     with holding(store, claim), psycopg.connect(store.url, autocommit=True) as admin:
         with pytest.raises(StoreUnavailable, match="not answered"):

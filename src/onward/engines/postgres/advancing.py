@@ -24,7 +24,7 @@ _SHARE: Final = 20
 """If that is longer: so many times as long as the last steps took. A store that is busy is busy with the jobs."""
 _LONGEST: Final = 0.5
 """Seconds after which they are counted at the latest."""
-_HELD: Final = 0.5
+HELD: Final = 0.5
 """Seconds after which it is tried again where somebody's transaction is in the way."""
 
 
@@ -99,4 +99,4 @@ class _Turn:
                 log.exception("news of batches are left to the leader")
             self._moment = min(max(_MOMENT, (clock() - began) * _SHARE), _LONGEST)
             if is_held:
-                self._is_wanted, self._moment = True, _HELD
+                self._is_wanted, self._moment = True, HELD

@@ -57,7 +57,7 @@ from onward.engines.postgres import (
     stewarding,
     telling,
 )
-from onward.engines.postgres.advancing import Advancer
+from onward.engines.postgres.advancing import HELD, Advancer
 from onward.engines.postgres.notifying import Bell, Telling
 from onward.engines.postgres.permits import Permit
 from onward.engines.postgres.schema import DEFAULT, Schema
@@ -95,12 +95,8 @@ _POOLED: Final = (
 )
 _STEPS: Final = 20
 """How many parts of what was left undone by others a promotion does at most."""
-_HELD: Final = 0.5
-"""Seconds after which a leader looks again at news of batches that somebody's transaction holds."""
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-
-
 _PAUSES: Final = (0.1, 0.2, 0.4, 0.8)
 """Seconds in which claims go on before a queue is told something again, which had to wait for a job."""
 
@@ -573,7 +569,7 @@ class PostgresEngine:
         for _ in range(_STEPS):
             if not more:
                 if more is None:  # nobody is told when the transactions end that hold the rest
-                    self._next_due.learn(_HELD)
+                    self._next_due.learn(HELD)
                 return batch
             try:
                 more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
