@@ -11,9 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from onward.backoff import Backoff
 from onward.engine.values import ClaimRequest, QueueChange
-from onward.engines.postgres import permits, seeing
+from onward.engines.postgres import notifying, permits, seeing
 from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.enqueueing import Shortcut
 from onward.engines.postgres.notifying import Bell
 from onward.engines.postgres.permits import Permit
 from onward.errors import StoreUnavailable
@@ -111,22 +113,122 @@ async def test_callers_who_come_together_gather_all_the_same(engine: PostgresEng
     assert len(await stored(engine)) == 100
 
 
-async def test_what_was_seen_is_looked_at_again(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(seeing, "TRUST", 0.05)
+@pytest.fixture
+async def other(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
+    """Somebody else's engine on the same store."""
     other = PostgresEngine(store.url, schema=store.schema)
     await other.open()
-    try:
-        await warmed(engine, spots)
-        await other.configure("q", QueueChange(max_attempts=9))
-        await asyncio.sleep(0.06)
-        await add(engine, "1")
-    finally:
-        await other.close()
-    assert spots == []
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
+    monkeypatch.setattr(seeing, "TRUST", 0.05)
+    monkeypatch.setattr(notifying, "TRUST", 0.05)
+    looks: list[str] = []
+    lone_look = Shortcut.lone_look
+
+    def noted(shortcut: Shortcut, payload: str) -> Any:
+        looks.append(payload)
+        return lone_look(shortcut, payload)
+
+    monkeypatch.setattr(Shortcut, "lone_look", noted)
+    return looks
+
+
+async def sleep_until_it_is_to_be_looked_again(looks: list[str]) -> None:
+    await asyncio.sleep(0.06)
+    looks.clear()
+
+
+async def test_what_was_seen_is_looked_at_again_on_the_way(engine: PostgresEngine, spots: list[str], looks: list[str]):
+    await warmed(engine, spots)
+    permit = engine._permit
+    for number in range(5):
+        await sleep_until_it_is_to_be_looked_again(looks)
+        await add(engine, str(number), f"1{number}")
+        assert looks == [str(number)]  # and the next relies on it
+    assert spots == [one for number in range(5) for one in (str(number), f"1{number}")]
+    assert engine._permit is permit
+    assert len(await stored(engine)) == 20
+
+
+@pytest.mark.parametrize("change", [QueueChange(max_attempts=9), QueueChange(backoff=Backoff.fixed(7))])
+async def test_a_queue_that_says_something_since_is_heeded(
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str], change: QueueChange
+):
+    await warmed(engine, spots)
+    await other.configure("q", change)
+    await sleep_until_it_is_to_be_looked_again(looks)
+    await add(engine, "1", "2", "3")
+    assert (looks, spots) == (["1"], ["1"])  # where it was not added; the others do not come so any more
     claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
-    assert [claim.max_attempts for claim in claims] == [5] * 10 + [9]
+    assert [claim.payload for claim in claims] == ["0"] * 10 + ["1", "2", "3"]
+    if change.max_attempts:
+        assert [claim.max_attempts for claim in claims] == [5] * 10 + [9] * 3
+    else:
+        assert [claim.backoff for claim in claims] == [None] * 10 + [change.backoff] * 3
+
+
+async def test_a_lane_that_has_gone_since_is_opened_again(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+):
+    await warmed(engine, spots)
+    before = len(await stored(engine))
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"delete from {store.schema}.lane")
+    await sleep_until_it_is_to_be_looked_again(looks)
+    await add(engine, "1")
+    assert looks == ["1"]
+    assert (before, [payload for _, _, payload in await stored(engine)]) == (10, ["1"])
+
+
+async def test_somebody_who_listens_since_is_told(
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str]
+):
+    if engine.database.is_pooled:
+        pytest.skip("through a pooler nobody is told")
+    await warmed(engine, spots)
+    engine._bell._send = lambda _: None  # with its commit, or not at all
+    told = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in other.signals(["q"]):
+            told.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        await told.wait()  # it has begun to listen
+        told.clear()
+        await sleep_until_it_is_to_be_looked_again(looks)
+        await add(engine, "1")
+        await asyncio.wait_for(told.wait(), 10)
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+    assert looks == ["1"]
+    assert [payload for _, _, payload in await stored(engine)][-1] == "1"
+
+
+async def test_one_that_looks_and_takes_longer_is_added_once(
+    engine: PostgresEngine, other: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+):
+    await warmed(engine, spots)
+    for change in (None, QueueChange(max_attempts=9)):
+        if change is not None:
+            await other.configure("q", change)
+        await sleep_until_it_is_to_be_looked_again(looks)
+        with psycopg.connect(store.url) as connection:
+            connection.execute(f"lock table {store.schema}.job in share mode")
+            adding = asyncio.create_task(add(engine, "1"))
+            await asyncio.sleep(0.1)
+            connection.rollback()
+        await adding
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert [(claim.payload, claim.max_attempts) for claim in claims[-2:]] == [("1", 5), ("1", 9)]
+    assert len(claims) == 12
 
 
 async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: PostgresEngine, spots: list[str]):
@@ -312,12 +414,10 @@ async def test_one_that_had_to_give_way_is_added_all_the_same(
 
 
 async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str]
 ):
     if engine.database.is_pooled:
         pytest.skip("through a pooler nobody is told")
-    other = PostgresEngine(store.url, schema=store.schema)
-    await other.open()
     told = asyncio.Event()
 
     async def listen() -> None:
@@ -337,7 +437,6 @@ async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
     finally:
         listening.cancel()
         await asyncio.wait([listening])
-        await other.close()
     assert spots == [str(number) for number in range(5)]
 
 

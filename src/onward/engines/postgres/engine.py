@@ -300,7 +300,7 @@ class PostgresEngine:
             self._bell.failed(notice)
             raise
         self._bell.committed(notice, kind.tidings)
-        if alone and kind.shortcut is not None:
+        if alone and kind.shortcut is not None and self._seen.is_plain(kind.lane):
             self._permit = Permit(
                 kind,
                 kind.shortcut,
@@ -308,7 +308,7 @@ class PostgresEngine:
                 bell=self._bell,
                 connections=self._connections.here(),
                 translated=self.database.translated(),
-                add_anyhow=self._put,
+                add_anyhow=self._enqueue,
             )
         return added
 

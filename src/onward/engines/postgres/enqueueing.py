@@ -79,14 +79,23 @@ class Shortcut(NamedTuple):
     """With the values that it takes behind id and payload."""
     telling: Statement
     """The same, for a job that is told of: behind these values it takes what is told."""
+    looking: Statement
+    """The same as ``silent``, if what was seen is still so, nobody listening included: else it adds nothing."""
 
     def lone(self, payload: str, notice: str | None) -> Lone:
         """Write the statement for one."""
+        if notice is None:
+            return self._written(self.silent, payload)
+        return self._written(self.telling, payload, notice)
+
+    def lone_look(self, payload: str) -> Lone:
+        """Write the statement for one that looks first."""
+        return self._written(self.looking, payload)
+
+    def _written(self, statement: Statement, payload: str, *notice: str) -> Lone:
         job_id = new_id()
         added = Enqueued(JobRef(self.queue, job_id))
-        if notice is None:
-            return Lone(added, self.silent.text, (job_id, payload, *self.silent.values))
-        return Lone(added, self.telling.text, (job_id, payload, *self.telling.values, notice))
+        return Lone(added, statement.text, (job_id, payload, *statement.values, *notice))
 
 
 class Kind(NamedTuple):
@@ -115,10 +124,12 @@ def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     if says.count(None) == len(says):
         silent = Statement(schema.enqueue_plain, plain)
         telling = Statement(schema.enqueue_plain_and_tell, (*plain, schema.channel))
+        looking = Statement(schema.enqueue_plain_and_look, (*plain, schema.channel))
     else:
         silent = Statement(schema.enqueue_one, (*plain, *says))
         telling = Statement(schema.enqueue_one_and_tell, (*plain, *says, schema.channel))
-    return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling))
+        looking = Statement(schema.enqueue_one_and_look, (*plain, *says, schema.channel))
+    return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling, looking))
 
 
 def _is_one_like_most(job: NewJob) -> bool:

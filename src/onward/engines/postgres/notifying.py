@@ -93,6 +93,13 @@ class Bell:
         if notice is not None:
             self._leave_word(notice.split(","))
 
+    def not_sent(self, notice: str | None) -> None:
+        """Have the next enqueue tell, and tell of this too: what was to be sent with it has not been tried."""
+        with self._lock:
+            self._last = -math.inf
+            if notice is not None:
+                self._owed.update(notice.split(","))
+
     def _leave_word(self, queues: Iterable[str]) -> None:
         with self._lock:
             self._owed.update(queues)

@@ -25,8 +25,8 @@ create function onward.micros(span interval) returns bigint
   language sql immutable strict parallel safe
   return (extract(epoch from span) * 1000000)::bigint;
 
--- Rules for one value are rules of its type. A check on the table would be read anew for each statement, which for a lone job is
--- much of what it costs.
+-- Rules for one value of an ended job are rules of its type. Of a live one they are not: to make them ready for a statement is a
+-- thirtieth of what a lone job costs, and who adds one has been through them before. See refuse_impossible.
 create domain onward.natural as integer check (value >= 0);
 create domain onward.at_least_one as bigint check (value >= 1);
 create domain onward.percent as smallint check (value between 0 and 100);
@@ -64,9 +64,9 @@ create table onward.job (
   updated_at       timestamptz not null default clock_timestamp(),
   created_at       timestamptz not null default clock_timestamp(),
   id               uuid        not null default gen_random_uuid(),
-  max_attempts     onward.at_least_one not null default 5,
-  priority         onward.urgency not null default 0,
-  attempts         onward.natural not null default 0,
+  max_attempts     bigint      not null default 5,
+  priority         integer     not null default 0,
+  attempts         integer     not null default 0,
   crashes          integer     not null default 0,
   counted          boolean     not null default false,   -- it has a row in `place`
   suspect          boolean     not null default false,   -- was running in a process that died: runs alone
@@ -76,11 +76,11 @@ create table onward.job (
   lease            interval,
   claimed_at       timestamptz,
   started_at       timestamptz,
-  next_run_at      onward.day_and_time,
-  start_by         onward.day_and_time,
-  progress         onward.percent,
+  next_run_at      timestamptz,
+  start_by         timestamptz,
+  progress         smallint,
   queue            text        collate "C" not null default 'default',
-  type             onward.word not null,
+  type             text        not null,
   payload          json        not null default '{}',
   org_id           text,
   worker_id        text,
@@ -97,7 +97,8 @@ create table onward.job (
   on_failure       text,                                 -- what if one of those does not complete
   followed         boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  check (lease_until is null or worker_id is not null)   -- as short as can be, as said above: see job_later and job_changed, too
+  inspected        boolean     not null default true,    -- when it comes: false is said by who has seen to it that there is no need
+  check (lease_until is null or worker_id is not null)   -- read anew for each statement, so there is no more: see refuse_impossible
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -300,13 +301,33 @@ insert into onward.identity default values;
 -- claimed; and one for both, so that a claim is looked at once.
 --
 -- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
--- changes lease_until only, and is no change. Who is held has been ready, and who is not has no place.
+-- changes lease_until only, and is no change.
+
+-- Refuse what no job can be like. It is asked of what comes by hand, or changes by hand: all that we write ourselves has been through
+-- the same rules, in Python or in the face for SQL.
+create function onward.refuse_impossible(job onward.job) returns void language plpgsql as $$
+declare
+  days  constant tstzrange := '[0001-01-02 00:00 UTC, 9999-12-30 00:00 UTC]';  -- what other languages can write
+  wrong constant text := case
+    when job.type = '' then 'type is not empty'
+    when job.priority not between 0 and 1000000 then 'priority is from 0 to 1,000,000'
+    when job.max_attempts < 1 then 'max_attempts is at least 1'
+    when job.attempts < 0 then 'attempts is not negative'
+    when job.crashes < 0 then 'crashes is not negative'
+    when job.progress not between 0 and 100 then 'progress is from 0 to 100'
+    when not days @> job.next_run_at or not days @> job.start_by then 'next_run_at and start_by are in the years 1 to 9999'
+    when job.lease_until is not null and job.ready_at is null then 'one that is held (lease_until) has ready_at'
+    when job.lease_until is null and job.counted then 'one that nobody holds (lease_until) is not counted'
+  end;
+begin
+  if wrong is not null then
+    raise exception 'no job can be like that: %', wrong using errcode = 'check_violation';
+  end if;
+end $$;
+
 create function onward.job_changed() returns trigger language plpgsql as $$
 begin
-  if (new.lease_until is null and new.counted) or (new.lease_until is not null and new.ready_at is null) then
-    raise exception 'no job can be like that: one that is held (lease_until) has ready_at; another is not counted'
-      using errcode = 'check_violation';
-  end if;
+  perform onward.refuse_impossible(new);
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;

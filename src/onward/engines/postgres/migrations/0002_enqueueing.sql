@@ -1,18 +1,34 @@
 -- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
 -- server: nothing needs to be prepared, which poolers would not allow.
 
+-- Say whether somebody listens. Who does holds a lock that says so, and looks for itself after taking it. It is tried and given back in
+-- one expression, which nothing interrupts.
+create function onward.is_heard(channel text) returns boolean
+  language sql volatile
+  return case when pg_try_advisory_lock(hashtextextended(channel, 1))
+              then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
+
 -- Tell whoever listens, with the commit, if anybody does, and answer whether: a commit that tells waits for every other that does.
--- Who listens holds a lock that says so, and looks for itself after taking it. It is tried and given back in one expression,
--- which nothing interrupts.
 create function onward.tell(channel text, notice text) returns boolean
   language plpgsql
 as $$
 declare
-  is_heard boolean := case when pg_try_advisory_lock(hashtextextended(channel, 1))
-                           then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
+  is_heard boolean := onward.is_heard(channel);
 begin
   if is_heard then perform pg_notify(channel, notice); end if;
   return is_heard;
+end $$;
+
+-- Say whether it is still so that the lane is open, its queue says nothing of its jobs, and nobody listens.
+create function onward.is_as_seen(text, integer, channel text) returns boolean
+  language plpgsql
+  set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
+as $$
+begin
+  perform from onward.lane l where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1;
+  if not found then return false; end if;
+  perform from onward.queue q where q.name = $1 collate "C" and num_nonnulls(q.max_attempts, q.backoff) > 0;
+  return not found and not onward.is_heard(channel);
 end $$;
 
 -- See to it that claims look at these lanes, from as far back as each of these moments, once the jobs are written: the transaction has
@@ -76,7 +92,7 @@ begin
   select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_alike.queue collate "C";
   is_plain := num_nonnulls(told.max_attempts, told.backoff) = 0;
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, recorded)
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, inspected)
   select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, enqueue_alike.priority, enqueue_alike.org_id,
          coalesce(enqueue_alike.max_attempts, told.max_attempts, 5), coalesce(enqueue_alike.backoff::json, told.backoff),
          case when due is null and enqueue_alike.waits_for is null then moment end, due,
@@ -126,7 +142,7 @@ declare
   moment timestamptz := onward.moment_to_add(enqueue_each.now);
 begin
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, recorded)
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, inspected)
   select j.id, j.payload, j.queue, j.type, j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
          case when j.due > moment or j.waits_for > 0 then null else moment end, case when j.due > moment then j.due end,
          onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace,
@@ -237,12 +253,12 @@ begin
     loop
       insert into onward.job (seq, id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
-                              dedupe_digest, batch, waits_for, on_failure, trace)
+                              dedupe_digest, batch, waits_for, on_failure, trace, inspected)
       values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no], priorities[no], org_ids[no],
               coalesce(enqueue_keyed.max_attempts[no], told.max_attempts, 5), coalesce(backoffs[no]::json, told.backoff),
               case when due is null and waits_fors[no] is null then moment end, due, onward.moment(start_bys[no]), moment,
               moment, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
-              waits_fors[no], on_failures[no], traces[no])
+              waits_fors[no], on_failures[no], traces[no], onward.is_recording())
       on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
       if found then
         arrivals[no] := 'inserted';

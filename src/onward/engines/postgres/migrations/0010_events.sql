@@ -44,13 +44,11 @@ create table onward.bookmark (
 -- in whatever transaction they are.
 create sequence onward.event_switch;
 
--- Say whether events are recorded. For those who add jobs, and say it of each.
+-- Say whether events are recorded. For those who add jobs, and say so of each: if they are, it is inspected. A condition of a trigger
+-- that looks at nothing but the row costs a lone job a tenth less.
 create function onward.is_recording() returns boolean
   language sql volatile
   return pg_sequence_last_value('onward.event_switch'::regclass) is not null;
-
--- Whether they were when it came. A condition of a trigger that looks at nothing but the row costs a lone job a tenth less.
-alter table onward.job add column recorded boolean not null default onward.is_recording();
 
 -- Say whether events are recorded. It is not immutable, and called so on purpose: the condition of a trigger is simplified once
 -- for each statement, and this with it, instead of being asked for each row. For conditions of triggers only: a plan that is kept
@@ -77,17 +75,28 @@ begin
   end if;
 end $$;
 
+create function onward.inspect_job() returns trigger
+  language plpgsql security definer
+  set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform onward.refuse_impossible(new);
+  if onward.is_recording() and new.ready_at is not null and new.lease_until is null then
+    insert into onward.event (at, event, queue, id, attempts)
+    values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
+    perform onward.wake_listeners(tg_table_schema);
+  end if;
+  return null;
+end $$;
+
 create function onward.tell_of_job() returns trigger
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
 as $$
 declare
   state  constant text := onward.state_of(new.ready_at, new.next_run_at, new.lease_until, new.started_at);
-  before text;
+  before constant text := onward.state_of(old.ready_at, old.next_run_at, old.lease_until, old.started_at);
 begin
-  if tg_op = 'UPDATE' then
-    before := onward.state_of(old.ready_at, old.next_run_at, old.lease_until, old.started_at);
-  end if;
   if state = before then
     if (new.progress, new.progress_message) is not distinct from (old.progress, old.progress_message) then
       return null;
@@ -96,7 +105,7 @@ begin
     values (new.updated_at, 'progress', new.queue, new.id, new.attempts, new.progress, new.progress_message);
   elsif state = 'pending' then
     -- Who comes back to the line after its lease has run out has stalled.
-    if tg_op = 'UPDATE' and old.lease_until <= new.updated_at then
+    if old.lease_until <= new.updated_at then
       insert into onward.event (at, event, queue, id, attempts)
       values (new.updated_at, 'stalled', new.queue, new.id, new.attempts);
     end if;
@@ -134,8 +143,8 @@ begin
   return null;
 end $$;
 
-create trigger told_of_new after insert on onward.job for each row when (new.recorded)
-  execute function onward.tell_of_job();
+create trigger inspected after insert on onward.job for each row when (new.inspected)
+  execute function onward.inspect_job();
 create trigger told after update on onward.job for each row when (onward.is_told())
   execute function onward.tell_of_job();
 create trigger told_of_end after insert on onward.history for each row when (onward.is_told())
