@@ -18,6 +18,9 @@ AT_ONCE = 2
 def main(words: list[str]) -> int:
     """Judge the mutants and answer how the program should exit."""
     chosen = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
+    if not chosen:
+        print(f"no mutant has any of these words in its name: {' '.join(words)}")
+        return 2
     tests = {test for mutant in chosen for test in mutant.tests}
     once = sorted(test for test in tests if "::" not in test or test.partition("::")[0] not in tests)
     print(f"{len(chosen)} mutants. First the tests without any:", flush=True)

@@ -1324,8 +1324,88 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "permits: they last longer than what was seen",
-        Edit(f"{_PG}/permits.py", "lapses_at = seen.plain_until(kind.lane)", 'lapses_at = float("inf")'),
+        Edit(f"{_PG}/permits.py", "looks = began >= self._look_at", "looks = False"),
         f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: what was seen again is not relied on",
+        Edit(f"{_PG}/permits.py", "        if looks:\n            self._looked(began)\n", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: one that was not added counts as added",
+        Edit(
+            f"{_PG}/permits.py",
+            "        if not done:\n            self._has_given_way(connection, notice)\n            return self._add",
+            "        if False:\n            self._has_given_way(connection, notice)\n            return self._add",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: one that was not added in time counts as added",
+        Edit(
+            f"{_PG}/permits.py",
+            "if not done:\n            self._has_given_way(connection, notice)\n            return await self._add",
+            "if False:\n            self._has_given_way(connection, notice)\n            return await self._add",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: they are given where a queue says something of its jobs",
+        Edit(f"{_PG}/engine.py", " and self._seen.is_plain(kind.lane):", ":"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: who looks does not see that somebody listens",
+        Edit(
+            f"{_PG}/migrations/0002_enqueueing.sql",
+            "return not found and not onward.is_heard(channel);",
+            "return not found;",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: who looks does not see what a queue says",
+        Edit(
+            f"{_PG}/migrations/0002_enqueueing.sql",
+            "return not found and not onward.is_heard(channel);",
+            "return not onward.is_heard(channel);",
+        ),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: who looks does not see that the lane has gone",
+        Edit(f"{_PG}/migrations/0002_enqueueing.sql", "  if not found then return false; end if;\n", ""),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "permits: the one who was to tell next does not",
+        Edit(f"{_PG}/notifying.py", "            self._last = -math.inf\n            if", "            if"),
+        f"{_OF_PG}/test_permits.py",
+    ),
+    _on_postgres(
+        "tables: what comes by hand is not looked at",
+        Edit(f"{_PG}/migrations/0010_events.sql", "  perform onward.refuse_impossible(new);\n", ""),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "tables: what is changed by hand is not looked at",
+        Edit(f"{_PG}/migrations/0001_tables.sql", "  perform onward.refuse_impossible(new);\n", ""),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "enqueue: who is added by hand is not told of",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "inspected        boolean     not null default true,",
+            "inspected        boolean     not null default false,",
+        ),
+        f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "claim: the asker counts as another",
+        Edit(f"{_PG}/migrations/0004_claiming.sql", " where w.id <> claim.worker_id) as others", ") as others"),
+        f"{_OF_PG}/test_news.py",
     ),
     _on_postgres(
         "permits: what a queue is told is not heeded",
@@ -2261,6 +2341,18 @@ STOPPING: Final = (
         (Edit("worker/claimer.py", "        if answer.busy:\n", "        if not answer:\n"),),
         ("tests/worker/test_claimer.py",),
         only="somebody_else_holds",
+    ),
+    Mutant(
+        "worker: outcomes leave by themselves though others work",
+        (Edit("worker/claimer.py", "and not self._has_company ", ""),),
+        ("tests/worker/test_claimer.py",),
+        only="others_work",
+    ),
+    Mutant(
+        "worker: hands run away from the store by a whole exchange",
+        (Edit("worker/claimer.py", "unsent = len(self._settler)", "unsent = max(len(self._settler) - 1000, 0)"),),
+        ("tests/worker/test_claimer.py",),
+        only="run_away",
     ),
     Mutant(
         "worker: a start that was not made counts as made",

@@ -82,6 +82,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """A suspect waits in these queues: ask for it alone when nothing else runs."""
     again_in: float | None = None
     """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
+    others_work: bool = False
+    """Other workers share the store: whoever asked should be sparing with it. Told where it makes a difference."""
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):

@@ -2,8 +2,8 @@
 
 One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the
 worker is idle and large under a backlog, without anything being held back: an outcome waits for one round trip at
-most. Where there are many outcomes, and the store can do two things at once, they leave by themselves: then neither
-they nor the claims wait for the other, and the hands wait for neither.
+most. Where there are many outcomes, the store can do two things at once and no other worker has it do something
+meanwhile, they leave by themselves: then neither they nor the claims wait for the other, and hands wait for neither.
 
 To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the
 time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up
@@ -94,6 +94,8 @@ class Claimer:
         self._ahead: deque[Held] = deque()
         self._in_flight = False
         self._apart = engine.capabilities.apart_from
+        self._has_company = False
+        """Whether other workers share the store."""
         self._sending: asyncio.Task[None] | None = None
         """Stores outcomes while the loop goes on claiming: only where there are many."""
         self._quiet = Bell()
@@ -262,7 +264,7 @@ class Claimer:
 
         What an exchange brings comes when it returns, and must last until the next one does.
         """
-        unsent = max(len(self._settler) - _MOST_AT_ONCE, 0)  # the store is slower than the hands: let it catch up
+        unsent = len(self._settler)  # the store is slower than the hands: let it catch up
         return self._pool.free + 2 * self._expected() - unsent
 
     def _expected(self) -> int:
@@ -332,8 +334,13 @@ class Claimer:
             await asyncio.sleep(0)  # what was brought begins first
 
     def _may_send_apart(self, outcomes: int) -> bool:
-        """Whether so many outcomes should leave by themselves. Not if the last ones failed: nothing is claimed then."""
-        return self._apart is not None and outcomes >= self._apart and self._sent_since is None
+        """Whether so many outcomes should leave by themselves. Not if the last ones failed: nothing is claimed then.
+
+        It has the store do two things at once, and costs it a tenth more for each job. Where others work too it has
+        enough to do at once, and all of them get along better without.
+        """
+        may = self._apart is not None and not self._has_company and self._sent_since is None
+        return may and outcomes >= (self._apart or 0)
 
     async def _send(self, settlements: tuple[Settlement, ...]) -> None:
         """Store outcomes while the loop goes on claiming, and those that have come meanwhile if they are many too."""
@@ -406,6 +413,7 @@ class Claimer:
         if len(claimed.claims) >= request.slots + request.soon + request.ahead:
             self._hungry = True
         if claimed.claims:
+            self._has_company = claimed.others_work
             self._gap = 0.0
         else:
             # Every change in the store is signalled, and most are none of our business.

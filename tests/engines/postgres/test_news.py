@@ -282,3 +282,30 @@ async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  
     await desk.add(queue="q")
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone, claims.again_in is None) == (["q"], False, False)
+
+
+async def test_a_claim_says_whether_others_work_too(desk: Desk):
+    """What a worker does to be quicker where it is alone costs the store more."""
+
+    async def others_work(worker: str) -> bool:
+        await desk.add()
+        (claim,) = (claims := await ask(desk, msgspec.structs.replace(REQUEST, worker_id=worker))).claims
+        answer = await desk.engine.exchange(
+            Exchange(
+                settlements=(Settlement(claim, Release()),),
+                request=msgspec.structs.replace(REQUEST, worker_id=worker),
+            )
+        )
+        assert answer.claimed.others_work is claims.others_work  # whichever way it was asked
+        (claim,) = answer.claimed.claims
+        await desk.end(claim, Complete())
+        return claims.others_work
+
+    assert not await others_work("w")
+    await desk.beat(worker="w")
+    assert not await others_work("w")
+    assert await others_work("another")
+    await desk.beat(worker="another")
+    assert await others_work("w")
+    await desk.engine.leave("another")
+    assert not await others_work("w")

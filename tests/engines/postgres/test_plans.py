@@ -229,6 +229,13 @@ def enqueue_one(at: Session) -> Iterator[None]:
     at.ask(Statement(at.schema.enqueue_one, [new_id(), "{}", "default", "greet", 0, "org", None, None, None, None]))
 
 
+@hot("lane_open", "queue_pkey", rows=5)
+def enqueue_plain_and_look(at: Session) -> Iterator[None]:
+    yield
+    values = [new_id(), "{}", "default", "greet", 0, at.schema.channel]
+    at.ask(Statement(at.schema.enqueue_plain_and_look, values))
+
+
 @hot("lane_open", rows=5)
 def enqueue_alike(at: Session) -> Iterator[None]:
     yield

@@ -263,7 +263,7 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
 
 def claims_of(answer: Row, round_: Round) -> Claims:
     """Read what was claimed: see the type ``onward.answer``."""
-    jobs, suspects_wait, again_in, next_name, turn_left = answer
+    jobs, suspects_wait, again_in, next_name, turn_left, others_work = answer
     if next_name is not None:
         round_.next_name, round_.turn_left = next_name, turn_left
     visits = _visited(jobs)
@@ -281,7 +281,9 @@ def claims_of(answer: Row, round_: Round) -> Claims:
         again_in = max(round_.look_again_in(), 0.0)
     else:
         round_.looked_at = -math.inf
-    return Claims(claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in)
+    return Claims(
+        claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in, others_work=bool(others_work)
+    )
 
 
 def _visited(jobs: str | None) -> list[list[Claim]]:

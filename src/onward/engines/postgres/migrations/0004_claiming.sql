@@ -16,7 +16,7 @@ create type onward.open_lane as (
 -- max_attempts, crashes, org_id, backoff, trace); and their payloads, as they stand. It is laid out so because writing each job as a
 -- value of its own cost more than taking it.
 create type onward.answer as (
-  jobs text, suspects_wait boolean, again_in float8, next_name text, turn_left bigint
+  jobs text, suspects_wait boolean, again_in float8, next_name text, turn_left bigint, others_work boolean
 );
 
 -- Say where the ground is. To be asked before lanes are read: whoever moves it gives floors to those that need them before.
@@ -466,14 +466,15 @@ begin
                       where j.queue >= r.first collate "C" and j.queue < r.upto collate "C"
                         and j.ready_at is not null and j.suspect and j.lease_until is null
                       limit 1) j) as suspects,
-         slots + soon + ahead > 0 and exists (select from onward.queue q where q.spacing is not null) as rates
+         slots + soon + ahead > 0 and exists (select from onward.queue q where q.spacing is not null) as rates,
+         exists (select from onward.worker w where w.id <> claim.worker_id) as others
     into waiting;
   return (
     case when cardinality(visits) > 0 then '[' || array_to_string(visits, ',') || ']' end, waiting.suspects,
     case when waiting.rates then onward.next_slot_in(moment, firsts, ends) end,
     -- Who had room left has been to all of them: wherever it begins the next time, nobody was passed over.
     case when slots + soon + ahead > 0 then '' else next_name end,
-    case when slots + soon + ahead > 0 then 0 else turn_left end)::onward.answer;
+    case when slots + soon + ahead > 0 then 0 else turn_left end, waiting.others)::onward.answer;
 end $$;
 
 -- Take jobs of one queue, which start at once, if nothing is said of that queue. It is what most claims of a worker come to that
@@ -598,7 +599,7 @@ begin
     end if;
   end loop;
   return ('[' || taken_job || ']', waits, case when not found_one then onward.next_slot_in(moment, firsts, ends) end, null,
-          null)::onward.answer;
+          null, null)::onward.answer;
 end $$;
 
 -- One round trip: outcomes in, then starts, then new claims out, in that order. What is settled comes before what is picked:
