@@ -213,6 +213,25 @@ def check_text(field: str, text: str) -> str:
     return text
 
 
+LAST_NUMBER: Final = 2**63 - 1
+"""What stores count up to."""
+LAST_MOMENT: Final = 253_402_300_799_999_999
+"""Microseconds until the end of the year 9999, the last that Python has."""
+
+
+def read_place(after: str, number: str | None = None, *, most: int = LAST_NUMBER) -> int:
+    """Read what a page gave as its end, or the part of it that is a number.
+
+    Raises:
+        InvalidJob: no page gave that.
+    """
+    digits = after if number is None else number
+    # Its length comes first: of very long ones Python makes no number, and raises an error of its own.
+    if len(digits) > len(str(most)) or not digits.isascii() or not digits.isdecimal() or int(digits) > most:
+        raise InvalidJob("after", after, "must be what the page before gave as `after`")
+    return int(digits)
+
+
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import GroupBy, JobFilter
-from onward.errors import OnwardError
+from onward.errors import InvalidJob, OnwardError
 from onward.lifecycle import Complete, Fail, Retry, State
 from tests.conformance.cases import BOOM, EngineCase, needs
 from tests.conformance.desk import EVERY, Desk
@@ -225,3 +225,31 @@ async def test_a_lost_claim_reports_nothing(desk: Desk):  # X3
     assert not await desk.engine.report(claim, progress=99, lines=["late"])
     assert await desk.job(ref) == running
     assert [line.line for line in await desk.engine.log_lines(ref)] == ["kept"]
+
+
+_SOME_ID = "0190b6f0-0000-7000-8000-000000000000"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "9" * 25,
+        "9" * 5000,
+        str(2**63),
+        "-1",
+        "1.5x",
+        "",
+        "\N{ARABIC-INDIC DIGIT THREE}",
+        f"{'9' * 18}-{_SOME_ID}",
+        f"{'9' * 30}-{_SOME_ID}",
+        f"{'9' * 18}.1.q",
+        f"1.{'9' * 25}.q",
+    ],
+    ids=lambda after: after[:30],
+)
+async def test_a_place_that_no_page_gave_is_refused(desk: Desk, after: str):  # X1
+    await desk.add()
+    for newest_first in (True, False):
+        with pytest.raises(InvalidJob) as refused:
+            await desk.engine.find(EVERY, after=after, newest_first=newest_first)
+        assert refused.value.field == "after"

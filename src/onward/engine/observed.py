@@ -386,6 +386,12 @@ class ObservedEngine:
             self.capabilities.require(Feature.ORGANISATIONS)
         if which.batch is not None:
             self.capabilities.require(Feature.BATCHES)
+        for field in ("org_id", "batch", "worker_id", "error_contains"):
+            text = getattr(which, field)
+            if text is not None:
+                rules.check_text(field, text)
+        for type_ in which.types or ():
+            rules.check_text("types", type_)
         for field in ("created_after", "created_before", "finished_before"):
             moment = getattr(which, field)
             if moment is not None:

@@ -10,11 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from onward.backoff import Backoff
+from onward.clock import moment_of
 from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
-from onward.lifecycle import Bury, Complete, Fail, Release
+from onward.lifecycle import Bury, Complete, Fail, Release, Retry
 from onward.postgresql.plans import Plan, Statement
 from tests.conformance.cases import BOOM
 from tests.conformance.desk import PAST_LEASE, Desk, new_job
@@ -527,6 +529,17 @@ async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(desk: 
         "type = ''",
         "ready_at = null, next_run_at = 'infinity'",
         "start_by = '20000-01-01'",
+        "backoff = '[]'",
+        """backoff = '{"kind": "linear"}'""",
+        """backoff = '{"base": "1"}'""",
+        """backoff = '{"base": 0}'""",
+        """backoff = '{"factor": 0.5}'""",
+        """backoff = '{"cap": 0}'""",
+        """backoff = '{"jitter": 2}'""",
+        "errors = '{}'",
+        "errors = '[1]'",
+        """errors = '[{"attempt": 1}]'""",
+        """errors = '[{"attempt":1,"at":"now","kind":"k","message":"m"}]'""",
     ],
 )
 async def test_a_row_that_cannot_be_cannot_be_made_by_hand_either(desk: Desk, store: PostgresStore, change: str):  # O1
@@ -540,6 +553,23 @@ async def test_a_row_that_cannot_be_cannot_be_made_by_hand_either(desk: Desk, st
     with pytest.raises(REFUSED):
         by_hand(store, f"insert into onward.job ({', '.join(names)}) values ({', '.join(values)})")
     assert await desk.jobs() == before
+
+
+async def test_what_a_job_can_be_like_can_be_written_by_hand(desk: Desk, store: PostgresStore):  # O2
+    """So that the rules for hands are no narrower than ours."""
+    await desk.add(backoff=Backoff.exponential(0.5, factor=1, cap=None, jitter=1), priority=1_000_000)
+    await desk.end(await desk.take_one(), Retry(timedelta(seconds=1), BOOM))
+    await desk.add(backoff=Backoff.fixed(7), start_by=moment_of(0) + timedelta(days=2_000_000))
+    await desk.add(delay=timedelta(days=100), max_attempts=1)
+    before = await desk.jobs()
+    by_hand(store, "update onward.job set org_id = 'by hand'")
+    columns = (
+        "payload, queue, type, priority, max_attempts, backoff, errors, last_error, ready_at, next_run_at, start_by"
+    )
+    by_hand(store, f"insert into onward.job ({columns}) select {columns} from onward.job")
+    after = await desk.jobs()
+    assert len(after) == 2 * len(before)
+    assert {job.org_id for job in after} == {"by hand", None}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from onward.engines.pgboss.filters import TYPE, Condition, is_id, org_of
 from onward.engines.pgboss.rows import job_of
 from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.shelf import Shelf
-from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import State
 from onward.postgresql.plans import Plan, Statement
+from onward.rules import LAST_MOMENT, read_place
 
 _COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.shown", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
@@ -41,9 +41,8 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
     condition = Condition(schema, which)
     if after is not None:
         micros, _, id = after.partition("-")
-        if not micros.isdecimal() or not is_id(id):
-            raise InvalidJob("after", after, "must be what the page before gave as `after`")
-        created, place = condition.value(moment_of(int(micros))), condition.value(id)
+        since = moment_of(read_place(after, micros if is_id(id) else "", most=LAST_MOMENT))
+        created, place = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"
         condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {place}::uuid)")
     way = "desc" if newest_first else "asc"

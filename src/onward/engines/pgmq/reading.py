@@ -20,13 +20,11 @@ from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo, QueueSetti
 from onward.engines.pgmq.manner import Manner
 from onward.engines.pgmq.notes import note_of
 from onward.engines.pgmq.schema import SQL, ours
-from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, State
 from onward.postgresql.plans import Plan, Row, Statement
-from onward.rules import matches
+from onward.rules import LAST_MOMENT, LAST_NUMBER, matches, read_place
 
-_LARGEST_ID: Final = 2**63 - 1
 _SAMPLE: Final = 100_000
 """Archived messages of a queue that are looked at to say how many of it ended how. PGMQ keeps all, and counts none."""
 
@@ -127,7 +125,7 @@ class Question:
 
 def is_id(text: str) -> bool:
     """Say whether a text could be the id of a message."""
-    return text.isascii() and text.isdecimal() and int(text) <= _LARGEST_ID
+    return len(text) < 20 and text.isascii() and text.isdecimal() and int(text) <= LAST_NUMBER
 
 
 def names() -> Plan[list[str]]:
@@ -175,9 +173,7 @@ def find(
 def _cursor(after: str) -> tuple[int, int, str]:
     sent, _, rest = after.partition(".")
     msg_id, _, queue = rest.partition(".")
-    if not (sent.isdecimal() and is_id(msg_id)):
-        raise InvalidJob("after", after, "must be what the page before gave as `after`")
-    return int(sent), int(msg_id), queue
+    return read_place(after, sent, most=LAST_MOMENT), read_place(after, msg_id), queue
 
 
 def job_of(row: Row, manner: Manner) -> Job:

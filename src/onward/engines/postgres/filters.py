@@ -8,11 +8,10 @@ from typing import Any, Final
 from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
-from onward.errors import InvalidJob
 from onward.lifecycle import FINISHED, State
+from onward.rules import read_place
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LAST_PLACE: Final = 2**63 - 1
 
 
 class Condition:
@@ -64,7 +63,7 @@ class Condition:
     def go_on(self, after: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""
         if after is not None:
-            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", place_of(after))
+            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_place(after))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""
@@ -87,18 +86,6 @@ class Condition:
 def together(parts: list[str], order: str) -> str:
     """Read what was picked from one table or from both, each part in order, as one list in order."""
     return parts[0] if len(parts) == 1 else f"{' union all '.join(parts)} {order}"
-
-
-def place_of(after: str) -> int:
-    """Read what a page gave as its end.
-
-    Raises:
-        InvalidJob: no page gave that.
-    """
-    # Its length comes first: of very long ones Python makes no number, and raises an error of its own.
-    if len(after) > len(str(_LAST_PLACE)) or not after.isdecimal() or int(after) > _LAST_PLACE:
-        raise InvalidJob("after", after, "must be what the page before gave as `after`")
-    return int(after)
 
 
 def is_id(text: str) -> bool:

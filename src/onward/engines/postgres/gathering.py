@@ -13,11 +13,12 @@ from onward.batch import BatchInfo, Link, NewBatch, batch_of, callback_of, texts
 from onward.engine.values import JobFilter, Page, Term
 from onward.engines.postgres import reading
 from onward.engines.postgres.enqueueing import enqueue, tidings_of
-from onward.engines.postgres.filters import is_id, place_of
+from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.postgresql.plans import Plan, Statement
+from onward.rules import read_place
 
 _MOST: Final = 1000
 """News, links and jobs that one step deals with: a short transaction."""
@@ -52,7 +53,7 @@ def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None,
 
 def batches(schema: Schema, names: Sequence[str] | None, after: str | None, limit: int) -> Plan[Page[BatchInfo]]:
     """List batches."""
-    wanted = [None if names is None else list(names), None if after is None else place_of(after), limit + 1]
+    wanted = [None if names is None else list(names), None if after is None else read_place(after), limit + 1]
     rows = yield Statement(schema.batches, wanted)
     shown = rows[:limit]
     return Page(

@@ -21,6 +21,7 @@ from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure
+from onward.rules import read_place
 
 _AT_A_TIME: Final = 100
 _MOST: Final = 2000
@@ -51,11 +52,9 @@ def put(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> li
 
 def batches(transaction: Transaction, names: Sequence[str] | None, after: str | None, limit: int) -> Page[BatchInfo]:
     """List batches."""
-    if after is not None and not after.isdecimal():
-        raise InvalidJob("after", after, "must be what the page before gave as `after`")
     wanted = {
         "names": None if names is None else json_text(names),
-        "before": None if after is None else int(after),
+        "before": None if after is None else read_place(after),
         "limit": limit + 1,
     }
     rows = transaction.execute(SQL.batches, wanted).fetchall()

@@ -14,9 +14,9 @@ from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.lane import Transaction
 from onward.engines.sqlite.rows import job_of, moment, queue_of
 from onward.engines.sqlite.statements import SQL
-from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import State
+from onward.rules import read_place
 
 _COUNTED: Final[Mapping[GroupBy, str]] = {
     GroupBy.STATE: "select state, count(*) from {table} where {condition} group by state",
@@ -47,10 +47,8 @@ def find(
     """List jobs in the order of their row numbers: that in which they were created, or archived."""
     condition, values = condition_of(which)
     if after is not None:
-        if not after.isdecimal():
-            raise InvalidJob("after", after, "must be what the page before gave as `after`")
         condition += " and seq < :after" if newest_first else " and seq > :after"
-        values["after"] = int(after)
+        values["after"] = read_place(after)
     order = "desc" if newest_first else "asc"
     rows = transaction.connection.execute(
         f"{among} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}

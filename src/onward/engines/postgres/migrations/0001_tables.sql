@@ -316,6 +316,15 @@ declare
     when job.crashes < 0 then 'crashes is not negative'
     when job.progress not between 0 and 100 then 'progress is from 0 to 100'
     when not days @> job.next_run_at or not days @> job.start_by then 'next_run_at and start_by are in the years 1 to 9999'
+    when json_typeof(job.backoff) <> 'object' or job.backoff::jsonb @? any (array[
+           '$.kind ? (@ != "fixed" && @ != "exponential")', '$.base ? (@.type() != "number" || @ <= 0)',
+           '$.factor ? (@.type() != "number" || @ < 1)', '$.jitter ? (@.type() != "number" || @ < 0 || @ > 1)',
+           '$.cap ? (@.type() != "null" && (@.type() != "number" || @ <= 0))']::jsonpath[]) then
+      'backoff is an object: kind (fixed or exponential), base and cap (more than 0), factor (1 or more), jitter (0 to 1)'
+    when jsonb_typeof(job.errors) <> 'array' or job.errors @? '$[*] ? (!exists(@.attempt ? (@.type() == "number")) ||
+           !exists(@.at ? (@ like_regex "^[0-9]{4}-[0-9]{2}-[0-9]{2}T.*Z$")) ||
+           !exists(@.kind ? (@.type() == "string")) || !exists(@.message ? (@.type() == "string")))' then
+      'errors is an array of objects: attempt, at, kind, message'
     when job.lease_until is not null and job.ready_at is null then 'one that is held (lease_until) has ready_at'
     when job.lease_until is null and job.counted then 'one that nobody holds (lease_until) is not counted'
   end;
@@ -325,7 +334,8 @@ begin
   end if;
 end $$;
 
-create function onward.job_changed() returns trigger language plpgsql as $$
+-- With the owner's rights: whoever may change a job need not have any others.
+create function onward.job_changed() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
   perform onward.refuse_impossible(new);
   if old.counted and not new.counted then
