@@ -302,7 +302,7 @@ async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_lat
 # What people do by hand -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edit", ["attempts = 0", "crashes = -1"])
+@pytest.mark.parametrize("edit", ["attempts = 0", "crashes = -1, updated_at = updated_at + interval '1 us'"])
 async def test_a_job_that_was_edited_by_hand_while_it_ran_holds_up_no_other(
     desk: Desk, store: PostgresStore, edit: str
 ):  # O7
