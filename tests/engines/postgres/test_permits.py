@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -122,6 +122,24 @@ async def other(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
     await other.close()
 
 
+@asynccontextmanager
+async def heard(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
+    """Have somebody else listen for jobs, and note when they are told of one."""
+    told = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in other.signals(["q"]):
+            told.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        await told.wait()  # it has begun to listen
+        yield told
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+
+
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
@@ -192,22 +210,11 @@ async def test_somebody_who_listens_since_is_told(
         pytest.skip("through a pooler nobody is told")
     await warmed(engine, spots)
     engine._bell._send = lambda _: None  # with its commit, or not at all
-    told = asyncio.Event()
-
-    async def listen() -> None:
-        async for _ in other.signals(["q"]):
-            told.set()
-
-    listening = asyncio.create_task(listen())
-    try:
-        await told.wait()  # it has begun to listen
+    async with heard(other) as told:
         told.clear()
         await sleep_until_it_is_to_be_looked_again(looks)
         await add(engine, "1")
         await asyncio.wait_for(told.wait(), 10)
-    finally:
-        listening.cancel()
-        await asyncio.wait([listening])
     assert looks == ["1"]
     assert [payload for _, _, payload in await stored(engine)][-1] == "1"
 
@@ -418,15 +425,7 @@ async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
 ):
     if engine.database.is_pooled:
         pytest.skip("through a pooler nobody is told")
-    told = asyncio.Event()
-
-    async def listen() -> None:
-        async for _ in other.signals(["q"]):
-            told.set()
-
-    listening = asyncio.create_task(listen())
-    try:
-        await told.wait()  # it has begun to listen
+    async with heard(other) as told:
         await warmed(engine, spots)
         engine._bell._send = lambda _: None  # with its commit, or not at all
         for number in range(5):
@@ -434,9 +433,6 @@ async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
             told.clear()
             await add(engine, str(number))
             await asyncio.wait_for(told.wait(), 10)
-    finally:
-        listening.cancel()
-        await asyncio.wait([listening])
     assert spots == [str(number) for number in range(5)]
 
 
