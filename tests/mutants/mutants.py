@@ -1390,8 +1390,17 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "tables: what is changed by hand is not looked at",
-        Edit(f"{_PG}/migrations/0001_tables.sql", "  perform onward.refuse_impossible(new);\n", ""),
+        Edit(f"{_PG}/migrations/0001_tables.sql", "    perform onward.refuse_impossible(new);\n", ""),
         f"{_OF_PG}/test_lanes.py",
+    ),
+    _on_postgres(
+        "heartbeat: one odd job costs all others their leases",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "begin\n  if old.counted and not new.counted then",
+            "begin\n  perform onward.refuse_impossible(new);\n  if old.counted and not new.counted then",
+        ),
+        f"{_OF_PG}/test_stewarding.py",
     ),
     _on_postgres(
         "enqueue: who is added by hand is not told of",
@@ -2344,7 +2353,7 @@ STOPPING: Final = (
     ),
     Mutant(
         "worker: outcomes leave by themselves though others work",
-        (Edit("worker/claimer.py", "and not self._has_company ", ""),),
+        (Edit("worker/claimer.py", "self._apart is None or self._has_company:", "self._apart is None:"),),
         ("tests/worker/test_claimer.py",),
         only="others_work",
     ),

@@ -339,8 +339,9 @@ class Claimer:
         It has the store do two things at once, and costs it a tenth more for each job. Where others work too it has
         enough to do at once, and all of them get along better without.
         """
-        may = self._apart is not None and not self._has_company and self._sent_since is None
-        return may and outcomes >= (self._apart or 0)
+        if self._apart is None or self._has_company:
+            return False
+        return outcomes >= self._apart and self._sent_since is None
 
     async def _send(self, settlements: tuple[Settlement, ...]) -> None:
         """Store outcomes while the loop goes on claiming, and those that have come meanwhile if they are many too."""

@@ -40,11 +40,7 @@ async def test_an_id_in_another_form_is_no_job_of_ours(desk: Desk, written: Call
 
 
 @pytest.mark.parametrize("after", PLACES, ids=lambda after: after[:30])
-async def test_a_place_that_no_page_gave_is_refused(desk: Desk, after: str):
-    await desk.add()
-    for newest_first in (True, False):
-        with pytest.raises(InvalidJob, match="must be what the page before gave"):
-            await desk.engine.find(EVERY, after=after, newest_first=newest_first)
+async def test_a_place_that_no_page_of_the_archive_or_of_batches_gave_is_refused(desk: Desk, after: str):
     with pytest.raises(InvalidJob, match="must be what the page before gave"):
         await desk.engine.archived(EVERY, after=after)
     with pytest.raises(InvalidJob, match="after"):

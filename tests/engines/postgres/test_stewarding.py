@@ -316,3 +316,16 @@ async def test_a_job_that_was_edited_by_hand_while_it_ran_holds_up_no_other(
     await desk.promote()
     assert {await desk.state(ref) for ref in refs} == {State.PENDING}
     assert (await desk.job(lost.ref)).attempts == 0
+
+
+async def test_a_job_that_cannot_be_costs_no_other_its_lease(desk: Desk, store: PostgresStore):  # O7
+    """Hands that move ``updated_at`` themselves are not looked at."""
+    await desk.add_many(2)
+    odd, fine = await desk.take(slots=2)
+    edit = "crashes = -1, updated_at = updated_at + interval '1 us'"
+    by_hand(store, f"update {store.schema}.job set {edit} where id = '{odd.ref.id}'")
+    await desk.advance(LEASE * 0.75)
+    assert not (await desk.beat(odd, fine)).lost
+    await desk.advance(LEASE * 0.75)
+    assert (await desk.rescue()).changed == 0
+    await desk.end_all([odd, fine], Complete())

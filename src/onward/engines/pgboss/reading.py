@@ -41,6 +41,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
     condition = Condition(schema, which)
     if after is not None:
         micros, _, id = after.partition("-")
+        # Where the one part is no id, the other cannot be a place either.
         since = moment_of(read_place(after, micros if is_id(id) else "", most=LAST_MOMENT))
         created, place = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"

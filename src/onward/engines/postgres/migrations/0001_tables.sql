@@ -337,11 +337,12 @@ end $$;
 -- With the owner's rights: whoever may change a job need not have any others.
 create function onward.job_changed() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  perform onward.refuse_impossible(new);
   if old.counted and not new.counted then
     delete from onward.place where seq = old.seq;
   end if;
+  -- A heartbeat is not looked at: over one odd job, all others of its worker would lose their leases.
   if new.lease_until is null or old.lease_until is null or new.lease_until = old.lease_until then
+    perform onward.refuse_impossible(new);
     update onward.job set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
      where seq = new.seq;
   end if;
