@@ -29,14 +29,14 @@ from typing import Any, Final
 import psycopg
 
 from onward.app import App
-from onward.bench import product
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.ground_postgres import PostgresGround
+from onward.bench import scenarios
+from onward.bench.environment_postgres import PostgresGround
 from onward.bench.handlers import QUEUE, Handler, make_app, make_producer, task_of
-from onward.bench.pace import Pace, take_turns
+from onward.bench.isolated import apart
+from onward.bench.statistics import Pace, take_turns
 from onward.bench.stopwatch import Stopwatch
-from onward.engine.observed import Observation
+from onward.bench.verification import is_accounted_for
+from onward.engine.checked import Observation
 
 Found = dict[str, Any]
 
@@ -75,7 +75,7 @@ class Store:
         self._ran: list[int] = []
         self._filled = 0
         self._count = 0 if seed == ENDED else count
-        apart(product.fill, self._url, Handler.ASYNC, 1 if ready else 0)
+        apart(scenarios.fill, self._url, Handler.ASYNC, 1 if ready else 0)
         self._filled = int(ready)
         if seed is not None:
             with psycopg.connect(self._url, autocommit=True) as connection:
@@ -85,9 +85,9 @@ class Store:
 
     def drain(self, sample: int) -> Pace:
         """Add some jobs and run as many."""
-        apart(product.fill, self._url, Handler.ASYNC, sample, first=self._filled)
+        apart(scenarios.fill, self._url, Handler.ASYNC, sample, first=self._filled)
         self._filled += sample
-        drained = apart(product.drain, self._url, sample, 100)
+        drained = apart(scenarios.drain, self._url, sample, 100)
         self._ran += drained.ran
         return drained.pace
 
@@ -132,7 +132,7 @@ def held(ground: PostgresGround, *, quick: bool) -> Found:
     found: Found = {"scenario": "held", "seconds": seconds, "verified": True}
     for name in ("control", "held"):
         url = ground.fresh()
-        apart(product.fill, url, Handler.ASYNC, 0)
+        apart(scenarios.fill, url, Handler.ASYNC, 0)
         with psycopg.connect(url) as blocker:
             if name == "held":
                 blocker.execute("set transaction isolation level repeatable read")
@@ -218,7 +218,7 @@ def fresh(ground: PostgresGround, *, quick: bool) -> Found:
     """Enqueue the first job of a new queue now and then, while a worker is busy with a thousand others."""
     many, times = (10_000, 10) if quick else (1_000_000, 60)
     url = ground.fresh()
-    apart(product.fill, url, Handler.ASYNC, 0)
+    apart(scenarios.fill, url, Handler.ASYNC, 0)
     with psycopg.connect(url, autocommit=True) as connection:
         seed = """
             insert into onward.job (type, queue, payload)

@@ -25,12 +25,12 @@ import psycopg
 
 from bench import chart, table
 from bench.roster import PEERS, Peer, Store
-from onward.bench import product
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.ground_postgres import PostgresGround
+from onward.bench import scenarios
+from onward.bench.environment_postgres import PostgresGround
 from onward.bench.handlers import Handler
-from onward.bench.pace import Pace, take_turns
+from onward.bench.isolated import apart
+from onward.bench.statistics import Pace, take_turns
+from onward.bench.verification import is_accounted_for
 from onward.worker.identity import onward_version
 from tests.servers.redis import RedisServer
 
@@ -85,8 +85,8 @@ class Stage:
         """Fill an empty store, and drain it with Onward."""
         address = self.fresh(store)
         url = f"sqlite:///{address}" if store is Store.SQLITE else address
-        apart(product.fill, url, Handler.ASYNC, jobs)
-        drained = apart(product.drain, url, jobs, CONCURRENCY[store])
+        apart(scenarios.fill, url, Handler.ASYNC, jobs)
+        drained = apart(scenarios.drain, url, jobs, CONCURRENCY[store])
         self.is_verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
         return drained.pace
 

@@ -31,8 +31,8 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 
 from onward.app import App
-from onward.bench.pace import Pace, take_turns
 from onward.bench.server import server_of_our_own
+from onward.bench.statistics import Pace, take_turns
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.lifecycle import Complete
 

@@ -19,13 +19,13 @@ import venv
 from collections.abc import Callable
 from pathlib import Path
 
-from onward.bench import product, stopwatch
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.ground_postgres import PostgresGround
+from onward.bench import scenarios, stopwatch
+from onward.bench.environment_postgres import PostgresGround
 from onward.bench.handlers import Handler
-from onward.bench.pace import Pace, Paces, take_turns
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Pace, Paces, take_turns
+from onward.bench.verification import is_accounted_for
 from tests.servers.node import node_packages
 
 PGQUEUER = "pgqueuer[asyncpg]==1.6.0"
@@ -89,9 +89,9 @@ def main() -> None:
         def onward() -> Pace:
             nonlocal verified
             url = ground.fresh()
-            apart(product.fill, url, Handler.ASYNC, 0)
-            bulks["onward"].append(apart(product.enqueue_many, url, jobs, 1_000))
-            drained = apart(product.drain, url, jobs, 100)
+            apart(scenarios.fill, url, Handler.ASYNC, 0)
+            bulks["onward"].append(apart(scenarios.enqueue_many, url, jobs, 1_000))
+            drained = apart(scenarios.drain, url, jobs, 100)
             verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
             ground.remove(url)
             return drained.pace

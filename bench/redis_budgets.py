@@ -28,7 +28,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from onward import App
-from onward.bench import product
+from onward.bench import scenarios
 from onward.bench.handlers import QUEUE, Handler
 from onward.engine.values import Claim, ClaimRequest, WorkerInfo
 from onward.events import JobWaiting
@@ -138,8 +138,8 @@ def main() -> None:
     given = parser.parse_args()
     with RedisServer(Kind.VALKEY if given.valkey else Kind.REDIS, port=True) as server:
         url = server.tcp_url
-        product.fill(url, Handler.ASYNC, given.jobs)
-        drain = multiprocessing.get_context("spawn").Process(target=product.drain, args=(url, given.jobs, 50))
+        scenarios.fill(url, Handler.ASYNC, given.jobs)
+        drain = multiprocessing.get_context("spawn").Process(target=scenarios.drain, args=(url, given.jobs, 50))
         drain.start()
         time.sleep(2)
         found = asyncio.run(measure(url, given.seconds))

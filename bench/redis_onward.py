@@ -10,10 +10,10 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from onward import App
-from onward.bench.account import all_finished
-from onward.bench.apart import apart
-from onward.bench.crew import Crew
 from onward.bench.handlers import Handler, make_producer, task_of
+from onward.bench.isolated import apart
+from onward.bench.verification import all_finished
+from onward.bench.workers import Crew
 
 GAP = 0.020
 """Seconds between two jobs: long enough for the worker to be idle again."""

@@ -27,9 +27,9 @@ from typing import Any
 
 from bench import redis_onward
 from bench.roster import BULLMQ, BULLMQ_FOR_PYTHON
-from onward.bench import product
-from onward.bench.apart import apart
-from onward.bench.pace import Pace, take_turns
+from onward.bench import scenarios
+from onward.bench.isolated import apart
+from onward.bench.statistics import Pace, take_turns
 from tests.servers.redis import Kind, RedisServer
 
 PEERS = (BULLMQ, BULLMQ_FOR_PYTHON)
@@ -80,7 +80,7 @@ class Stage:
 
 def bulk(stage: Stage, jobs: int, rounds: int) -> dict[str, Any]:
     """Say how many jobs a second are added, a thousand to a call."""
-    sides = stage.sides("bulk", jobs, lambda: apart(product.enqueue_many, stage.url, jobs, 1000))
+    sides = stage.sides("bulk", jobs, lambda: apart(scenarios.enqueue_many, stage.url, jobs, 1000))
     paced = {name: partial(_pace, do) for name, do in sides.items()}
     paces = take_turns(rounds, paced, lambda line: print(line, file=sys.stderr))
     rates = {name: paces.rate(name) for name in sides}

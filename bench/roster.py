@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.virtualenvs import virtualenv
 from onward.bench import stopwatch
-from onward.bench.pace import Pace
+from onward.bench.statistics import Pace
 from tests.servers.node import NodePackages, node_packages
 
 HERE = Path(__file__).parent

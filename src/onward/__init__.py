@@ -4,7 +4,8 @@ from onward.app import App
 from onward.arguments import BadPayload
 from onward.backoff import Backoff
 from onward.context import CallNext, JobContext, Middleware
-from onward.control import Cancel, DoNotRetry, Snooze
+from onward.contrib.harmonyk import JobsRepository, harmonyk_status
+from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.engine.values import JobFilter, Page, QueueInfo, Rate, Retention, WorkerInfo
 from onward.errors import (
     ClaimLost,
@@ -19,7 +20,6 @@ from onward.errors import (
 from onward.handle import JobHandle
 from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import State
-from onward.repository import JobsRepository, harmonyk_status
 from onward.task import Task
 
 __all__ = [

@@ -18,30 +18,30 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from onward.arguments import nearest
 from onward.backoff import Backoff
-from onward.batches import Batch, Batches, Flow
+from onward.batches.resources import Batch, Batches, Flow
 from onward.clock import Clock
 from onward.config import WORKER_TIMEOUT, Config, url_from
 from onward.context import JobContext, Middleware
-from onward.control import as_duration
+from onward.control_flow import as_duration
 from onward.cron import rhythm_of
 from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.checked import ObservedEngine, Observer
 from onward.engine.contract import Engine, Enqueue
-from onward.engine.observed import ObservedEngine, Observer
-from onward.engine.teller import Events
+from onward.engine.event_reader import Events
 from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent, Event, EventStream, JobCompleted, JobFailed
-from onward.faces import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.handle import JobHandle
 from onward.job import Alike, Enqueued, NewJob
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
 from onward.metering import Span, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
+from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.results import Results
-from onward.rules import MAX_PAYLOAD, one_of
 from onward.schedule import Missed, Schedule
 from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
+from onward.validation import MAX_PAYLOAD, one_of
 from onward.webhook import Post, Webhook, keys_of, networks_of
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import msgspec
 import msgspec.inspect
 from msgspec import UNSET
 
-from onward import rules
+from onward import validation
 from onward.context import JobContext
 from onward.errors import InvalidJob, PayloadTooLarge
 
@@ -83,7 +83,9 @@ class Arguments:
         """The name of the parameter that takes the JobContext, if there is one."""
         return (self._shape or self._read_once()).context
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, max_size: int = rules.MAX_PAYLOAD) -> str:
+    def encode(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, max_size: int = validation.MAX_PAYLOAD
+    ) -> str:
         """Write a call's arguments as a payload.
 
         Raises:
@@ -108,7 +110,7 @@ class Arguments:
         return text
 
     def encode_many(
-        self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, max_size: int = rules.MAX_PAYLOAD
+        self, calls: Iterable[Mapping[str, Any] | tuple[Any, ...]], *, max_size: int = validation.MAX_PAYLOAD
     ) -> list[str]:
         """Write the arguments of many calls, each given by name or by position, as :meth:`encode` writes them.
 
@@ -272,10 +274,10 @@ def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[st
     return written.decode().split("\n")[:-1]  # each call ends its line; a line's end within a text is written as \\n
 
 
-def to_json(value: Any, *, field: str = "payload", max_size: int = rules.MAX_PAYLOAD) -> str:
-    """Write a value as portable JSON (:func:`onward.rules.encode_json`), pydantic's models too."""
+def to_json(value: Any, *, field: str = "payload", max_size: int = validation.MAX_PAYLOAD) -> str:
+    """Write a value as portable JSON (:func:`onward.validation.encode_json`), pydantic's models too."""
     try:
-        return rules.encode_json(value, field=field, max_size=max_size)
+        return validation.encode_json(value, field=field, max_size=max_size)
     except PayloadTooLarge:
         raise
     except InvalidJob as refused:
@@ -284,7 +286,7 @@ def to_json(value: Any, *, field: str = "payload", max_size: int = rules.MAX_PAY
             plain = msgspec.to_builtins(value, enc_hook=_dump_model)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidJob(refused.field, value, f"must be JSON-able: {error}") from None
-        return rules.encode_json(plain, field=field, max_size=max_size)
+        return validation.encode_json(plain, field=field, max_size=max_size)
 
 
 def nearest(name: str, known: Collection[str]) -> str:

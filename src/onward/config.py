@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from onward import rules
+from onward import validation
 from onward.errors import InvalidJob
 from onward.lifecycle import MAX_CRASHES
 
@@ -25,7 +25,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """Which store: see :mod:`onward.engines.urls`."""
-    max_payload: int = rules.MAX_PAYLOAD
+    max_payload: int = validation.MAX_PAYLOAD
     """Bytes of JSON that a job, or its result, may be (B4)."""
     worker_timeout: timedelta = WORKER_TIMEOUT
     max_crashes: int = MAX_CRASHES
@@ -33,8 +33,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
-        rules.check_at_least("max_payload", self.max_payload, 1)
-        rules.check_at_least("max_crashes", self.max_crashes, 1)
+        validation.check_at_least("max_payload", self.max_payload, 1)
+        validation.check_at_least("max_crashes", self.max_crashes, 1)
         if self.worker_timeout < timedelta(seconds=1):
             raise InvalidJob("worker_timeout", self.worker_timeout, "must be at least a second")
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from onward import rules
-from onward.engine.observed import ObservedEngine
+from onward import validation
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, Settlement
 from onward.errors import ClaimLost
 from onward.job import Job, JobRef
@@ -57,7 +57,7 @@ class RunState(msgspec.Struct, eq=False):
                 self.progress = progress
             if line is not None:
                 if self.lines is None:
-                    self.lines = deque(maxlen=rules.MAX_LOG_LINES)
+                    self.lines = deque(maxlen=validation.MAX_LOG_LINES)
                 self.lines.append(line)
         if self.on_note is not None:
             self.on_note(self)
@@ -153,14 +153,14 @@ class JobContext:
 
     def progress(self, value: int, message: str | None = None) -> None:
         """Say how far it is, from 0 to 100. The newest value is stored a few times a second."""
-        rules.check_progress(value)
+        validation.check_progress(value)
         if message is not None:
-            rules.check_text("progress message", message)
+            validation.check_text("progress message", message)
         self._run.note(progress=(value, message))
 
     def log(self, line: str) -> None:
         """Write a line about the job, kept with it: the newest 1 000."""
-        self._run.note(line=rules.check_text("log line", line))
+        self._run.note(line=validation.check_text("log line", line))
 
     async def parents(self) -> list[Job]:
         """Read the jobs that this one has waited for, each with its ``result``, in the order in which it named them.

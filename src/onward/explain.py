@@ -17,7 +17,7 @@ from onward.arguments import nearest
 from onward.engine.values import QueueInfo, WorkerInfo
 from onward.job import Job
 from onward.lifecycle import FINISHED, HELD, State
-from onward.rules import matches
+from onward.validation import matches
 
 _NAMED: Final = 5
 """Jobs that are told by name where there may be many."""

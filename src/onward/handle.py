@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from onward.control import as_duration
+from onward.control_flow import as_duration
 from onward.errors import JobFailed, JobNotFound
 from onward.job import Arrival, Enqueued, Job, JobRef
 from onward.lifecycle import State

@@ -39,7 +39,7 @@ class OnFailure(StrEnum):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be, complete and checked: see :func:`onward.rules.check_job`."""
+    """A job to be, complete and checked: see :func:`onward.validation.check_job`."""
 
     type: str
     payload: str = "{}"

@@ -16,12 +16,12 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
-from onward.following import follow
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED
+from onward.watch import follow
 
 log = logging.getLogger("onward.results")
 

@@ -18,11 +18,11 @@ from typing import Any, Final, Generic, Literal, ParamSpec, Protocol, Self, Type
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward import keys, rules
+from onward import keys, validation
 from onward.arguments import Arguments
 from onward.backoff import Backoff
 from onward.context import JobContext
-from onward.control import as_duration
+from onward.control_flow import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
@@ -63,9 +63,9 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
-        rules.check_priority(self.priority)
+        validation.check_priority(self.priority)
         if self.max_attempts is not None:
-            rules.check_at_least("max_attempts", self.max_attempts, 1)
+            validation.check_at_least("max_attempts", self.max_attempts, 1)
         if self.backoff is not None and not isinstance(self.backoff, Backoff):
             raise InvalidJob("backoff", self.backoff, "must be a Backoff, such as Backoff.exponential(1, cap=60)")
         if self.timeout is not None and self.timeout <= timedelta(0):
@@ -371,9 +371,9 @@ def check_queue_template(queue: str, *, foreign: bool = False) -> str:
         bare = queue.replace(_ORG, "x")
         if "{" in bare or "}" in bare:
             raise InvalidJob("queue", queue, "may have {org_id} in it, and nothing else in braces")
-        rules.check_queue_name(bare, foreign=foreign)
+        validation.check_queue_name(bare, foreign=foreign)
     else:
-        rules.check_queue_name(queue, foreign=foreign)
+        validation.check_queue_name(queue, foreign=foreign)
     return queue
 
 
@@ -385,8 +385,8 @@ def fill_queue(queue: str, org_id: str | None, *, foreign: bool = False) -> str:
         raise InvalidJob("org_id", None, f"is needed to name the queue {queue}: use using(org_id=…)")
     try:
         # One part of the path and no more: an organisation must not name its way into another one's queues.
-        rules.check_queue_name(org_id.replace("/", "?"))
-        return rules.check_queue_name(queue.replace(_ORG, org_id), foreign=foreign)
+        validation.check_queue_name(org_id.replace("/", "?"))
+        return validation.check_queue_name(queue.replace(_ORG, org_id), foreign=foreign)
     except InvalidJob as error:
         raise InvalidJob("org_id", org_id, f"cannot be part of the queue {queue}, which {error.rule}") from None
 

@@ -28,11 +28,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from onward import rules
+from onward import validation
 from onward.backoff import Backoff
 from onward.clock import micros_of
 from onward.context import JobContext
-from onward.control import DoNotRetry
+from onward.control_flow import DoNotRetry
 from onward.errors import InvalidJob, OnwardError
 from onward.events import AnyEvent
 from onward.job import NewJob
@@ -81,10 +81,10 @@ class Webhook:
 
     def __post_init__(self) -> None:
         """Refuse what could not be sent to."""
-        rules.check_name("webhook", self.name)
-        rules.check_at_least("max_attempts", self.max_attempts, 1)
+        validation.check_name("webhook", self.name)
+        validation.check_at_least("max_attempts", self.max_attempts, 1)
         for pattern in self.queues:
-            rules.check_pattern(pattern)
+            validation.check_pattern(pattern)
         parts = urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or not self.url.isascii():
             raise InvalidJob("webhook", self.url, "must be a URL such as https://example.com/hook, in ASCII")

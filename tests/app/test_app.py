@@ -17,7 +17,7 @@ from onward import App, Backoff, InvalidJob, JobFilter, JobNotFound, JobRef, Pay
 from onward.clock import ManualClock
 from onward.config import url_from
 from onward.engine.capabilities import Capabilities, Feature, absent
-from onward.engine.observed import Observation
+from onward.engine.checked import Observation
 from onward.engine.values import GroupBy, WorkerInfo
 from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
 from onward.engines.urls import open_engine

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from onward import App, Cancel, DoNotRetry, JobContext, JobFailed, JobHandle, JobNotFound
-from onward.engine.observed import Observation
+from onward.engine.checked import Observation
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
 

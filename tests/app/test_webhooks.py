@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from onward import App, InvalidJob, JobFilter, JobRef, State, Unsupported
-from onward.control import DoNotRetry
+from onward.control_flow import DoNotRetry
 from onward.engine.values import JobFilter as Filter
 from onward.events import JobActive, JobCompleted, JobFailed, JobWaiting
 from onward.webhook import QUEUE, DeliveryFailed, Webhook, headers_of, is_public, keys_of, post, verify, written

@@ -24,8 +24,8 @@ from onward.engine.values import JobFilter, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.job import Job
 from onward.lifecycle import State
-from tests.chaos.labourer import LEASE, make_app
-from tests.worker.stage import eventually
+from tests.chaos.worker_process import LEASE, make_app
+from tests.worker.harness import eventually
 
 ENDED = {State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED}
 
@@ -52,7 +52,14 @@ class Site:
     # The crew
 
     def hire(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.chaos.labourer", self.url, str(self.directory), str(self.max_crashes)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.chaos.worker_process",
+            self.url,
+            str(self.directory),
+            str(self.max_crashes),
+        ]
         with (self.directory / "log").open("ab") as log:
             worker = subprocess.Popen(command, stdout=log, stderr=log)
         self.workers.append(worker)

@@ -10,10 +10,10 @@ from collections import defaultdict
 
 import pytest
 
-from onward.batches import Batch
+from onward.batches.resources import Batch
 from tests.chaos.site import Site
 from tests.chaos.test_kills import site as site  # noqa: PLC0414 - the fixture
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 PARENTS = 3
 

@@ -18,7 +18,7 @@ import pytest
 from onward.lifecycle import State
 from tests.chaos.site import Site, site_at
 from tests.servers.postgres import PostgresServer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 @asynccontextmanager

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from onward import App
-from onward.batch import Link
-from onward.cli import drawing
+from onward.batches.values import Link
+from onward.cli import graph
 from onward.job import Job
 from onward.lifecycle import State
 from tests.cli.conftest import Cli
@@ -113,12 +113,12 @@ def job(job_id: str, type: str = "t") -> Job:
 def test_a_chain_of_thousands_is_drawn_and_links_to_what_is_gone_are_left_out():
     jobs = [job(f"{number:06}") for number in range(3000)]
     links = [Link(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Link("gone", "000000")]
-    plan = drawing.plan_of(list(reversed(jobs)), links)
+    plan = graph.plan_of(list(reversed(jobs)), links)
     assert [one.id for one in plan.jobs] == [one.id for one in jobs]
-    assert len(drawing.lines_of(plan)) == 3000
+    assert len(graph.lines_of(plan)) == 3000
 
 
 def test_names_of_strangers_cannot_break_a_drawing():
-    plan = drawing.plan_of([job("000001", '<b>"x"</b>')], [])
-    assert "<b>" not in drawing.svg_of(plan)
-    assert '"x"' not in drawing.mermaid_of(plan).replace('["', "").replace('"]', "")
+    plan = graph.plan_of([job("000001", '<b>"x"</b>')], [])
+    assert "<b>" not in graph.svg_of(plan)
+    assert '"x"' not in graph.mermaid_of(plan).replace('["', "").replace('"]', "")

@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.bench import product
-from onward.bench.account import is_accounted_for
+from onward.bench import scenarios
 from onward.bench.handlers import Handler
-from onward.bench.pace import Pace, take_turns
+from onward.bench.statistics import Pace, take_turns
+from onward.bench.verification import is_accounted_for
 from tests.cli.conftest import Cli, Said
 from tests.servers.postgres import postgres_url
 
@@ -139,14 +139,14 @@ def test_what_cannot_be_measured_is_said(cli: Cli):
 
 def test_an_account_holds_only_if_store_and_ledger_agree(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    product.fill(url, Handler.ASYNC, 5)
+    scenarios.fill(url, Handler.ASYNC, 5)
     assert not is_accounted_for(url, range(5))  # the store has not completed them
-    ran = product.drain(url, 5, 10).ran
+    ran = scenarios.drain(url, 5, 10).ran
     assert sorted(ran) == list(range(5))
     assert is_accounted_for(url, ran)
     assert not is_accounted_for(url, [*ran, 3])  # ran twice
     assert not is_accounted_for(url, ran[:-1])  # the store has one more
-    product.fill(url, Handler.ASYNC, 1, first=5)
+    scenarios.fill(url, Handler.ASYNC, 1, first=5)
     assert not is_accounted_for(url, ran)  # one is left
     assert is_accounted_for(url, ran, waiting=1)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from onward import Job, State
-from onward.cli.demo.account import settle_up
 from onward.cli.demo.kinds import ATTEMPTS, CRASHER, KINDS, POISON, Kind
 from onward.cli.demo.ledger import Entry, Ledger, read
+from onward.cli.demo.verification import settle_up
 from tests.cli.conftest import Cli
 
 QUICK = KINDS[0]

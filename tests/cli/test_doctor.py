@@ -7,10 +7,10 @@ import pytest
 
 from onward import App, QueueInfo, Rate, State, WorkerInfo
 from onward.cli.doctor import LITTLE_SPACE, LONG_LOG, Finding, Level, examine
-from onward.cli.picture import Picture
+from onward.cli.snapshot import Picture
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.values import EngineInfo, QueueSettings
-from onward.engines.sqlite.migrating import MIGRATIONS
+from onward.engines.sqlite.migrations import MIGRATIONS
 from tests.cli.conftest import Cli
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -188,7 +188,7 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
     on_store(register)
     shop("doctor").ok()
     assert shop("workers", "--json").ok().json["silent"] == []
-    monkeypatch.setattr("onward.cli.picture.is_silent", lambda *_: True)
+    monkeypatch.setattr("onward.cli.snapshot.is_silent", lambda *_: True)
     assert "vm-1-a has been silent" in shop("doctor").out
 
 

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from onward import App, QueueInfo, State, WorkerInfo
-from onward.cli.orders import place_file
-from onward.cli.picture import Picture
+from onward.cli.snapshot import Picture
 from onward.cli.top import frame, rates_of
+from onward.cli.worker_command import place_file
 from onward.engine.values import EngineInfo
 from onward.worker.health import Vitals
 from tests.cli.conftest import Cli

@@ -6,9 +6,9 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from onward.cli import completion, screen
+from onward.cli import completion, output
+from onward.cli.errors import trouble_of
 from onward.cli.main import onward
-from onward.cli.trouble import trouble_of
 from onward.errors import StoreUnavailable
 from tests.cli.conftest import Cli
 
@@ -70,15 +70,15 @@ def test_colour_is_for_terminals_only(shop: Cli, monkeypatch: pytest.MonkeyPatch
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert screen.output().color_system is not None
+    assert output.output().color_system is not None
     monkeypatch.setenv("NO_COLOR", "1")
-    assert screen.output().no_color
+    assert output.output().no_color
 
 
 def test_text_of_strangers_is_shown_not_sent():
-    assert screen.clean("a\x1b[2Jb\r\nc\u202e") == "a\\x1b[2Jb\\r\\nc\\u202e"
-    assert screen.clean("grüße 日本") == "grüße 日本"
-    assert screen.clean_lines("one\ntwo\x07") == "one\ntwo\\x07"
+    assert output.clean("a\x1b[2Jb\r\nc\u202e") == "a\\x1b[2Jb\\r\\nc\\u202e"
+    assert output.clean("grüße 日本") == "grüße 日本"
+    assert output.clean_lines("one\ntwo\x07") == "one\ntwo\\x07"
 
 
 def test_a_bug_is_called_one_without_a_traceback(shop: Cli, monkeypatch: pytest.MonkeyPatch):

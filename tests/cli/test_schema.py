@@ -3,7 +3,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from onward.engines.sqlite.migrating import MIGRATIONS
+from onward.engines.sqlite.migrations import MIGRATIONS
 from tests.cli.conftest import Cli
 
 URL = ("--url", "sqlite:///fresh.db")

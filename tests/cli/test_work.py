@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from onward.cli.orders import Orders, Settings
 from onward.cli.reload import changes, snapshot
 from onward.cli.work import read_queues
+from onward.cli.worker_command import Orders, Settings
 from tests.cli.conftest import SHOP, Cli
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
@@ -83,7 +83,7 @@ def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(sh
 
 
 def test_a_process_that_is_handed_its_orders_imports_no_command_line():
-    code = "import onward.cli.orders, sys; print(*{'typer', 'rich', 'pydantic'} & set(sys.modules))"
+    code = "import onward.cli.worker_command, sys; print(*{'typer', 'rich', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
 

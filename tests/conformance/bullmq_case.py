@@ -13,8 +13,8 @@ from pathlib import Path
 import redis
 
 from onward.engine.capabilities import Feature
+from onward.engine.checked import ObservedEngine
 from onward.engine.contract import Engine
-from onward.engine.observed import ObservedEngine
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.job import JobRef

@@ -20,8 +20,8 @@ import pytest
 
 from onward.clock import ManualClock
 from onward.engine.capabilities import Capabilities, Feature, absent
+from onward.engine.checked import ObservedEngine
 from onward.engine.contract import Engine
-from onward.engine.observed import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.job import JobRef, NewJob

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from tests.conformance.cases import CASES, EngineCase, Store
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -28,7 +28,7 @@ from onward.lifecycle import (
     Snooze,
     State,
 )
-from onward.rules import matches
+from onward.validation import matches
 
 
 @dataclass

@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 
 from onward.clock import ManualClock
+from onward.engine.checked import ObservedEngine
 from onward.engine.contract import Engine
-from onward.engine.observed import ObservedEngine
 from onward.engines.pgboss.engine import CAPABILITIES, PgBossEngine
 from onward.job import JobRef
 from onward.lifecycle import State

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psycopg
 
+from onward.engine.checked import ObservedEngine
 from onward.engine.contract import Engine
-from onward.engine.observed import ObservedEngine
 from onward.engines.pgmq.engine import CAPABILITIES, PGMQEngine
-from onward.engines.pgmq.manner import Manner
+from onward.engines.pgmq.settings import Manner
 from onward.job import JobRef
 from onward.lifecycle import State
 from tests.conformance.cases import Caller, EngineCase, Store

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from onward.engine.checked import ObservedEngine
 from onward.engine.contract import Engine
-from onward.engine.observed import ObservedEngine
 from onward.engines.postgres.engine import CAPABILITIES, PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import State

@@ -17,11 +17,11 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import ClaimRequest, Settlement, Term
 from onward.lifecycle import MAX_CRASHES, Complete
 from tests.conformance.cases import CASE_OF, EngineCase
-from tests.conformance.desk import LEASE
+from tests.conformance.driver import LEASE
 
 T = TypeVar("T")
 

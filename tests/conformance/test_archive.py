@@ -12,7 +12,7 @@ from onward.errors import InvalidJob
 from onward.job import Arrival, Job, JobRef
 from onward.lifecycle import Bury, Cancel, Complete, Outcome, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import EVERY, Desk, new_job
+from tests.conformance.driver import EVERY, Desk, new_job
 from tests.conformance.test_retention import DAY, ended
 
 pytestmark = needs(Feature.ARCHIVE)

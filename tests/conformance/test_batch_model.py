@@ -27,14 +27,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from onward.batch import Callbacks, NewBatch
+from onward.batches.values import Callbacks, NewBatch
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, JobFilter, Settlement
 from onward.errors import InvalidJob
 from onward.job import JobRef, NewJob, OnFailure
 from onward.lifecycle import FINISHED, HELD, WAITING, Bury, Cancel, Complete, Fail, Outcome, Retry, State
 from tests.conformance.cases import BOOM, EngineCase, needs
-from tests.conformance.desk import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.test_model import EXAMPLES, PHASES
 
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from onward.batch import BatchInfo, Callbacks, Link, NewBatch
+from onward.batches.values import BatchInfo, Callbacks, Link, NewBatch
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, Settlement
 from onward.errors import InvalidJob
 from onward.job import Alike, JobRef, NewJob, OnFailure
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
 
 pytestmark = needs(Feature.BATCHES)
 

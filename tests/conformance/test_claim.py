@@ -8,7 +8,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.values import ClaimRequest
 from onward.lifecycle import Complete, Release, Retry, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import Desk, new_job
+from tests.conformance.driver import Desk, new_job
 
 
 async def test_jobs_come_in_the_order_they_were_put_in(desk: Desk):  # O3

@@ -10,7 +10,7 @@ from onward.engine.capabilities import Feature
 from onward.job import JobRef
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Desk
 
 SOON = timedelta(seconds=1)
 

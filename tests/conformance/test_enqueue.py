@@ -16,9 +16,9 @@ from onward.engine.values import Claim, GroupBy
 from onward.errors import InvalidJob, OnwardError, PayloadTooLarge
 from onward.job import Alike, Arrival, FailedAttempt, JobRef
 from onward.lifecycle import Complete, Retry, State
-from onward.rules import encode_json
+from onward.validation import encode_json
 from tests.conformance.cases import BOOM, EngineCase, needs
-from tests.conformance.desk import EVERY, Desk, new_job
+from tests.conformance.driver import EVERY, Desk, new_job
 
 PAYLOADS: list[Any] = [
     {},

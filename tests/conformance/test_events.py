@@ -12,8 +12,8 @@ from onward.errors import InvalidJob
 from onward.events import OLDEST, JobActive, JobCompleted, JobFailed, JobProgress, JobRetry
 from onward.lifecycle import Complete, Fail
 from tests.conformance.cases import needs
-from tests.conformance.desk import PAST_LEASE, Desk
-from tests.conformance.hearing import BOOM, DEADLINE, LIFE, hear, live
+from tests.conformance.driver import PAST_LEASE, Desk
+from tests.conformance.event_recorder import BOOM, DEADLINE, LIFE, hear, live
 
 pytestmark = needs(Feature.EVENTS)
 

@@ -8,7 +8,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.values import ClaimRequest, Claims, Exchange, Settlement
 from onward.lifecycle import Complete, Fail, Outcome, Release, Retry, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 REQUEST = ClaimRequest(worker_id="worker-1", queues=("default",), slots=2)
 

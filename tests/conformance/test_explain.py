@@ -7,14 +7,14 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import QueueChange
 from onward.explain import Why
-from onward.faces import Jobs
 from onward.job import JobRef
 from onward.lifecycle import Complete
+from onward.resources import Jobs
 from tests.conformance.cases import needs
-from tests.conformance.desk import LEASE, Desk
+from tests.conformance.driver import LEASE, Desk
 
 
 async def why(desk: Desk, ref: JobRef) -> list[Why]:

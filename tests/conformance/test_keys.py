@@ -13,7 +13,7 @@ from onward.job import Arrival
 from onward.keys import dedupe_key
 from onward.lifecycle import FINISHED, Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
 
 ENDINGS = [Complete(), Fail(BOOM), Bury(BOOM), pytest.param(Cancel("enough"), marks=needs(Feature.CANCELLED_STATE))]
 GOING_ON: list[Outcome] = [Retry(timedelta(seconds=1), BOOM), Snooze(timedelta(seconds=1)), Release()]

@@ -11,7 +11,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.values import Batch, Term
 from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import LEASE, PAST_LEASE, Desk
+from tests.conformance.driver import LEASE, PAST_LEASE, Desk
 
 pytestmark = needs(Feature.LEADER)
 

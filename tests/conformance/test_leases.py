@@ -11,7 +11,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.values import Settlement
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import LEASE, PAST_LEASE, Desk, worker_info
+from tests.conformance.driver import LEASE, PAST_LEASE, Desk, worker_info
 
 OUTCOMES: list[Outcome] = [
     Complete(),

@@ -12,7 +12,7 @@ from onward.engine.values import ClaimRequest, Exchange, Rate, Settlement
 from onward.job import JobRef
 from onward.lifecycle import Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Desk
 
 MINUTE = timedelta(minutes=1)
 ONE_A_MINUTE = Rate(1, MINUTE)

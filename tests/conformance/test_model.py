@@ -30,7 +30,7 @@ from onward.engine.values import Claim, ClaimRequest, Exchange, JobFilter, Rate,
 from onward.job import JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, EngineCase, needs
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 from tests.conformance.model import Model
 
 T = TypeVar("T")

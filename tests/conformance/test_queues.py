@@ -14,7 +14,7 @@ from onward.engine.values import QueueSettings, Rate, Retention
 from onward.job import JobRef
 from onward.lifecycle import Complete, Retry, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
 
 # Settings -------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from onward.job import Enqueued, JobRef, NewJob
 from onward.lifecycle import Complete, Retry, State
 from tests.conformance import processes
 from tests.conformance.cases import BOOM, EngineCase, Store, needs
-from tests.conformance.desk import LEASE, PAST_LEASE, Desk, new_job
+from tests.conformance.driver import LEASE, PAST_LEASE, Desk, new_job
 from tests.conformance.processes import Crew, eventually
 
 CALLERS = 50

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from onward.batch import NewBatch
+from onward.batches.values import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import Capabilities, Feature, Level, Support
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
 from onward.errors import Unsupported
 from onward.job import NewJob
@@ -22,7 +22,7 @@ from onward.lifecycle import Complete, State
 from onward.metering import UsageQuery
 from onward.schedule import Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 Ask = Callable[[ObservedEngine, Planted], Awaitable[object]]
 

@@ -11,7 +11,7 @@ from onward.engine.values import Retention
 from onward.job import JobRef
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 pytestmark = needs(Feature.RETENTION, Feature.LEADER)
 

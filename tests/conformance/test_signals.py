@@ -10,11 +10,11 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Signal
 from onward.lifecycle import Release
 from tests.conformance.cases import needs
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 pytestmark = needs(Feature.PUSH)
 

@@ -14,7 +14,7 @@ from onward.errors import InvalidJob
 from onward.job import Arrival, Enqueued
 from onward.lifecycle import Bury, Complete, Retry, State
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import Desk, new_job
+from tests.conformance.driver import Desk, new_job
 
 pytestmark = needs(Feature.THROTTLE)
 

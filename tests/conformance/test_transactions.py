@@ -13,7 +13,7 @@ from onward.errors import InvalidJob, OnwardError
 from onward.job import Arrival, JobRef
 from onward.lifecycle import Complete, Fail, State
 from tests.conformance.cases import BOOM, Caller, needs
-from tests.conformance.desk import Desk, new_job
+from tests.conformance.driver import Desk, new_job
 from tests.conformance.test_signals import listening
 
 pytestmark = needs(Feature.TRANSACTIONS)

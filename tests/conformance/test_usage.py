@@ -11,7 +11,7 @@ from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Outcome, Release, Retry, Snooze
 from onward.metering import BOUNDS, Meter, Span, Usage, UsageBy, UsageQuery
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 
 pytestmark = needs(Feature.USAGE)
 

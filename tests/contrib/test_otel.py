@@ -17,7 +17,7 @@ from onward import App, Backoff, Cancel, Snooze
 from onward.contrib.otel import instrument
 from onward.engine.values import ClaimRequest
 from onward.errors import JobFailed
-from onward.rules import MAX_TRACE
+from onward.validation import MAX_TRACE
 
 
 class Spans:

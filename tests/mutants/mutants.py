@@ -9,7 +9,9 @@ from tests.mutants.harness import Edit, Mutant
 CONFORMANCE: Final = "tests/conformance"
 SQLITE: Final = "tests/engines/sqlite"
 UNIT: Final = "tests/unit"
-OLDER_CLAIM: Final = f"{CONFORMANCE}/test_grid.py::test_a_move_with_an_older_claim_of_the_same_job_is_always_refused"
+OLDER_CLAIM: Final = (
+    f"{CONFORMANCE}/test_transitions.py::test_a_move_with_an_older_claim_of_the_same_job_is_always_refused"
+)
 _SQL: Final = "engines/sqlite/sql"
 _PY: Final = "engines/sqlite"
 _SCHEMA: Final = "engines/sqlite/migrations/0001_initial.sql"
@@ -100,24 +102,24 @@ WORDS: Final = (
     ),
     Mutant(
         "rules: a negative priority is taken",
-        (Edit("rules.py", "not 0 <= priority <= MAX_PRIORITY", "not priority <= MAX_PRIORITY"),),
-        (f"{UNIT}/test_rules.py",),
+        (Edit("validation.py", "not 0 <= priority <= MAX_PRIORITY", "not priority <= MAX_PRIORITY"),),
+        (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
         "rules: characters are counted instead of bytes",
-        (Edit("rules.py", "size = len(job.payload.encode())", "size = len(job.payload)"),),
-        (f"{UNIT}/test_rules.py",),
+        (Edit("validation.py", "size = len(job.payload.encode())", "size = len(job.payload)"),),
+        (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
         "rules: a pattern takes what merely begins alike",
-        (Edit("rules.py", "name.startswith(pattern[:-1])", "name.startswith(pattern[:-2])"),),
-        (f"{UNIT}/test_rules.py",),
+        (Edit("validation.py", "name.startswith(pattern[:-1])", "name.startswith(pattern[:-2])"),),
+        (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
         "observed: only the first job of a bulk is checked",
         (
             Edit(
-                "engine/observed.py",
+                "engine/checked.py",
                 "            for place, job in enumerate(jobs):\n",
                 "            for place, job in enumerate(jobs[:1]):\n",
             ),
@@ -126,8 +128,8 @@ WORDS: Final = (
     ),
     Mutant(
         "observed: absent keys are not refused",
-        (Edit("engine/observed.py", "            require(Feature.IDEMPOTENCY)", "            pass"),),
-        (f"{UNIT}/test_observed.py",),
+        (Edit("engine/checked.py", "            require(Feature.IDEMPOTENCY)", "            pass"),),
+        (f"{UNIT}/test_checked.py",),
     ),
     Mutant(
         "migrations: a newer store is not refused",
@@ -149,23 +151,23 @@ FENCES: Final = (
     Mutant(
         "cancel_held: the fence is dropped",
         (Edit(f"{_SQL}/cancel_held.sql", _FENCE, "where seq = :seq and "),),
-        (f"{CONFORMANCE}/test_grid.py::test_a_handler_can_take_back_only_the_job_it_holds",),
+        (f"{CONFORMANCE}/test_transitions.py::test_a_handler_can_take_back_only_the_job_it_holds",),
     ),
     Mutant(
         "report_progress: the fence is dropped",
         (Edit(f"{_SQL}/report_progress.sql", _FENCE, "where seq = :seq and "),),
-        (f"{CONFORMANCE}/test_read.py",),
+        (f"{CONFORMANCE}/test_queries.py",),
     ),
     Mutant(
         "complete_many: a job that has not started can complete",
         (Edit(f"{_SQL}/complete_many.sql", "state = 'running'", "state in ('claimed', 'running')"),),
-        (f"{CONFORMANCE}/test_grid.py",),
+        (f"{CONFORMANCE}/test_transitions.py",),
     ),
     Mutant(
         "claim: a claim has the token of the one before",
         (
             Edit(f"{_SQL}/claim.sql", "claim_no = claim_no + 1", "claim_no = claim_no"),
-            Edit(f"{_PY}/claiming.py", "job.claim_no + 1", "job.claim_no"),
+            Edit(f"{_PY}/claims.py", "job.claim_no + 1", "job.claim_no"),
         ),
         (f"{CONFORMANCE}/test_claim.py",),
     ),
@@ -199,7 +201,7 @@ COUNTING: Final = (
     ),
     Mutant(
         "rescue: a job that kills its worker is never buried",
-        (Edit(f"{_PY}/stewarding.py", "+ 1 >= max_crashes", "+ 1 > max_crashes + 99"),),
+        (Edit(f"{_PY}/maintenance.py", "+ 1 >= max_crashes", "+ 1 > max_crashes + 99"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
@@ -244,7 +246,7 @@ LEASES: Final = (
         "claim: the queue's own lease is ignored",
         (
             Edit(
-                f"{_PY}/claiming.py",
+                f"{_PY}/claims.py",
                 "lease_us = queue.lease_us or self._request.lease // MICROSECOND",
                 "lease_us = self._request.lease // MICROSECOND",
             ),
@@ -299,23 +301,23 @@ ORDER: Final = (
     Mutant(
         "promote: before its time",
         (Edit(f"{_SQL}/promote_pick.sql", "and next_run_at <= :now ", ""),),
-        (f"{CONFORMANCE}/test_schedule.py",),
+        (f"{CONFORMANCE}/test_promotion.py",),
     ),
     Mutant(
         "claim_pick: start_by is ignored",
         (Edit(f"{_SQL}/claim_pick.sql", " and (start_by is null or start_by > :now)", ""),),
-        (f"{CONFORMANCE}/test_schedule.py",),
+        (f"{CONFORMANCE}/test_promotion.py",),
     ),
     Mutant(
         "start_many: start_by is ignored",
         (Edit(f"{_SQL}/start_many.sql", " and (start_by is null or start_by > :now)", ""),),
-        (f"{CONFORMANCE}/test_schedule.py",),
+        (f"{CONFORMANCE}/test_promotion.py",),
     ),
     Mutant(
         "claiming: every claim begins with the first queue",
         (
             Edit(
-                f"{_PY}/claiming.py",
+                f"{_PY}/claims.py",
                 "first = self._round.next_name\n        yield from self._onward",
                 'first = ""\n        yield from self._onward',
             ),
@@ -324,7 +326,7 @@ ORDER: Final = (
     ),
     Mutant(
         "claiming: weights count for nothing",
-        (Edit(f"{_PY}/claiming.py", "turn_of(queue.name, queue.weight * turns)", "turn_of(queue.name, turns)"),),
+        (Edit(f"{_PY}/claims.py", "turn_of(queue.name, queue.weight * turns)", "turn_of(queue.name, turns)"),),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
 )
@@ -334,7 +336,7 @@ LIMITS: Final = (
         "claiming: the rate's slot is not advanced",
         (
             Edit(
-                f"{_PY}/claiming.py",
+                f"{_PY}/claims.py",
                 '{"name": queue.name, "next_slot_at": slot}',
                 '{"name": queue.name, "next_slot_at": now}',
             ),
@@ -344,14 +346,14 @@ LIMITS: Final = (
     ),
     Mutant(
         "claiming: twice the credit for a late taker",
-        (Edit(f"{_PY}/claiming.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
+        (Edit(f"{_PY}/claims.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
         "claiming: a handler may start at any time after its slot",
         (
             Edit(
-                f"{_PY}/claiming.py",
+                f"{_PY}/claims.py",
                 "start_within = None if rate is None else (rate.slack / 2).total_seconds()",
                 "start_within = None",
             ),
@@ -371,14 +373,14 @@ LIMITS: Final = (
     ),
     Mutant(
         "claiming: concurrency does not count what others hold",
-        (Edit(f"{_PY}/claiming.py", "queue.concurrency - held - already", "queue.concurrency - already"),),
+        (Edit(f"{_PY}/claims.py", "queue.concurrency - held - already", "queue.concurrency - already"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
         "claiming: limited queues are claimed ahead",
         (
             Edit(
-                f"{_PY}/claiming.py",
+                f"{_PY}/claims.py",
                 "self.room.left if rate is None and queue.concurrency is None else self.room.slots",
                 "self.room.left",
             ),
@@ -425,7 +427,7 @@ KEYS: Final = (
                 "select queue, id from onward_job where key_digest = :digest and :now",
             ),
             Edit(
-                f"{_PY}/enqueueing.py",
+                f"{_PY}/enqueue.py",
                 "            existing = _standing_for(row.transaction, job)\n",
                 "            import sqlite3\n"
                 "            file = row.transaction.connection.execute('pragma database_list').fetchone()[2]\n"
@@ -464,11 +466,11 @@ KEYS: Final = (
         "enqueueing: the same key of another type is the same job",
         (
             Edit(
-                f"{_PY}/enqueueing.py",
+                f"{_PY}/enqueue.py",
                 '"digest": digest(job.type, job.idempotency_key)',
                 '"digest": digest(job.idempotency_key)',
             ),
-            Edit(f"{_PY}/enqueueing.py", "else digest(shape.type, key)", "else digest(key)"),
+            Edit(f"{_PY}/enqueue.py", "else digest(shape.type, key)", "else digest(key)"),
         ),
         (f"{CONFORMANCE}/test_keys.py",),
     ),
@@ -478,7 +480,7 @@ KEYS: Final = (
             Edit(_SCHEMA, "create unique index onward_job_dedupe", "create index onward_job_dedupe"),
             Edit(f"{_SQL}/replay.sql", "other.completed_at is null)", "false)"),
         ),
-        (f"{CONFORMANCE}/test_keys.py", f"{CONFORMANCE}/test_operate.py"),
+        (f"{CONFORMANCE}/test_keys.py", f"{CONFORMANCE}/test_admin.py"),
     ),
 )
 
@@ -486,36 +488,36 @@ BUTTONS: Final = (
     Mutant(
         "cancel: a finished job can be cancelled",
         (
-            Edit(f"{_PY}/operating.py", "MOVES[Move.CANCEL][0]", "frozenset(State)"),
+            Edit(f"{_PY}/admin.py", "MOVES[Move.CANCEL][0]", "frozenset(State)"),
             Edit(
                 f"{_SQL}/cancel.sql",
                 "where state in ('scheduled', 'blocked', 'pending', 'claimed', 'running') and",
                 "where",
             ),
         ),
-        (f"{CONFORMANCE}/test_grid.py",),
+        (f"{CONFORMANCE}/test_transitions.py",),
     ),
     Mutant(
         "replay: a completed job can be replayed",
         (
-            Edit(f"{_PY}/operating.py", "MOVES[Move.REPLAY][0]", "FINISHED"),
+            Edit(f"{_PY}/admin.py", "MOVES[Move.REPLAY][0]", "FINISHED"),
             Edit(f"{_SQL}/replay.sql", "and state in ('failed', 'dead_letter', 'cancelled')", ""),
             Edit(f"{_SQL}/replay.sql", "crashes = 0,", "crashes = 0, result = null,"),
         ),
-        (f"{CONFORMANCE}/test_grid.py",),
+        (f"{CONFORMANCE}/test_transitions.py",),
     ),
     Mutant(
         "replay: with the attempts it had used up",
         (Edit(f"{_SQL}/replay.sql", "attempts = 0, ", ""),),
-        (f"{CONFORMANCE}/test_operate.py",),
+        (f"{CONFORMANCE}/test_admin.py",),
     ),
     Mutant(
         "delete: a held job can be deleted",
         (
-            Edit(f"{_PY}/operating.py", "WAITING | FINISHED", "frozenset(State)"),
+            Edit(f"{_PY}/admin.py", "WAITING | FINISHED", "frozenset(State)"),
             Edit(f"{_SQL}/delete.sql", "where state not in ('claimed', 'running') and", "where"),
         ),
-        (f"{CONFORMANCE}/test_operate.py",),
+        (f"{CONFORMANCE}/test_admin.py",),
     ),
     Mutant(
         "prune: what is younger goes too",
@@ -530,7 +532,7 @@ BUTTONS: Final = (
     Mutant(
         "complete_many: the result is lost",
         (Edit(f"{_SQL}/complete_many.sql", "result = of_result", "result = null"),),
-        (f"{CONFORMANCE}/test_enqueue.py", f"{CONFORMANCE}/test_grid.py", f"{CONFORMANCE}/test_races.py"),
+        (f"{CONFORMANCE}/test_enqueue.py", f"{CONFORMANCE}/test_transitions.py", f"{CONFORMANCE}/test_races.py"),
     ),
     Mutant(
         "schema: updated_at is not kept for changes by hand",
@@ -544,7 +546,7 @@ LANES: Final = (
         "lane: an error in a group is swallowed",
         (
             Edit(
-                f"{_PY}/lane.py",
+                f"{_PY}/writer.py",
                 "            if len(requests) > 1:\n                return False\n",
                 "            if len(requests) > 1:\n"
                 "                for request in requests:\n"
@@ -559,7 +561,7 @@ LANES: Final = (
         "lane: a caller is answered before the commit",
         (
             Edit(
-                f"{_PY}/lane.py",
+                f"{_PY}/writer.py",
                 '            connection.execute("commit")\n',
                 "            for request, result in zip(requests, results, strict=True):\n"
                 "                request.result, request.is_done = result, True\n"
@@ -572,39 +574,39 @@ LANES: Final = (
     ),
     Mutant(
         "lane: everybody for himself",
-        (Edit(f"{_PY}/lane.py", "while len(requests) < _MOST_TOGETHER:", "while len(requests) < 1:"),),
+        (Edit(f"{_PY}/writer.py", "while len(requests) < _MOST_TOGETHER:", "while len(requests) < 1:"),),
         (f"{SQLITE}/test_group_commit.py",),
     ),
     Mutant(
         "lane: a slow disk holds loops up",
-        (Edit(f"{_PY}/lane.py", "if self._slowest > _QUICK:", "if False:"),),
+        (Edit(f"{_PY}/writer.py", "if self._slowest > _QUICK:", "if False:"),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "lane: a loop never has its turn",
-        (Edit(f"{_PY}/lane.py", "            self._alone -= 1\n", ""),),
+        (Edit(f"{_PY}/writer.py", "            self._alone -= 1\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "enqueueing: a job that waits for its time is added at once",
-        (Edit(f"{_PY}/enqueueing.py", "        and job.delay is None\n", ""),),
+        (Edit(f"{_PY}/enqueue.py", "        and job.delay is None\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "lane: who goes away leaves a job behind",
-        (Edit(f"{_PY}/lane.py", "            comers.remove(request)\n", ""),),
+        (Edit(f"{_PY}/writer.py", "            comers.remove(request)\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "lane: a loop waits for another program",
-        (Edit(f"{_PY}/lane.py", '"pragma busy_timeout = 0"', '"pragma busy_timeout = 200"'),),
+        (Edit(f"{_PY}/writer.py", '"pragma busy_timeout = 0"', '"pragma busy_timeout = 200"'),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
         "lane: heartbeats wait in the line",
         (
             Edit(
-                f"{_PY}/lane.py",
+                f"{_PY}/writer.py",
                 "(self._urgent if urgent else self._requests).extend(requests)",
                 "self._requests.extend(requests)",
             ),
@@ -613,13 +615,13 @@ LANES: Final = (
     ),
     Mutant(
         "lane: the log is never cut back",
-        (Edit(f"{_PY}/lane.py", "if size > LOG_SIZE_LIMIT:", "if size > 1000 * LOG_SIZE_LIMIT:"),),
+        (Edit(f"{_PY}/writer.py", "if size > LOG_SIZE_LIMIT:", "if size > 1000 * LOG_SIZE_LIMIT:"),),
         (f"{SQLITE}/test_checkpoints.py",),
     ),
     Mutant(
         "lane: a commit tells nobody",
-        (Edit(f"{_PY}/lane.py", "            if transaction.woke:\n                self.on_wake()\n", ""),),
-        (f"{SQLITE}/test_watching.py",),
+        (Edit(f"{_PY}/writer.py", "            if transaction.woke:\n                self.on_wake()\n", ""),),
+        (f"{SQLITE}/test_file_watcher.py",),
     ),
     Mutant(
         "database: SQLite checkpoints when it likes",
@@ -639,39 +641,45 @@ LANES: Final = (
     ),
     Mutant(
         "watching: the watcher is silent",
-        (Edit(f"{_PY}/watching.py", "                    self.tell()\n", ""),),
-        (f"{SQLITE}/test_watching.py::test_every_change_at_a_console_is_told",),
+        (Edit(f"{_PY}/file_watcher.py", "                    self.tell()\n", ""),),
+        (f"{SQLITE}/test_file_watcher.py::test_every_change_at_a_console_is_told",),
     ),
     Mutant(
         "watching: no second look after a notice",
-        (Edit(f"{_PY}/watching.py", "for number in range(10)", "for number in range(0)"),),
-        (f"{SQLITE}/test_watching.py::test_every_change_of_another_process_is_told",),
+        (Edit(f"{_PY}/file_watcher.py", "for number in range(10)", "for number in range(0)"),),
+        (f"{SQLITE}/test_file_watcher.py::test_every_change_of_another_process_is_told",),
     ),
     Mutant(
         "turnstile: anybody passes at any time",
         (
             Edit(
-                f"{_PY}/turnstile.py",
+                f"{_PY}/write_lock.py",
                 "        if self._gates is None:\n            yield",
                 "        if True:\n            yield",
             ),
         ),
-        (f"{SQLITE}/test_turnstile.py", f"{SQLITE}/test_checkpoints.py"),
+        (f"{SQLITE}/test_write_lock.py", f"{SQLITE}/test_checkpoints.py"),
     ),
     Mutant(
         "forking: connections are carried across a fork",
         (
             Edit(
-                f"{_PY}/forking.py",
+                f"{_PY}/fork_safety.py",
                 "before=_before, after_in_parent=_after_in_parent, after_in_child",
                 "after_in_child",
             ),
         ),
-        (f"{SQLITE}/test_forking.py",),
+        (f"{SQLITE}/test_fork_safety.py",),
     ),
     Mutant(
         "migrating: a step is applied but not recorded",
-        (Edit(f"{_PY}/migrating.py", '"insert into onward_migration values (?, ?, ?, ?)"', '"select ?, ?, ?, ?"'),),
+        (
+            Edit(
+                f"{_PY}/migrations/__init__.py",
+                '"insert into onward_migration values (?, ?, ?, ?)"',
+                '"select ?, ?, ?, ?"',
+            ),
+        ),
         (f"{SQLITE}/test_migrations.py",),
     ),
     Mutant(
@@ -693,23 +701,23 @@ SCHEDULES: Final = (
     Mutant(
         "schedule: a turn is fired by all who try",
         (Edit(f"{_SQL}/schedule_fire.sql", " and next_at = :due and", " and :due and"),),
-        (f"{CONFORMANCE}/test_calendar.py",),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
         in_ci=True,
     ),
     Mutant(
         "schedule: a turn of another rhythm is fired",
         (Edit(f"{_SQL}/schedule_fire.sql", " and rhythm = :rhythm", " and :rhythm is not null"),),
-        (f"{CONFORMANCE}/test_calendar.py",),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
         "schedule: a new declaration forgets what was missed",
         (Edit(f"{_SQL}/schedule_put.sql", "rhythm = excluded.rhythm then next_at", "false then next_at"),),
-        (f"{CONFORMANCE}/test_calendar.py",),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
         "schedule: who is resumed is due for all that passed",
         (Edit(f"{_SQL}/schedule_put.sql", "excluded.paused = 0 and paused = 0 and", ""),),
-        (f"{CONFORMANCE}/test_calendar.py",),
+        (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
         "schedule: missed turns are fired one by one",
@@ -779,24 +787,24 @@ BULLMQ: Final = (
     _on_bullmq(
         "rescue: one look is enough",
         Edit(f"{_BULL}/lua/rescue.lua", "ipairs(call('SMEMBERS', stalled))", "ipairs(call('LRANGE', active, 0, -1))"),
-        f"{_OF_BULL}/test_trouble.py",
+        f"{_OF_BULL}/test_errors.py",
     ),
     _on_bullmq(
         "claim: the turn is lost from one go to the next",
-        Edit(f"{_BULL}/claiming.py", "queues = queues[turn - 1 :] + queues[: turn - 1]\n        round_", "round_"),
+        Edit(f"{_BULL}/claims.py", "queues = queues[turn - 1 :] + queues[: turn - 1]\n        round_", "round_"),
         f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
         only="bullmq",
     ),
     _on_bullmq(
         "claim: one go is all there is",
-        Edit(f"{_BULL}/claiming.py", "        if not round_.has_plenty:\n            break", "        break"),
+        Edit(f"{_BULL}/claims.py", "        if not round_.has_plenty:\n            break", "        break"),
         f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
         only="bullmq",
     ),
     _on_bullmq(
         "schedule: picking a job up makes no other",
         Edit(f"{_BULL}/engine.py", "if taken.scheduled:", "if False:"),
-        f"{_OF_BULL}/test_trouble.py",
+        f"{_OF_BULL}/test_errors.py",
     ),
     _on_bullmq(
         "schedule: any job of a scheduler makes another, not the newest alone",
@@ -805,32 +813,32 @@ BULLMQ: Final = (
             "if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. whole(last) then",
             "if not last then",
         ),
-        f"{_OF_BULL}/test_trouble.py",
+        f"{_OF_BULL}/test_errors.py",
     ),
     _on_bullmq(
         "schedule: one that has ended leaves its job",
         Edit(f"{_BULL}/lua/unschedule.lua", "if call('ZREM', base .. 'delayed', id) == 1 then", "if false then"),
-        f"{_OF_BULL}/test_bull.py",
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "drain: the next job of a schedule goes too",
         Edit(f"{_BULL}/lua/drain.lua", "if not is_of_schedule(base, id) then", "if true then"),
-        f"{_OF_BULL}/test_bull.py",
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "clean: what is held goes too",
         Edit(f"{_BULL}/lua/clean.lua", "if is_free and is_old(id)", "if is_old(id)"),
-        f"{_OF_BULL}/test_bull.py",
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "obliterate: jobs that run are no hindrance",
         Edit(f"{_BULL}/lua/obliterate.lua", "elseif ARGV[6] ~= '1' and", "elseif false and"),
-        f"{_OF_BULL}/test_bull.py",
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "flow: a parent does not wait",
-        Edit(f"{_BULL}/bull.py", 'has_children="1" if has_children else ""', 'has_children=""'),
-        f"{_OF_BULL}/test_bull.py",
+        Edit(f"{_BULL}/native.py", 'has_children="1" if has_children else ""', 'has_children=""'),
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "debounce: the first stays",
@@ -839,22 +847,22 @@ BULLMQ: Final = (
             "if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', standing) == 1 then",
             "if false then",
         ),
-        f"{_OF_BULL}/test_bull.py",
+        f"{_OF_BULL}/test_native.py",
     ),
     _on_bullmq(
         "events: whatever comes back from a worker is tried again",
-        Edit(f"{_BULL}/following.py", 'if has_failed and said.get("prev")', 'if said.get("prev")'),
+        Edit(f"{_BULL}/event_stream.py", 'if has_failed and said.get("prev")', 'if said.get("prev")'),
         f"{_OF_BULL}/test_events.py",
     ),
     _on_bullmq(
         "events: whatever is put off is tried again",
-        Edit(f"{_BULL}/following.py", 'case "delayed" if has_failed and not', 'case "delayed" if not'),
+        Edit(f"{_BULL}/event_stream.py", 'case "delayed" if has_failed and not', 'case "delayed" if not'),
         f"{_OF_BULL}/test_events.py",
     ),
     _on_bullmq(
         "events: who stops between two of one entry misses the second",
         Edit(
-            f"{_BULL}/following.py",
+            f"{_BULL}/event_stream.py",
             "                for event in wanted[:-1]:  # whoever",
             "                place.move(entry)\n                for event in wanted[:-1]:  # whoever",
         ),
@@ -862,33 +870,33 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "events: a cursor older than what is kept is taken",
-        Edit(f"{_BULL}/following.py", "first and _order(place[queue]) < _order(first)", "False"),
+        Edit(f"{_BULL}/event_stream.py", "first and _order(place[queue]) < _order(first)", "False"),
         f"{_OF_BULL}/test_events.py",
     ),
     _on_bullmq(
         "events: who falls behind is not told",
-        Edit(f"{_BULL}/following.py", "if len(entries) == _AT_ONCE:", "if False:"),
+        Edit(f"{_BULL}/event_stream.py", "if len(entries) == _AT_ONCE:", "if False:"),
         f"{_OF_BULL}/test_events.py",
     ),
     _on_bullmq(
         "lines: one that the server has hung up is asked",
-        Edit(f"{_BULL}/lines.py", "while line is not None and line.is_told_unasked:", "while False:"),
+        Edit(f"{_BULL}/multiplexer.py", "while line is not None and line.is_told_unasked:", "while False:"),
         f"{_OF_BULL}/test_events.py",
     ),
     _on_bullmq(
         "lines: a replica is asked for ever",
-        Edit(f"{_BULL}/lines.py", "self.is_open = False  # no longer", "pass  # no longer"),
-        f"{_OF_BULL}/test_lines.py",
+        Edit(f"{_BULL}/multiplexer.py", "self.is_open = False  # no longer", "pass  # no longer"),
+        f"{_OF_BULL}/test_multiplexer.py",
     ),
     _on_bullmq(
         "lines: a silent server is waited for",
-        Edit(f"{_BULL}/lines.py", "if left <= 0:", "if False:"),
-        f"{_OF_BULL}/test_lines.py",
+        Edit(f"{_BULL}/multiplexer.py", "if left <= 0:", "if False:"),
+        f"{_OF_BULL}/test_multiplexer.py",
     ),
     _on_bullmq(
         "lines: half of what goes together may be done",
-        Edit(f"{_BULL}/lines.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
-        f"{_OF_BULL}/test_lines.py",
+        Edit(f"{_BULL}/multiplexer.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
+        f"{_OF_BULL}/test_multiplexer.py",
     ),
     _on_bullmq(
         "wait: what is promised to a claim that stands is asked for as well",
@@ -914,18 +922,18 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: what nobody comes for stays",
-        Edit(f"{_BULL}/waiting.py", "call_later(_KEPT, self._hungry.set)", "call_later(3600, self._hungry.set)"),
+        Edit(f"{_BULL}/blocking_claim.py", "call_later(_KEPT, self._hungry.set)", "call_later(3600, self._hungry.set)"),
         _IDLE,
     ),
     _on_bullmq(
         "wait: who stops does not wait for what may come yet",
-        Edit(f"{_BULL}/waiting.py", "if await self.look_now():", "if False:"),
+        Edit(f"{_BULL}/blocking_claim.py", "if await self.look_now():", "if False:"),
         _IDLE,
     ),
     _on_bullmq(
         "wait: what comes to one who stops is kept",
         Edit(
-            f"{_BULL}/waiting.py",
+            f"{_BULL}/blocking_claim.py",
             "with suppress(OnwardError):  # the leases will tell\n            await self._give_back()",
             "pass",
         ),
@@ -938,7 +946,7 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: a claim that stands takes from limited queues",
-        Edit(f"{_BULL}/waiting.py", "replace(request, slots=0, soon=self.promised)", "request"),
+        Edit(f"{_BULL}/blocking_claim.py", "replace(request, slots=0, soon=self.promised)", "request"),
         _IDLE,
     ),
     _on_bullmq(
@@ -953,24 +961,24 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: a claim stands on a pattern",
-        Edit(f"{_BULL}/waiting.py", " and not any(map(is_pattern, queues))", ""),
+        Edit(f"{_BULL}/blocking_claim.py", " and not any(map(is_pattern, queues))", ""),
         _IDLE,
     ),
     _on_bullmq(
         "wait: a claim stands beyond what comes due",
-        Edit(f"{_BULL}/waiting.py", "if self._may_stand and not _is_near(found):", "if self._may_stand:"),
+        Edit(f"{_BULL}/blocking_claim.py", "if self._may_stand and not _is_near(found):", "if self._may_stand:"),
         _IDLE,
     ),
 )
 
 _PG: Final = "engines/postgres"
 _OF_PG: Final = "tests/engines/postgres"
-_MIGRATING: Final = "postgresql/migrating.py"
-MIGRATING: Final = f"{_OF_PG}/test_migrating.py"
+_MIGRATING: Final = "pg/migrations.py"
+MIGRATING: Final = f"{_OF_PG}/test_migrations.py"
 _S6: Final = f"{_PG}/migrations/0006_stewarding.sql"
 _RIGHTS: Final = f"{_PG}/migrations/0013_rights.sql"
-_FACE: Final = f"{_OF_PG}/test_face.py"
-_UPGRADING: Final = f"{_OF_PG}/test_upgrading.py"
+_FACE: Final = f"{_OF_PG}/test_sql_api.py"
+_UPGRADING: Final = f"{_OF_PG}/test_upgrades.py"
 _GIVEN_AGAIN: Final = "        for (statement,) in again:\n"
 _HELD_BY: Final = "where j.seq between s.seq and s.seq and j.claim_no = s.claim_no"
 
@@ -1022,7 +1030,7 @@ POSTGRES: Final = (
     _on_postgres(
         "claim: who holds a limited queue waits for others",
         Edit(f"{_PG}/migrations/0004_claiming.sql", "if news is null then\n", "if true then\n"),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: a lane that is there twice counts twice",
@@ -1031,17 +1039,17 @@ POSTGRES: Final = (
             "group by l.priority order by",
             "group by l.ctid, l.priority order by",
         ),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: it is lost with a claim that failed",
-        Edit(f"{_PG}/claiming.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
-        f"{_OF_PG}/test_news.py",
+        Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: workers share their way round",
         Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "face: names are looked up where the caller says",
@@ -1050,12 +1058,12 @@ POSTGRES: Final = (
             "returns uuid\n  language plpgsql security definer\n  set search_path = pg_catalog, pg_temp\n",
             "returns uuid\n  language plpgsql security definer\n",
         ),
-        f"{_OF_PG}/test_face.py",
+        f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
         "face: what no reader can read is taken",
         Edit(f"{_PG}/migrations/0008_face.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
-        f"{_OF_PG}/test_face.py",
+        f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
         "rights: everybody may call what they can see",
@@ -1064,7 +1072,7 @@ POSTGRES: Final = (
             "revoke all on all functions",
             "revoke grant option for all on all functions",
         ),
-        f"{_OF_PG}/test_face.py",
+        f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
         "tables: a job may be held by nobody",
@@ -1150,13 +1158,13 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "lanes: the ground is not known to have gone ahead",
-        Edit(f"{_PG}/stewarding.py", "self.late = sure or 0\n", "pass\n"),
+        Edit(f"{_PG}/maintenance.py", "self.late = sure or 0\n", "pass\n"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "lanes: one part is never looked at from its beginning",
-        Edit(f"{_PG}/stewarding.py", "self._looks % _PARTS if", "self._looks % (_PARTS - 40) if"),
-        f"{_OF_PG}/test_stewarding.py",
+        Edit(f"{_PG}/maintenance.py", "self._looks % _PARTS if", "self._looks % (_PARTS - 40) if"),
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: a look for jobs without one reads all that wait",
@@ -1170,13 +1178,13 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rescue: a claim that was committed late is never found",
-        Edit(f"{_PG}/stewarding.py", "self._looked is None or self._looks % self._DEEP == 0", "self._looked is None"),
-        f"{_OF_PG}/test_stewarding.py",
+        Edit(f"{_PG}/maintenance.py", "self._looked is None or self._looks % self._DEEP == 0", "self._looked is None"),
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "rescue: a leader that hears of work waits all the same",
-        Edit(f"{_PG}/stewarding.py", "return not self._is_busy and now <", "return now <"),
-        f"{_OF_PG}/test_stewarding.py",
+        Edit(f"{_PG}/maintenance.py", "return not self._is_busy and now <", "return now <"),
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "news: what is said of the queue is not heeded",
@@ -1185,7 +1193,7 @@ POSTGRES: Final = (
             "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
             "and (q.paused or q.spacing is not null\n",
         ),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: the urgent come last",
@@ -1194,17 +1202,17 @@ POSTGRES: Final = (
             "order by l.priority desc) l\n               cross",
             "order by l.priority) l\n               cross",
         ),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: word of work somewhere is not heard",
-        Edit(f"{_PG}/claiming.py", "if name in _ANYWHERE:", "if False:"),
-        f"{_OF_PG}/test_news.py",
+        Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: other queues are not asked again",
-        Edit(f"{_PG}/claiming.py", "or self.look_again_in() <= 0:", "or False:"),
-        f"{_OF_PG}/test_news.py",
+        Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "news: a lease that nobody looks at",
@@ -1213,7 +1221,7 @@ POSTGRES: Final = (
             "insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
             "select 1)",
         ),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _termless_on_postgres("promote", "\n    return next;"),
     _termless_on_postgres("rescue", "\n    return next;"),
@@ -1234,38 +1242,38 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: what was left word of is not told",
-        Edit(f"{_PG}/notifying.py", "return _written(owed.union(queues))", "return _written(queues)"),
-        f"{_OF_PG}/test_notifying.py",
+        Edit(f"{_PG}/notify_throttle.py", "return _written(owed.union(queues))", "return _written(queues)"),
+        f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
         "enqueue: what was seen is relied on for ever",
-        Edit(f"{_PG}/seeing.py", "TRUST: Final = 0.25", "TRUST: Final = 1e9"),
-        f"{_OF_PG}/test_enqueueing.py",
+        Edit(f"{_PG}/queue_cache.py", "TRUST: Final = 0.25", "TRUST: Final = 1e9"),
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: what a queue says is not looked at by jobs that rely on others",
-        Edit(f"{_PG}/seeing.py", "        if is_plain:\n", "        if True:\n"),
-        f"{_OF_PG}/test_enqueueing.py",
+        Edit(f"{_PG}/queue_cache.py", "        if is_plain:\n", "        if True:\n"),
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: a lane is relied on that was opened in vain",
-        Edit(f"{_PG}/enqueueing.py", "if seen is None or takes_several(jobs):", "if seen is None:"),
-        f"{_OF_PG}/test_enqueueing.py",
+        Edit(f"{_PG}/enqueue.py", "if seen is None or takes_several(jobs):", "if seen is None:"),
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: what is told a queue is forgotten by who told it",
         Edit(f"{_PG}/engine.py", "        self._seen.forget()\n", ""),
-        f"{_OF_PG}/test_enqueueing.py",
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: nobody is told by those who rely on it that nobody listens",
-        Edit(f"{_PG}/enqueueing.py", "or not (notice is None or seen.is_heard)", ""),
-        f"{_OF_PG}/test_notifying.py",
+        Edit(f"{_PG}/enqueue.py", "or not (notice is None or seen.is_heard)", ""),
+        f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
         "enqueue: those who rely on what was seen say that no events are recorded",
         Edit(f"{_PG}/sql/enqueue_one.sql", "$10::text, onward.is_recording())", "$10::text, false)"),
-        f"{_OF_PG}/test_telling.py",
+        f"{_OF_PG}/test_events.py",
     ),
     _on_postgres(
         "lanes: a claim raises a floor by what it saw before",
@@ -1285,75 +1293,75 @@ POSTGRES: Final = (
     _on_postgres(
         "enqueue: one that says nothing else loses its priority",
         Edit(f"{_PG}/sql/enqueue_plain.sql", "$5::integer", "0"),
-        f"{_OF_PG}/test_enqueueing.py",
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: what is copied in is as long as it has characters",
-        Edit("postgresql/copying.py", "place, len(written))", "place, len(written.decode()))"),
-        f"{_OF_PG}/test_enqueueing.py",
+        Edit("pg/binary_copy.py", "place, len(written))", "place, len(written.decode()))"),
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: who is copied in is answered with the id of another",
-        Edit(f"{_PG}/enqueueing.py", "for job_id in ids]\n    yield", "for job_id in ids[::-1]]\n    yield"),
-        f"{_OF_PG}/test_enqueueing.py",
+        Edit(f"{_PG}/enqueue.py", "for job_id in ids]\n    yield", "for job_id in ids[::-1]]\n    yield"),
+        f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: those who are copied in say that no events are recorded",
         Edit(f"{_PG}/migrations/0002_enqueueing.sql", 'collate "C")), onward.is_recording();', 'collate "C")), false;'),
-        f"{_OF_PG}/test_telling.py",
+        f"{_OF_PG}/test_events.py",
     ),
     _on_postgres(
         "enqueue: nobody is told when the commit that was to tell fails",
-        Edit(f"{_PG}/notifying.py", 'self._leave_word(notice.split(","))', "pass"),
-        f"{_OF_PG}/test_notifying.py",
+        Edit(f"{_PG}/notify_throttle.py", 'self._leave_word(notice.split(","))', "pass"),
+        f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
         "permits: anybody may use them",
-        Edit(f"{_PG}/permits.py", "and self._caller() is asyncio.current_task()", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "and self._caller() is asyncio.current_task()", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: they cover jobs of other tasks",
-        Edit(f"{_PG}/permits.py", "jobs.template is self._kind.template and", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "jobs.template is self._kind.template and", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: they last, whoever else comes",
         Edit(f"{_PG}/engine.py", "list[Enqueued]]:\n        self._permit = None\n", "list[Enqueued]]:\n"),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: they last longer than what was seen",
-        Edit(f"{_PG}/permits.py", "looks = began >= self._look_at", "looks = False"),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "looks = began >= self._look_at", "looks = False"),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: what was seen again is not relied on",
-        Edit(f"{_PG}/permits.py", "        if looks:\n            self._looked(began)\n", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "        if looks:\n            self._looked(began)\n", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: one that was not added counts as added",
         Edit(
-            f"{_PG}/permits.py",
+            f"{_PG}/fast_enqueue.py",
             "        if not done:\n            self._has_given_way(connection, notice)\n            return self._add",
             "        if False:\n            self._has_given_way(connection, notice)\n            return self._add",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: one that was not added in time counts as added",
         Edit(
-            f"{_PG}/permits.py",
+            f"{_PG}/fast_enqueue.py",
             "if not done:\n            self._has_given_way(connection, notice)\n            return await self._add",
             "if False:\n            self._has_given_way(connection, notice)\n            return await self._add",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: they are given where a queue says something of its jobs",
         Edit(f"{_PG}/engine.py", " and self._seen.is_plain(kind.lane):", ":"),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: who looks does not see that somebody listens",
@@ -1362,7 +1370,7 @@ POSTGRES: Final = (
             "return not found and not onward.is_heard(channel);",
             "return not found;",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: who looks does not see what a queue says",
@@ -1371,17 +1379,17 @@ POSTGRES: Final = (
             "return not found and not onward.is_heard(channel);",
             "return not onward.is_heard(channel);",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: who looks does not see that the lane has gone",
         Edit(f"{_PG}/migrations/0002_enqueueing.sql", "  if not found then return false; end if;\n", ""),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: the one who was to tell next does not",
-        Edit(f"{_PG}/notifying.py", "            self._last = -math.inf\n            if", "            if"),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/notify_throttle.py", "            self._last = -math.inf\n            if", "            if"),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "tables: what comes by hand is not looked at",
@@ -1400,7 +1408,7 @@ POSTGRES: Final = (
             "begin\n  if old.counted and not new.counted then",
             "begin\n  perform onward.refuse_impossible(new);\n  if old.counted and not new.counted then",
         ),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "enqueue: who is added by hand is not told of",
@@ -1414,27 +1422,27 @@ POSTGRES: Final = (
     _on_postgres(
         "claim: the asker counts as another",
         Edit(f"{_PG}/migrations/0004_claiming.sql", " where w.id <> claim.worker_id) as others", ") as others"),
-        f"{_OF_PG}/test_news.py",
+        f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "permits: what a queue is told is not heeded",
         Edit(f"{_PG}/engine.py", "        self._permit = None\n        return info", "        return info"),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: the loop has no turn",
-        Edit(f"{_PG}/permits.py", "min(monotonic() + _TURN, self._lapses_at)", "self._lapses_at"),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "min(monotonic() + _TURN, self._lapses_at)", "self._lapses_at"),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: a connection is looked at for each job",
-        Edit(f"{_PG}/permits.py", "bool(self._connections.idle) if self._is_turning else ", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "bool(self._connections.idle) if self._is_turning else ", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: a connection is not looked at",
-        Edit(f"{_PG}/permits.py", " if self._is_turning else self._connections.has_sound()", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", " if self._is_turning else self._connections.has_sound()", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "exchange: the right to claim comes after what is settled",
@@ -1452,7 +1460,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "exchange: what somebody else holds counts as stored",
-        Edit(f"{_PG}/settling.py", "if free else frozenset(), left", "if free else frozenset(), frozenset()"),
+        Edit(f"{_PG}/settle.py", "if free else frozenset(), left", "if free else frozenset(), frozenset()"),
         f"{_OF_PG}/test_open_transactions.py",
     ),
     _on_postgres(
@@ -1473,7 +1481,7 @@ POSTGRES: Final = (
     _on_postgres(
         "sessions: who has given up is waited for by the server",
         Edit(
-            "postgresql/database.py",
+            "pg/database.py",
             '"client_connection_check_interval": "2s"',
             '"client_connection_check_interval": "0"',
         ),
@@ -1481,7 +1489,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: a server that cannot look is not connected to",
-        Edit("postgresql/database.py", "any(name in str(error) for name in _WISHED)", "False"),
+        Edit("pg/database.py", "any(name in str(error) for name in _WISHED)", "False"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
@@ -1541,12 +1549,16 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "migrate: who has a policy of their own becomes a worker",
-        Edit(f"{_PG}/migrating.py", "and p.polname ~ '^worker_[0-9]+_'", "and p.polname ~ '^worker_'"),
+        Edit(f"{_PG}/migrations/__init__.py", "and p.polname ~ '^worker_[0-9]+_'", "and p.polname ~ '^worker_'"),
         _UPGRADING,
     ),
     _on_postgres(
         "migrate: who may add jobs may take them back after a step",
-        Edit(f"{_PG}/migrating.py", "having count(distinct p.proname) = 2", "having count(distinct p.proname) > 0"),
+        Edit(
+            f"{_PG}/migrations/__init__.py",
+            "having count(distinct p.proname) = 2",
+            "having count(distinct p.proname) > 0",
+        ),
         _UPGRADING,
     ),
     _termless_alone(
@@ -1611,9 +1623,11 @@ POSTGRES: Final = (
     _on_postgres(
         "within: what was refused stays in the caller's transaction",
         Edit(
-            "postgresql/within.py", "            for text in bounds.undo:", "            for text in bounds.undo[1:]:"
+            "pg/caller_transaction.py",
+            "            for text in bounds.undo:",
+            "            for text in bounds.undo[1:]:",
         ),
-        f"{_OF_PG}/test_within.py",
+        f"{_OF_PG}/test_caller_transaction.py",
     ),
     _on_postgres(
         "lanes: a paused queue hides a job of the next that has no lane",
@@ -1633,32 +1647,32 @@ POSTGRES: Final = (
     _on_postgres(
         "lanes: a leader waits for one that somebody holds",
         Edit(_S6, "for update of l skip locked) k;", "for update of l) k;"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: where somebody holds one, no other is opened",
         Edit(_S6, "having not bool_or(w.is_held);", "having false;"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: another is opened each time",
         Edit(_S6, "having not bool_or(w.is_held);", "having true;"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "promote: it waits for a lane that somebody holds",
         Edit(_S6, "due.queues, due.priorities, null);", "due.queues, due.priorities, due.since);"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "rescue: it waits for a lane that somebody holds",
         Edit(_S6, "given.queues, given.priorities, null);", "given.queues, given.priorities, given.since);"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "rescue: it waits for the row of a silent worker",
         Edit(_S6, "\n              for update skip locked));\n  return next;", "));\n  return next;"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: to take one away it is waited for who holds it",
@@ -1667,7 +1681,7 @@ POSTGRES: Final = (
             "onward.is_in(part, l.queue, l.priority) for update skip locked);",
             "onward.is_in(part, l.queue, l.priority));",
         ),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: to mark one it is waited for who holds it",
@@ -1676,7 +1690,7 @@ POSTGRES: Final = (
             "where h.priority = l.priority)\n        for update skip locked));",
             "where h.priority = l.priority)));",
         ),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "prune: it waits for a job that somebody holds",
@@ -1685,170 +1699,174 @@ POSTGRES: Final = (
             "                 limit most for update skip locked) h\n        union all",
             "                 limit most) h\n        union all",
         ),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "prune: of those that are too many, it waits for one that somebody holds",
         Edit(_S6, "h.seq = any (over) for update skip locked);", "h.seq = any (over));"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "archive: it waits for a job that somebody holds",
         Edit(_S6, "order by o.until limit most for update skip locked))", "order by o.until limit most))"),
-        f"{_OF_PG}/test_stewarding.py",
+        f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
         "lanes: who leads again goes on with what it knew",
-        Edit(f"{_PG}/stewarding.py", "if term.number > self._term + 1:", "if False:"),
+        Edit(f"{_PG}/maintenance.py", "if term.number > self._term + 1:", "if False:"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "standing: it is sent while the worker asks for itself",
         Edit(
-            f"{_PG}/standing.py",
+            f"{_PG}/claim_prefetch.py",
             "        self._wanted.pop(key, None)\n        return self._take(key)\n",
             "        return self._take(key)\n",
         ),
-        f"{_OF_PG}/test_standing.py",
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "permits: one who gets no answer waits for ever",
-        Edit(f"{_PG}/permits.py", "        connection.patience = self._connections.patience\n", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "        connection.patience = self._connections.patience\n", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: nobody is told",
-        Edit(f"{_PG}/permits.py", "notice = self._bell.notice_for(self._kind.tidings)", "notice = None"),
-        f"{_OF_PG}/test_permits.py",
+        Edit(f"{_PG}/fast_enqueue.py", "notice = self._bell.notice_for(self._kind.tidings)", "notice = None"),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: what takes longer is said twice",
-        Edit("postgresql/patience.py", "        self._begun = results\n", ""),
-        f"{_OF_PG}/test_permits.py",
+        Edit("pg/connection.py", "        self._begun = results\n", ""),
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "permits: a turn that the loop has by itself does not count",
         Edit(
-            f"{_PG}/permits.py",
+            f"{_PG}/fast_enqueue.py",
             "        self._until = self._lapses_at\n",
             "        self._until = min(monotonic() + _TURN, self._lapses_at)\n",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "standing: what nobody asks for is kept",
-        Edit(f"{_PG}/standing.py", "        self.let_go(self._sent.pop(key))\n", "        self._sent.pop(key)\n"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(f"{_PG}/claim_prefetch.py", "        self.let_go(self._sent.pop(key))\n", "        self._sent.pop(key)\n"),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: a worker that leaves keeps it",
         Edit(
-            f"{_PG}/standing.py",
+            f"{_PG}/claim_prefetch.py",
             "timeout=_LAST_ANSWER)\n                self.let_go(sent)\n",
             "timeout=_LAST_ANSWER)\n",
         ),
-        f"{_OF_PG}/test_standing.py",
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: a worker that leaves is brought more",
-        Edit(f"{_PG}/standing.py", "            del self._wanted[key]\n        for", "            pass\n        for"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(
+            f"{_PG}/claim_prefetch.py",
+            "            del self._wanted[key]\n        for",
+            "            pass\n        for",
+        ),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: news since is forgotten",
-        Edit(f"{_PG}/standing.py", "elif round_.news or round_.is_news_anywhere:", "elif False:"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(f"{_PG}/claim_prefetch.py", "elif round_.news or round_.is_news_anywhere:", "elif False:"),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: it brings more than there is room for",
-        Edit(f"{_PG}/standing.py", "request.slots - len(found.claims)", "request.slots"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(f"{_PG}/claim_prefetch.py", "request.slots - len(found.claims)", "request.slots"),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: it stands for a worker that has enough",
-        Edit(f"{_PG}/standing.py", "            self._wanted.pop(key, None)\n", "            pass\n"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(f"{_PG}/claim_prefetch.py", "            self._wanted.pop(key, None)\n", "            pass\n"),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: what a cancelled exchange was brought is lost",
-        Edit(f"{_PG}/standing.py", "            self._return(sent, rows)\n            return", "            return"),
-        f"{_OF_PG}/test_standing.py",
+        Edit(
+            f"{_PG}/claim_prefetch.py", "            self._return(sent, rows)\n            return", "            return"
+        ),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "standing: what a failed exchange was brought is lost",
         Edit(f"{_PG}/engine.py", "                standing.let_go(sent)\n", ""),
-        f"{_OF_PG}/test_standing.py",
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "listening: who waits does not hear of a connection that is lost",
-        Edit("postgresql/listening.py", "            line.end()\n", "            pass\n"),
-        f"{_OF_PG}/test_listening.py",
+        Edit("pg/listener.py", "            line.end()\n", "            pass\n"),
+        f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
         "listening: the server's last words are taken for an answer",
-        Edit("postgresql/listening.py", "if self._connection.pgconn.status == ConnStatus.OK:", "if True:"),
-        f"{_OF_PG}/test_listening.py",
+        Edit("pg/listener.py", "if self._connection.pgconn.status == ConnStatus.OK:", "if True:"),
+        f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
         "listening: a connection that is lost is still read",
-        Edit("postgresql/listening.py", "        self.put_down()\n        if not", "        if not"),
-        f"{_OF_PG}/test_listening.py",
+        Edit("pg/listener.py", "        self.put_down()\n        if not", "        if not"),
+        f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
         "notifying: an error that nobody knows ends it",
-        Edit(f"{_PG}/notifying.py", "except Exception as error:", "except OnwardError as error:"),
-        f"{_OF_PG}/test_notifying.py",
+        Edit(f"{_PG}/notify_throttle.py", "except Exception as error:", "except OnwardError as error:"),
+        f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
         "standing: an answer is waited for without end",
-        Edit("postgresql/listening.py", "if (patience := self._connection.patience) is not None:", "if False:"),
-        f"{_OF_PG}/test_standing.py",
+        Edit("pg/listener.py", "if (patience := self._connection.patience) is not None:", "if False:"),
+        f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "permits: one that takes longer is not counted",
         Edit(
-            f"{_PG}/permits.py",
+            f"{_PG}/fast_enqueue.py",
             "            async with self._connections.room:  # there is some, since one was idle\n    ",
             "",
         ),
-        f"{_OF_PG}/test_permits.py",
+        f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "connections: who sends is told nothing where nothing has come",
-        Edit("postgresql/patience.py", "(yield wanted) or Ready.NONE", "yield wanted"),
-        f"{_OF_PG}/test_asking.py",
+        Edit("pg/connection.py", "(yield wanted) or Ready.NONE", "yield wanted"),
+        f"{_OF_PG}/test_queries.py",
     ),
     _on_postgres(
         "connections: who is cancelled hears what the driver says to that",
-        Edit("postgresql/patience.py", "except Exception as error:", "except psycopg.Error as error:"),
-        f"{_OF_PG}/test_asking.py",
+        Edit("pg/connection.py", "except Exception as error:", "except psycopg.Error as error:"),
+        f"{_OF_PG}/test_queries.py",
     ),
     _on_postgres(
         "sessions: they write as the database likes it",
-        Edit("postgresql/database.py", "(_OURS | given | _ALWAYS)", "(_OURS | given)"),
+        Edit("pg/database.py", "(_OURS | given | _ALWAYS)", "(_OURS | given)"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "sessions: they begin as the database likes it",
-        Edit(
-            "postgresql/database.py", "make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))", "self._plain"
-        ),
+        Edit("pg/database.py", "make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))", "self._plain"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "sessions: what an address says about them is lost",
-        Edit("postgresql/database.py", "or {}), said, *", "or {}), *"),
+        Edit("pg/database.py", "or {}), said, *", "or {}), *"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "sessions: a pooler's are taken as they are",
-        Edit("postgresql/database.py", 'if value.split(",")[0] != needed:', "if False:"),
+        Edit("pg/database.py", 'if value.split(",")[0] != needed:', "if False:"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "connections: one that the server has closed is used",
-        Edit("postgresql/patience.py", "and not self._poll.poll(0)", ""),
-        f"{_OF_PG}/test_trouble.py",
+        Edit("pg/connection.py", "and not self._poll.poll(0)", ""),
+        f"{_OF_PG}/test_errors.py",
     ),
     _on_postgres(
         "examine: who only writes is not looked at",
@@ -1863,7 +1881,7 @@ POSTGRES: Final = (
     _on_postgres(
         "examine: an index that cannot be used counts as one that is there",
         Edit(f"{_PG}/sql/facts.sql", " and x.indisvalid", ""),
-        f"{_OF_PG}/test_examining.py",
+        f"{_OF_PG}/test_diagnostics.py",
     ),
 )
 
@@ -1893,11 +1911,11 @@ BATCHES: Final = (
         "batches: jobs that are cancelled by a button are not told of",
         (
             Edit(
-                f"{_PY}/operating.py",
-                "        transaction.woke = True\n        gathering.advance(transaction)\n",
+                f"{_PY}/admin.py",
+                "        transaction.woke = True\n        batches.advance(transaction)\n",
                 "        transaction.woke = True\n",
             ),
-            Edit(f"{_PY}/stewarding.py", "advance(transaction) if _leads(transaction, term) else False", "False"),
+            Edit(f"{_PY}/maintenance.py", "advance(transaction) if _leads(transaction, term) else False", "False"),
         ),
         (_GATHER,),
     ),
@@ -1905,7 +1923,7 @@ BATCHES: Final = (
         "batches: a leader that is none goes on with them",
         (
             Edit(
-                f"{_PY}/stewarding.py",
+                f"{_PY}/maintenance.py",
                 "advance(transaction) if _leads(transaction, term) else False",
                 "advance(transaction)",
             ),
@@ -1942,14 +1960,14 @@ BATCHES: Final = (
     ),
     Mutant(
         "flows: what is added after a job that has ended waits for ever",
-        (Edit(f"{_PY}/linking.py", "    transaction.execute(SQL.link_ended, named)\n", ""),),
+        (Edit(f"{_PY}/dependencies.py", "    transaction.execute(SQL.link_ended, named)\n", ""),),
         (_GATHER,),
     ),
     Mutant(
         "throttle: its period is counted from the last that was turned away",
         (
             Edit(
-                f"{_PY}/enqueueing.py",
+                f"{_PY}/enqueue.py",
                 "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n",
                 "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n"
                 "        transaction.connection.execute('update onward_hold set until = until + 30000000')\n",
@@ -2000,13 +2018,13 @@ BATCHES: Final = (
     ),
 )
 
-RECORDS: Final = f"{CONFORMANCE}/test_records.py"
-TELLING: Final = "tests/engines/postgres/test_telling.py"
+RECORDS: Final = f"{CONFORMANCE}/test_event_log.py"
+TELLING: Final = "tests/engines/postgres/test_events.py"
 
 EVENTS: Final = (
     Mutant(
         "events: what nobody heard of is not looked for among finished jobs",
-        (Edit(f"{_PY}/telling.py", "if place.no >= self.on_no:", "if place.no >= 0:"),),
+        (Edit(f"{_PY}/events.py", "if place.no >= self.on_no:", "if place.no >= 0:"),),
         (RECORDS,),
     ),
     Mutant(
@@ -2016,22 +2034,22 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a cursor of what has been trimmed is taken",
-        (Edit(f"{_PY}/telling.py", "if place.no < trimmed:", "if False:"),),
+        (Edit(f"{_PY}/events.py", "if place.no < trimmed:", "if False:"),),
         (RECORDS,),
     ),
     Mutant(
         "events: a cursor of what has been pruned is taken",
-        (Edit(f"{_PY}/archiving.py", "    transaction.execute(SQL.event_pruned, gone)\n", ""),),
+        (Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.event_pruned, gone)\n", ""),),
         (RECORDS,),
     ),
     Mutant(
         "events: recording never ends",
-        (Edit(f"{_PY}/telling.py", "log.heard_until < transaction.now", "False"),),
+        (Edit(f"{_PY}/events.py", "log.heard_until < transaction.now", "False"),),
         (RECORDS,),
     ),
     Mutant(
         "events: recording ends although it is to go on always",
-        (Edit(f"{_PY}/telling.py", "if log.is_on and not log.always and", "if log.is_on and"),),
+        (Edit(f"{_PY}/events.py", "if log.is_on and not log.always and", "if log.is_on and"),),
         (RECORDS,),
     ),
     Mutant(
@@ -2051,7 +2069,7 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: all queues are told of",
-        (Edit("engine/teller.py", "                    if is_wanted:\n", "                    if True:\n"),),
+        (Edit("engine/event_reader.py", "                    if is_wanted:\n", "                    if True:\n"),),
         (f"{CONFORMANCE}/test_events.py",),
     ),
     _on_postgres(
@@ -2065,13 +2083,13 @@ EVENTS: Final = (
     ),
     _on_postgres(
         "events: those are not waited for who wrote before",
-        Edit(f"{_PG}/telling.py", "        while writers:\n", "        while False:\n"),
+        Edit(f"{_PG}/events.py", "        while writers:\n", "        while False:\n"),
         TELLING,
     ),
     _on_postgres(
         "events: the middle of a look is taken for its end",
         Edit(
-            f"{_PG}/telling.py", "[place.seen, until, place.no, wanted, limit]", "[place.seen, until, 0, wanted, limit]"
+            f"{_PG}/events.py", "[place.seen, until, place.no, wanted, limit]", "[place.seen, until, 0, wanted, limit]"
         ),
         TELLING,
     ),
@@ -2087,12 +2105,12 @@ EVENTS: Final = (
     ),
     _on_postgres(
         "events: a cursor of what has been trimmed is taken",
-        Edit(f"{_PG}/telling.py", "if first <= self.trimmed:", "if False:"),
+        Edit(f"{_PG}/events.py", "if first <= self.trimmed:", "if False:"),
         RECORDS,
     ),
     _on_postgres(
         "events: a cursor of what has been pruned is taken",
-        Edit(f"{_PG}/telling.py", "if self.pruned_at >= max(place.at, place.caught[0]):", "if False:"),
+        Edit(f"{_PG}/events.py", "if self.pruned_at >= max(place.at, place.caught[0]):", "if False:"),
         RECORDS,
     ),
     _on_postgres(
@@ -2114,7 +2132,7 @@ EVENTS: Final = (
 MIGRATIONS: Final = (
     _on_postgres(
         "migrate: a schema that is for everybody may be ours",
-        Edit("postgresql/naming.py", "check_schema_name(name) in _SHARED", "check_schema_name(name) in ()"),
+        Edit("pg/schema_name.py", "check_schema_name(name) in _SHARED", "check_schema_name(name) in ()"),
         MIGRATING,
     ),
     _on_postgres(
@@ -2140,12 +2158,12 @@ MIGRATIONS: Final = (
     _on_postgres(
         "migrate: a step waits for a table for as long as it takes",
         Edit(_MIGRATING, "lock_timeout = {WAIT}", "lock_timeout = 0"),
-        f"{_OF_PG}/test_upgrading.py",
+        f"{_OF_PG}/test_upgrades.py",
     ),
     _on_postgres(
         "migrate: the script waits for a table for as long as it takes",
         Edit(_MIGRATING, "set_config('lock_timeout', '{wait}', true)", "set_config('lock_timeout', '0', true)"),
-        f"{_OF_PG}/test_upgrading.py",
+        f"{_OF_PG}/test_upgrades.py",
     ),
 )
 
@@ -2192,12 +2210,12 @@ WEBHOOKS: Final = (
     Mutant(
         "bookmarks: somebody else's is taken",
         (Edit(f"{_SQL}/bookmark_hold.sql", " where holder = excluded.holder or until <= :now\n", " where true\n"),),
-        (f"{CONFORMANCE}/test_bookmarks.py",),
+        (f"{CONFORMANCE}/test_event_cursors.py",),
     ),
     Mutant(
         "bookmarks: who lost it puts it further on",
         (Edit(f"{_SQL}/bookmark_move.sql", " and holder = :holder", ""),),
-        (f"{CONFORMANCE}/test_bookmarks.py",),
+        (f"{CONFORMANCE}/test_event_cursors.py",),
     ),
 )
 
@@ -2243,7 +2261,7 @@ TRACES: Final = (
     ),
     _of_traces(
         "jobs of a batch begin anew",
-        Edit("engine/observed.py", "gather.put_batch(batch, stamped.jobs,", "gather.put_batch(batch, jobs,"),
+        Edit("engine/checked.py", "gather.put_batch(batch, stamped.jobs,", "gather.put_batch(batch, jobs,"),
     ),
     _of_traces(
         "baggage stays behind",
@@ -2276,7 +2294,7 @@ _STEWARDING: Final = "engines/postgres/migrations/0006_stewarding.sql"
 _DAYS: Final = "engines/postgres/migrations/0007_days.sql"
 
 ARCHIVE: Final = (
-    _of_archive("nothing is", Edit(f"{_PY}/archiving.py", "    transaction.execute(SQL.archive, gone)\n", "")),
+    _of_archive("nothing is", Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.archive, gone)\n", "")),
     _of_archive(
         "nothing ever leaves it",
         Edit(f"{_SQL}/archive_prune.sql", "and until <= :now order", "and until < 0 order"),
@@ -2335,13 +2353,13 @@ STOPPING: Final = (
     ),
     Mutant(
         "stop: a second cancellation changes nothing",
-        (Edit("worker/shift.py", "        if self._is_cut_short:", "        if False:"),),
+        (Edit("worker/session.py", "        if self._is_cut_short:", "        if False:"),),
         (_STOP,),
         only="second_cancellation",
     ),
     Mutant(
         "stop: a worker that is cancelled waits for its grace",
-        (Edit("worker/shift.py", "        self._grace.bring_forward(0)\n", ""),),
+        (Edit("worker/session.py", "        self._grace.bring_forward(0)\n", ""),),
         (_STOP,),
         only="cancelled",
     ),

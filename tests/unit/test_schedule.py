@@ -12,8 +12,8 @@ import pytest
 from onward.cron import Cron, Interval, Rhythm
 from onward.errors import InvalidJob
 from onward.job import NewJob
-from onward.rules import one_of
 from onward.schedule import MOST_MISSED, Missed, Schedule, firing_of
+from onward.validation import one_of
 
 DUE = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
 HOURLY = Cron("0 * * * *")

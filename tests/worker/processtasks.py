@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onward.app import App
 from onward.context import JobContext
-from onward.control import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Snooze
 
 app = App("sqlite://")
 

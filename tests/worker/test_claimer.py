@@ -17,10 +17,10 @@ from onward.errors import StoreUnavailable
 from onward.lifecycle import Complete, Fail, Release, Result, Returned
 from onward.metering import Meter
 from onward.worker.claimer import Claimer
-from onward.worker.holdings import Holdings, Stage
+from onward.worker.inflight import Holdings, Stage
 from onward.worker.pool import Pool
 from onward.worker.settler import Settler
-from tests.worker.stage import ALL, StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
+from tests.worker.harness import ALL, StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
 

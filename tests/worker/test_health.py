@@ -10,7 +10,7 @@ import msgspec
 from onward.app import App
 from onward.worker.health import Health, Vitals, unhealthy
 from tests.worker.conftest import Meddler
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 MINUTE = timedelta(minutes=1)
 

@@ -11,9 +11,9 @@ import pytest
 from onward.app import App
 from onward.engine.values import Batch, Term
 from onward.worker.leader import Leader
+from onward.worker.maintenance import Duty, Upkeep
 from onward.worker.service import Every
-from onward.worker.upkeep import Duty, Upkeep
-from tests.worker.stage import StubSteward, eventually, in_virtual_time
+from tests.worker.harness import StubSteward, eventually, in_virtual_time
 
 LEASE = timedelta(seconds=30)
 

@@ -10,7 +10,7 @@ import pytest
 
 from onward.app import App
 from onward.worker.logs import JsonFormatter, TextFormatter, configure
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 def record(

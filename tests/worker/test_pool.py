@@ -11,9 +11,9 @@ import pytest
 
 from onward.engine.values import Claim
 from onward.lifecycle import Complete, Outcome, Release, Result, Retry, Returned
-from onward.worker.holdings import Held, Stage
+from onward.worker.inflight import Held, Stage
 from onward.worker.pool import Pool
-from tests.worker.stage import StubRunner, VirtualLoop, claim, in_virtual_time, passing
+from tests.worker.harness import StubRunner, VirtualLoop, claim, in_virtual_time, passing
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
 

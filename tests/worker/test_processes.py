@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from onward.context import RunState
-from onward.control import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.worker.processes import ProcessDied, Processes
 from tests.worker import processtasks
-from tests.worker.stage import claim, eventually
+from tests.worker.harness import claim, eventually
 
 HERE = processtasks.__name__
 

@@ -18,7 +18,7 @@ from onward.lifecycle import State
 from onward.task import Task
 from onward.worker.quarantine import Quarantine
 from onward.worker.service import Every
-from tests.worker.stage import claim, eventually, in_virtual_time
+from tests.worker.harness import claim, eventually, in_virtual_time
 
 QUICK = {"poll": timedelta(milliseconds=20)}
 

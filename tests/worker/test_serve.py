@@ -15,8 +15,8 @@ import pytest
 from onward.app import App
 from onward.lifecycle import State
 from onward.worker.serve import LIFELINE
+from tests.worker.harness import eventually
 from tests.worker.program import make_app
-from tests.worker.stage import eventually
 
 
 class Site:

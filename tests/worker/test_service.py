@@ -10,7 +10,7 @@ import pytest
 
 from onward.errors import StoreUnavailable
 from onward.worker.service import STORE_AWAY, Bell, Every
-from tests.worker.stage import in_virtual_time
+from tests.worker.harness import in_virtual_time
 
 
 def test_a_ring_while_awake_is_not_missed():

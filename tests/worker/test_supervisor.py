@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onward.lifecycle import State
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 from tests.worker.test_processes import alive
 from tests.worker.test_serve import Site, site, states
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from onward.worker.threads import Threads
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import State
 from tests.worker.conftest import Meddler
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 QUICK = {"poll": timedelta(milliseconds=50)}
 

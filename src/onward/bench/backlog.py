@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-from onward.bench import product
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.ground import Ground
+from onward.bench import scenarios
+from onward.bench.environment import Ground
 from onward.bench.handlers import Handler
-from onward.bench.pace import Pace, Tell, take_turns
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Pace, Tell, take_turns
+from onward.bench.verification import is_accounted_for
 
 
 class _Store:
@@ -24,14 +24,14 @@ class _Store:
         self._future = 0
 
     def fill(self, jobs: int, *, future: bool = False) -> None:
-        apart(product.fill, self.url, Handler.ASYNC, jobs, first=self._ready + self._future, future=future)
+        apart(scenarios.fill, self.url, Handler.ASYNC, jobs, first=self._ready + self._future, future=future)
         if future:
             self._future += jobs
         else:
             self._ready += jobs
 
     def drain(self, jobs: int, concurrency: int) -> Pace:
-        drained = apart(product.drain, self.url, jobs, concurrency)
+        drained = apart(scenarios.drain, self.url, jobs, concurrency)
         self._ran += drained.ran
         self.memory.append(drained.memory)
         return drained.pace

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import Final
 
-from onward.bench import product
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.ground import Ground
+from onward.bench import scenarios
+from onward.bench.environment import Ground
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.pace import Pace, Tell, take_turns
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Pace, Tell, take_turns
+from onward.bench.verification import is_accounted_for
 
 _NAME: Final = "bench"
 _TOGETHER: Final = 5_000
@@ -63,7 +63,7 @@ def batches(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: 
         nonlocal holds
         url = ground.fresh()
         pace = apart(put_in, url, jobs, batched=batched)
-        run = apart(product.drain, url, jobs, concurrency)
+        run = apart(scenarios.drain, url, jobs, concurrency)
         drained[batched].append(run.pace.rate)
         holds &= len(run.ran) == jobs and is_accounted_for(url, run.ran) and (not batched or is_exact(url, jobs))
         ground.remove(url)

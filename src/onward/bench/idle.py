@@ -8,15 +8,15 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from onward.bench import product
-from onward.bench.account import all_finished, is_accounted_for
-from onward.bench.apart import apart
+from onward.bench import scenarios
 from onward.bench.counting import count_statements
-from onward.bench.ground import Ground
+from onward.bench.environment import Ground
 from onward.bench.handlers import Handler, make_app
-from onward.bench.pace import Tell
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Tell
 from onward.bench.stopwatch import Stopwatch
+from onward.bench.verification import all_finished, is_accounted_for
 
 _SETTLE: Final = 0.3
 """The part of the time, before it counts, in which the worker comes to rest."""
@@ -35,7 +35,7 @@ def idle(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int
     verified = True
     for number in range(1, rounds + 1):
         url = ground.fresh()
-        apart(product.fill, url, Handler.ASYNC, jobs)
+        apart(scenarios.fill, url, Handler.ASYNC, jobs)
         idled.append(apart(_wait_for_work, url, jobs, concurrency, seconds))
         verified &= len(idled[-1].ran) == jobs and is_accounted_for(url, idled[-1].ran)
         ground.remove(url)

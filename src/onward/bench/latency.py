@@ -7,13 +7,13 @@ import statistics
 import time
 from typing import Final
 
-from onward.bench.account import all_finished, is_accounted_for
-from onward.bench.apart import apart
-from onward.bench.crew import Crew
-from onward.bench.ground import Ground
+from onward.bench.environment import Ground
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.pace import Tell, percentile
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Tell, percentile
+from onward.bench.verification import all_finished, is_accounted_for
+from onward.bench.workers import Crew
 
 _GAP: Final = 0.020
 """Seconds between two jobs: long enough for the worker to be idle again."""

@@ -6,12 +6,12 @@ import asyncio
 import statistics
 from typing import Final
 
-from onward.bench.account import all_finished, finished_jobs, is_accounted_for
-from onward.bench.crew import Crew
-from onward.bench.ground import Ground
+from onward.bench.environment import Ground
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.pace import Tell
 from onward.bench.report import Report
+from onward.bench.statistics import Tell
+from onward.bench.verification import all_finished, finished_jobs, is_accounted_for
+from onward.bench.workers import Crew
 
 _WORKERS: Final = 2
 

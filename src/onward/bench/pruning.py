@@ -7,12 +7,12 @@ import time
 from datetime import timedelta
 
 from onward.app import App
-from onward.bench import product
-from onward.bench.apart import apart
-from onward.bench.ground import Ground
+from onward.bench import scenarios
+from onward.bench.environment import Ground
 from onward.bench.handlers import QUEUE, Handler
-from onward.bench.pace import Pace, Tell, take_turns
+from onward.bench.isolated import apart
 from onward.bench.report import Report
+from onward.bench.statistics import Pace, Tell, take_turns
 from onward.engine.values import Retention
 from onward.lifecycle import State
 
@@ -26,8 +26,8 @@ class _Store:
         self.run(jobs, concurrency)
 
     def run(self, jobs: int, concurrency: int) -> Pace:
-        apart(product.fill, self.url, Handler.ASYNC, jobs, first=self.ran)
-        drained = apart(product.drain, self.url, jobs, concurrency)
+        apart(scenarios.fill, self.url, Handler.ASYNC, jobs, first=self.ran)
+        drained = apart(scenarios.drain, self.url, jobs, concurrency)
         self.ran += len(set(drained.ran))
         return drained.pace
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from onward.bench import product
-from onward.bench.account import is_accounted_for
-from onward.bench.apart import apart, together
-from onward.bench.crew import Crew
-from onward.bench.ground import Ground
+from onward.bench import scenarios
+from onward.bench.environment import Ground
 from onward.bench.handlers import NAP, Handler
-from onward.bench.pace import Pace, Paces, Side, Tell, take_turns
+from onward.bench.isolated import apart, together
 from onward.bench.report import Report
+from onward.bench.statistics import Pace, Paces, Side, Tell, take_turns
+from onward.bench.verification import is_accounted_for
+from onward.bench.workers import Crew
 
 
 class _Account:
@@ -23,7 +23,7 @@ class _Account:
     def close(self, url: str, ran: list[int] | None = None) -> None:
         """Look whether each job of a store was completed once; run them first if that has not been done."""
         if ran is None:
-            ran = apart(product.drain, url, self._jobs, 100).ran
+            ran = apart(scenarios.drain, url, self._jobs, 100).ran
         self.holds &= len(ran) == self._jobs and is_accounted_for(url, ran)
         self._ground.remove(url)
 
@@ -45,8 +45,8 @@ def drain(
     def by_one(handler: Handler) -> Side:
         def measure() -> Pace:
             url = ground.fresh()
-            apart(product.fill, url, handler, jobs)
-            drained = apart(product.drain, url, jobs, concurrency)
+            apart(scenarios.fill, url, handler, jobs)
+            drained = apart(scenarios.drain, url, jobs, concurrency)
             account.close(url, drained.ran)
             return drained.pace
 
@@ -55,9 +55,9 @@ def drain(
     def by_several(workers: int) -> Side:
         def measure() -> Pace:
             url = ground.fresh()
-            apart(product.fill, url, handler, jobs, paused=True)
+            apart(scenarios.fill, url, handler, jobs, paused=True)
             with Crew(url, workers=workers, concurrency=concurrency) as crew:
-                apart(product.resume, url)
+                apart(scenarios.resume, url)
                 crew.wait_for(jobs)
             account.close(url, crew.ran)
             return crew.pace
@@ -67,7 +67,7 @@ def drain(
     sides: dict[str, Side] = {"onward": by_one(handler) if processes == 1 else by_several(processes)}
     if handler is Handler.SLEEP10:
         against = "as many sleeps at once by asyncio alone"
-        sides["raw"] = lambda: apart(product.sleep_without_a_queue, jobs, concurrency, NAP)
+        sides["raw"] = lambda: apart(scenarios.sleep_without_a_queue, jobs, concurrency, NAP)
     else:
         against = f"{ground.bare.name}, finished rows kept" + (f", {batch} at a time" if batch else "")
         sides["raw"] = lambda: ground.bare.drain(jobs, batch)
@@ -106,14 +106,14 @@ def enqueue(ground: Ground, *, jobs: int, rounds: int, tell: Tell, callers: int,
 
     def alone() -> Pace:
         url = ground.fresh()
-        apart(product.fill, url, Handler.ASYNC, 0)  # the schema is made by nobody's watch
-        pace = together(producers, product.enqueue, url, jobs)
+        apart(scenarios.fill, url, Handler.ASYNC, 0)  # the schema is made by nobody's watch
+        pace = together(producers, scenarios.enqueue, url, jobs)
         account.close(url)
         return pace
 
     def by_callers() -> Pace:
         url = ground.fresh()
-        pace = apart(product.enqueue_together, url, jobs, callers)
+        pace = apart(scenarios.enqueue_together, url, jobs, callers)
         account.close(url)
         return pace
 
@@ -149,7 +149,7 @@ def bulk(ground: Ground, *, jobs: int, rounds: int, tell: Tell, batch: int) -> R
 
     def onward() -> Pace:
         url = ground.fresh()
-        pace = apart(product.enqueue_many, url, jobs, batch)
+        pace = apart(scenarios.enqueue_many, url, jobs, batch)
         account.close(url)
         return pace
 

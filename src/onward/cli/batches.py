@@ -11,12 +11,12 @@ import typer
 from rich.text import Text
 
 from onward.app import App
-from onward.batch import BatchInfo
-from onward.batches import Batch
-from onward.cli import bulk, completion, drawing, screen
+from onward.batches.resources import Batch
+from onward.batches.values import BatchInfo
+from onward.cli import bulk, completion, graph, output
 from onward.cli.command import JsonOption, YesOption, on_app
-from onward.cli.quantities import duration
-from onward.cli.trouble import usage
+from onward.cli.errors import usage
+from onward.cli.units import duration
 from onward.errors import InvalidJob
 from onward.job import Job
 
@@ -46,7 +46,7 @@ async def list_batches(
     """List batches, the newest first."""
     found = (await app.batches.list(limit=limit)).items
     if not found and not json:
-        screen.note("no batches yet: app.batch(…) makes one, and so does app.flow(…)")
+        output.note("no batches yet: app.batch(…) makes one, and so does app.flow(…)")
         return
     _show(found, json=json)
 
@@ -66,7 +66,7 @@ async def pause(app: App, name: NameArgument) -> None:
         await (await _named(app, name)).pause()
     except InvalidJob as error:
         raise usage(str(error)) from None
-    screen.note(f"{name} is paused; what runs goes on")
+    output.note(f"{name} is paused; what runs goes on")
 
 
 @batches.command()
@@ -74,7 +74,7 @@ async def pause(app: App, name: NameArgument) -> None:
 async def resume(app: App, name: NameArgument) -> None:
     """Go on with a batch that was paused."""
     await (await _named(app, name)).resume()
-    screen.note(f"{name} goes on")
+    output.note(f"{name} goes on")
 
 
 @batches.command()
@@ -84,7 +84,7 @@ async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
     batch = await _named(app, name)
     info = await batch.info()
     bulk.agree(f"{info.total - info.ended} jobs of the batch {name} will be cancelled", yes=yes)
-    screen.note(f"{await batch.cancel()} jobs of {name} are cancelled")
+    output.note(f"{await batch.cancel()} jobs of {name} are cancelled")
 
 
 @batches.command()
@@ -97,7 +97,7 @@ async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
         await app.batches.delete(name)
     except InvalidJob as error:
         raise usage(str(error), remedy=f"onward batches cancel {name}") from None
-    screen.note(f"{name} is deleted; its jobs stay for as long as their queue keeps them")
+    output.note(f"{name} is deleted; its jobs stay for as long as their queue keeps them")
 
 
 @flow.command("show")
@@ -113,19 +113,19 @@ async def show_flow(
     jobs = await _jobs(batch)
     links = await batch.links()
     if json:
-        screen.show_json({"batch": await batch.info(), "jobs": jobs, "links": links})
+        output.show_json({"batch": await batch.info(), "jobs": jobs, "links": links})
         return
-    plan = drawing.plan_of(jobs, links)
+    plan = graph.plan_of(jobs, links)
     match form:
         case Form.MERMAID:
-            screen.say(drawing.mermaid_of(plan).rstrip())
+            output.say(graph.mermaid_of(plan).rstrip())
         case Form.SVG:
-            screen.say(drawing.svg_of(plan).rstrip())
+            output.say(graph.svg_of(plan).rstrip())
         case Form.TREE:
-            for line, job in drawing.lines_of(plan):
-                screen.say(Text.assemble(screen.clean(line), "  ", screen.state(job.status)))
+            for line, job in graph.lines_of(plan):
+                output.say(Text.assemble(output.clean(line), "  ", output.state(job.status)))
     if len(jobs) == _DRAWN:
-        screen.note(f"only the first {_DRAWN} jobs are drawn")
+        output.note(f"only the first {_DRAWN} jobs are drawn")
 
 
 async def _jobs(batch: Batch) -> list[Job]:
@@ -149,20 +149,20 @@ async def _named(app: App, name: str) -> Batch:
 
 def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None:
     if json:
-        screen.show_json({"batches": [{**msgspec.structs.asdict(one), "progress": one.progress} for one in found]})
+        output.show_json({"batches": [{**msgspec.structs.asdict(one), "progress": one.progress} for one in found]})
         return
     now = datetime.now(UTC)
-    screen.show_table(
+    output.show_table(
         ("batch", "state", "progress", "total", "completed", "failed", "cancelled", "age"),
         [
             (
                 one.name,
                 "finished" if one.is_finished else "open" if not one.sealed else "running",
                 f"{one.progress} %",
-                screen.number(one.total),
-                screen.number(one.completed, "green"),
-                screen.number(one.failed, "red"),
-                screen.number(one.cancelled),
+                output.number(one.total),
+                output.number(one.completed, "green"),
+                output.number(one.failed, "red"),
+                output.number(one.cancelled),
                 duration(now - one.created_at),
             )
             for one in found

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from onward.bench.ground import Ground, ground_of
+from onward.bench.environment import Ground, ground_of
 from onward.bench.handlers import Handler
-from onward.bench.pace import Tell
 from onward.bench.report import Report
-from onward.cli import screen
+from onward.bench.statistics import Tell
+from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
-from onward.cli.trouble import told
+from onward.cli.errors import told
 from onward.config import URL_VARIABLE
 
 bench = typer.Typer(help="Measure Onward beside the bare store.", no_args_is_help=True)
@@ -263,7 +263,7 @@ def events(
     debug: DebugOption = False,
 ) -> None:
     """Run jobs that wait while their events are recorded, and heard by another process."""
-    from onward.bench.telling import events as scenario  # noqa: PLC0415 - as above
+    from onward.bench.events import events as scenario  # noqa: PLC0415 - as above
 
     _run(
         url,
@@ -300,17 +300,17 @@ def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, T
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
     with told(debug=debug):
         with ground_of(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as ground:
-            report = scenario(ground, screen.note)
+            report = scenario(ground, output.note)
         if json:
             sys.stdout.write(msgspec.json.encode(report.flat()).decode() + "\n")
         else:
             _show(report.flat())
         if not report.verified:
-            screen.complain(
+            output.complain(
                 "store and ledger do not agree that each job was completed once", "the figures mean nothing"
             )
             raise typer.Exit(1)
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    screen.show_table(("", "found"), [(name, f"{value}") for name, value in found.items() if value is not None])
+    output.show_table(("", "found"), [(name, f"{value}") for name, value in found.items() if value is not None])

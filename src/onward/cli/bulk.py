@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import msgspec
 import typer
 
-from onward.cli import screen
-from onward.cli.quantities import count
-from onward.cli.trouble import usage
+from onward.cli import output
+from onward.cli.errors import usage
+from onward.cli.units import count
 from onward.engine.values import Changed, JobFilter
 from onward.errors import JobNotFound
-from onward.faces import Archive, Jobs
 from onward.job import JobRef
 from onward.lifecycle import State
+from onward.resources import Archive, Jobs
 
 Act = Callable[[JobFilter | JobRef | str], Awaitable[list[Changed]]]
 
@@ -88,10 +88,10 @@ async def _say_why(verb: Verb, name: JobRef | str) -> None:
     try:
         job = await verb.among.get(name)
     except JobNotFound as error:
-        screen.complain(str(error), remedy="onward jobs list")
+        output.complain(str(error), remedy="onward jobs list")
     else:
         states = ", ".join(sorted(verb.sources))
-        screen.complain(
+        output.complain(
             f"job {job.id} is {job.status}: only jobs that are {states} can be {verb.done}",
             effect="it stays as it is",
             remedy=f"onward jobs show {job.id}",
@@ -104,9 +104,9 @@ async def _do_all(verb: Verb, which: JobFilter, *, yes: bool, dry_run: bool, jso
     matching = sum((await verb.among.count(which)).values()) if states else 0
     if dry_run or not matching:
         if json:
-            screen.show_json({"verb": verb.name, "changed": 0, "matching": matching, "jobs": []})
+            output.show_json({"verb": verb.name, "changed": 0, "matching": matching, "jobs": []})
         else:
-            screen.say(f"{count(matching, 'job')} would be {verb.done}" if matching else f"no job to be {verb.done}")
+            output.say(f"{count(matching, 'job')} would be {verb.done}" if matching else f"no job to be {verb.done}")
         return
     agree(f"{count(matching, 'job')} will be {verb.done}", yes=yes)
     changed: list[Changed] = []
@@ -123,7 +123,7 @@ def agree(sentence: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise usage(f"{sentence}, and there is nobody to ask", remedy="the same command with --yes")
     if not typer.confirm(f"{sentence}. Go on?", err=True):
-        screen.note("nothing was done")
+        output.note("nothing was done")
         raise typer.Exit(1)
 
 
@@ -131,6 +131,6 @@ def _report(verb: Verb, changed: Collection[Changed], *, dry_run: bool, json: bo
     if json:
         jobs = [{"queue": one.ref.queue, "id": one.ref.id, "before": one.before} for one in changed]
         amount = {"changed": 0, "matching": len(jobs)} if dry_run else {"changed": len(jobs)}
-        screen.show_json({"verb": verb.name, **amount, "jobs": jobs})
+        output.show_json({"verb": verb.name, **amount, "jobs": jobs})
     elif changed:
-        screen.say(f"{count(len(changed), 'job')} {'would be ' if dry_run else ''}{verb.done}")
+        output.say(f"{count(len(changed), 'job')} {'would be ' if dry_run else ''}{verb.done}")

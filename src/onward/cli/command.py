@@ -19,9 +19,9 @@ import typer
 from onward.app import App
 from onward.arguments import nearest
 from onward.cli import completion
-from onward.cli.quantities import read_duration
+from onward.cli.errors import told, usage
 from onward.cli.target import find_app, is_server, refuse_missing_file
-from onward.cli.trouble import told, usage
+from onward.cli.units import read_duration
 from onward.engine.values import JobFilter
 from onward.lifecycle import State
 

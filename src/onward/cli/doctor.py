@@ -18,16 +18,16 @@ from rich.text import Text
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.picture import Picture, take, where
-from onward.cli.quantities import count, duration, read_duration
-from onward.cli.trouble import trouble_of
+from onward.cli.errors import trouble_of
+from onward.cli.snapshot import Picture, take, where
+from onward.cli.units import count, duration, read_duration
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import WorkerInfo
 from onward.errors import OnwardError
 from onward.lifecycle import HELD, WAITING, State
-from onward.rules import matches
+from onward.validation import matches
 
 MEGABYTE: Final = 1024 * 1024
 LONG_LOG: Final = 64 * MEGABYTE
@@ -76,7 +76,7 @@ async def doctor(
         found = [Finding(Level.PROBLEM, trouble.cause, "" if trouble.remedy == "onward doctor" else trouble.remedy)]
     ok = not any(finding.level is Level.PROBLEM for finding in found)
     if json:
-        screen.show_json({"ok": ok, "store": _facts(app, picture), "findings": found})
+        output.show_json({"ok": ok, "store": _facts(app, picture), "findings": found})
     else:
         _show(app, picture, found)
     if not ok:
@@ -222,12 +222,12 @@ def _facts(app: App, picture: Picture | None) -> dict[str, object]:
 
 
 def _show(app: App, picture: Picture | None, found: list[Finding]) -> None:
-    console = screen.output()
+    console = output.output()
     facts = _facts(app, picture)
 
     def fact(name: str, value: object) -> None:
         if value not in (None, ""):
-            console.print(Text.assemble((f"{name:>12}  ", "dim"), screen.clean(value)))
+            console.print(Text.assemble((f"{name:>12}  ", "dim"), output.clean(value)))
 
     fact("store", f"{facts.get('server') or facts.get('engine', app.capabilities.engine)} {where(app)}")
     if picture is not None:
@@ -245,11 +245,11 @@ def _show(app: App, picture: Picture | None, found: list[Finding]) -> None:
         fact("oldest ready", "none" if oldest is None else f"{duration(picture.waited(oldest))}, in {oldest.name}")
     console.print()
     for finding in found:
-        console.print(Text.assemble(screen.state(finding.level), ": ", screen.clean(finding.what)))
+        console.print(Text.assemble(output.state(finding.level), ": ", output.clean(finding.what)))
         if finding.remedy:
-            console.print(Text.assemble(("    try: ", "bold"), screen.clean(finding.remedy)))
+            console.print(Text.assemble(("    try: ", "bold"), output.clean(finding.remedy)))
     levels = Counter(finding.level for finding in found)
     if not levels[Level.PROBLEM]:
         warned = levels[Level.WARNING]
         well = f"no problem, and {count(warned, 'warning')}" if warned else "nothing is wrong"
-        console.print(screen.state("ok"), Text(well), sep=": ")
+        console.print(output.state("ok"), Text(well), sep=": ")

@@ -12,17 +12,17 @@ import typer
 
 from onward.app import App
 from onward.arguments import BadPayload, nearest
-from onward.cli import completion, screen
+from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.quantities import read_duration, read_moment
-from onward.cli.trouble import Trouble, usage
+from onward.cli.errors import Trouble, usage
+from onward.cli.units import read_duration, read_moment
 from onward.engine.values import WorkerInfo
 from onward.errors import InvalidJob, JobFailed
 from onward.handle import JobHandle
 from onward.job import Arrival, NewJob
 from onward.lifecycle import State
-from onward.rules import encode_json, matches
 from onward.task import Task
+from onward.validation import encode_json, matches
 
 Arguments = dict[str, Any]
 
@@ -96,11 +96,11 @@ async def enqueue(
     await _warn(app, task, handle.ref.queue)
     if not wait:
         if json:
-            screen.show_json({"id": handle.id, "queue": handle.ref.queue, "arrival": handle.arrival})
+            output.show_json({"id": handle.id, "queue": handle.ref.queue, "arrival": handle.arrival})
         else:
-            screen.say(handle.id)
+            output.say(handle.id)
             if handle.arrival is not Arrival.INSERTED:
-                screen.note(f"nothing new was added: this job was there already ({handle.arrival})")
+                output.note(f"nothing new was added: this job was there already ({handle.arrival})")
         return
     await _show_result(handle, timeout, json=json)
 
@@ -180,15 +180,15 @@ async def _warn(app: App, type: str, queue: str) -> None:
     workers: list[WorkerInfo] = await app.workers.list()
     serving = [worker for worker in workers if any(matches(pattern, queue) for pattern in worker.queues)]
     if not serving:
-        screen.warn(f"no worker serves the queue {queue} now: the job waits", "onward work --app module:app")
+        output.warn(f"no worker serves the queue {queue} now: the job waits", "onward work --app module:app")
         return
     known = {known for worker in serving for known in worker.types}
     if type not in known:
-        screen.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job would fail")
+        output.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job would fail")
 
 
 async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, json: bool) -> None:
-    screen.note(f"job {handle.id} waits or runs; Ctrl-C leaves it to itself")
+    output.note(f"job {handle.id} waits or runs; Ctrl-C leaves it to itself")
     try:
         await handle.result(timeout=timeout)
     except TimeoutError as error:
@@ -201,8 +201,8 @@ async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, jso
     job = await handle.job()
     if json:
         known = {"id": job.id, "queue": job.queue, "status": job.status}
-        screen.show_json({**known, "result": job.result, "error": job.last_error})
+        output.show_json({**known, "result": job.result, "error": job.last_error})
     else:
-        screen.show_json(job.result)
+        output.show_json(job.result)
     if job.status is not State.COMPLETED:
         raise typer.Exit(1)

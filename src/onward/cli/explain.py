@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from onward.app import App
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.quantities import duration
+from onward.cli.units import duration
 from onward.explain import Reason
 
 
@@ -22,13 +22,13 @@ async def explain(
     job = await app.jobs.get(id)
     reasons = await app.jobs.explain(job)
     if json:
-        screen.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": reasons})
+        output.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": reasons})
         return
-    screen.say(screen.state(job.status).append(f" {job.type} in {job.queue}", style=""))
+    output.say(output.state(job.status).append(f" {job.type} in {job.queue}", style=""))
     for reason in reasons:
-        screen.say(f"- {reason.says}{_until(reason)}")
+        output.say(f"- {reason.says}{_until(reason)}")
         if reason.remedy:
-            screen.note(f"  {reason.remedy}")
+            output.note(f"  {reason.remedy}")
 
 
 def _until(reason: Reason) -> str:

@@ -12,11 +12,11 @@ from typing import Annotated, Final
 import typer
 
 from onward.app import App
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption
-from onward.cli.quantities import count, duration, read_duration
+from onward.cli.errors import Trouble, told, usage
 from onward.cli.target import find_app, refuse_missing_file
-from onward.cli.trouble import Trouble, told, usage
+from onward.cli.units import count, duration, read_duration
 
 _WITHIN: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(seconds=5)
@@ -65,18 +65,18 @@ def health(
                 said = asyncio.run(_ask_store(found, fresh if worker else None, patience))
         except Exception as error:
             if json:
-                screen.show_json({"ok": False, "error": str(error)})
+                output.show_json({"ok": False, "error": str(error)})
             raise
         if json:
-            screen.show_json({"ok": True, "said": said})
+            output.show_json({"ok": True, "said": said})
         else:
-            screen.say(f"ok: {said}")
+            output.say(f"ok: {said}")
 
 
 def _ask_file(file: Path, within: timedelta) -> str:
     from onward.worker.health import unhealthy  # noqa: PLC0415 - a probe that asks the store needs no worker
 
-    # Where there are several processes, each has a file of its own: see onward.cli.orders.
+    # Where there are several processes, each has a file of its own: see onward.cli.worker_command.
     files = [file] if file.exists() else sorted(file.parent.glob(f"{glob.escape(file.name)}-[0-9]*"))
     files = [one for one in files if one.name.removeprefix(f"{file.name}-").isdecimal()] or [file]
     for one in files:

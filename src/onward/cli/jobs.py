@@ -11,9 +11,9 @@ import typer
 from rich.text import Text
 
 from onward.app import App
-from onward.cli import bulk, screen
+from onward.cli import bulk, output
 from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
-from onward.cli.quantities import age, duration
+from onward.cli.units import age, duration
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
@@ -37,19 +37,19 @@ async def list_jobs(
 def show_page(page: Page[Job], *, json: bool) -> None:
     """Write some jobs, and how to get more."""
     if json:
-        screen.show_json({"jobs": page.items, "after": page.after})
+        output.show_json({"jobs": page.items, "after": page.after})
         return
     if not page.items:
-        screen.note("no jobs")
+        output.note("no jobs")
         return
-    screen.show_table(
+    output.show_table(
         ("id", "task", "queue", "state", "runs", "age", "what"),
         [
             (
                 job.id,
                 job.type,
                 job.queue,
-                screen.state(job.status),
+                output.state(job.status),
                 f"{job.attempts}/{job.max_attempts}",
                 duration(max(datetime.now(UTC) - job.created_at, timedelta(0))),
                 in_short(job),
@@ -59,7 +59,7 @@ def show_page(page: Page[Job], *, json: bool) -> None:
         right=("runs", "age"),
     )
     if page.after is not None:
-        screen.note(f"there are more: --after {page.after}")
+        output.note(f"there are more: --after {page.after}")
 
 
 def in_short(job: Job) -> str:
@@ -89,13 +89,13 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     """Write everything about a job."""
     if json:
         log = [{"at": line.at, "line": line.line} for line in lines]
-        screen.show_json({**msgspec.structs.asdict(job), "log": log})
+        output.show_json({**msgspec.structs.asdict(job), "log": log})
         return
-    console = screen.output()
+    console = output.output()
 
     def fact(name: str, value: Any) -> None:
         if value is not None and value != "":
-            shown = value if isinstance(value, Text) else Text(screen.clean(value))
+            shown = value if isinstance(value, Text) else Text(output.clean(value))
             console.print(Text.assemble((f"{name:>12}  ", "dim"), shown))
 
     def moment(name: str, at: datetime | None) -> None:
@@ -105,7 +105,7 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     fact("id", job.id)
     fact("task", job.type)
     fact("queue", job.queue)
-    fact("state", screen.state(job.status))
+    fact("state", output.state(job.status))
     fact("organisation", job.org_id)
     fact("batch", job.batch)
     fact("priority", job.priority or None)
@@ -130,15 +130,15 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     for error in job.errors:
         console.print()
         console.print(
-            Text(screen.clean(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
+            Text(output.clean(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
         )
         if error.traceback:
-            console.print(Text(screen.clean_lines(error.traceback.rstrip()), style="dim"))
+            console.print(Text(output.clean_lines(error.traceback.rstrip()), style="dim"))
     if lines:
         console.print()
         console.print(Text("log", style="bold"))
         for line in lines:
-            console.print(Text(f"{line.at.astimezone():%H:%M:%S}  {screen.clean(line.line)}"))
+            console.print(Text(f"{line.at.astimezone():%H:%M:%S}  {output.clean(line.line)}"))
 
 
 def _json(value: Any) -> str:

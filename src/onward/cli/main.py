@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.archive import archive
 from onward.cli.batches import batches, flow
 from onward.cli.bench import bench
@@ -68,7 +68,7 @@ def version() -> None:
     """Say which version this is."""
     from onward.worker.identity import onward_version  # noqa: PLC0415 - the other commands do not ask
 
-    screen.say(f"onward {onward_version()}, Python {sys.version.split()[0]}")
+    output.say(f"onward {onward_version()}, Python {sys.version.split()[0]}")
 
 
 def _version(wanted: bool) -> None:

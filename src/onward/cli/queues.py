@@ -11,10 +11,10 @@ from rich.text import Text
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli import bulk, completion, screen
+from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
-from onward.cli.quantities import count, duration, rate, read_keeping, read_limit, read_rate
-from onward.cli.trouble import usage
+from onward.cli.errors import usage
+from onward.cli.units import count, duration, rate, read_keeping, read_limit, read_rate
 from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, State
 
@@ -40,7 +40,7 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
     if not found and pattern != "*":
         found = await named(app, pattern)
     if not found and not json:
-        screen.note("no queues yet: the first job makes one")
+        output.note("no queues yet: the first job makes one")
         return
     show_queues(found, json=json)
 
@@ -135,10 +135,10 @@ async def keep(
         before = known[0].settings.retention if known else Retention()
         changed.append(await app.queues.configure(name, retention=structs.replace(before, **told)))
     if json:
-        screen.show_json({"queues": changed})
+        output.show_json({"queues": changed})
         return
     for one in changed:
-        screen.say(f"{one.name} keeps jobs that have ended: {_kept(one.settings.retention)}")
+        output.say(f"{one.name} keeps jobs that have ended: {_kept(one.settings.retention)}")
 
 
 def _kept(retention: Retention) -> str:
@@ -181,20 +181,20 @@ async def named(app: App, pattern: str) -> list[QueueInfo]:
 
 def _report(changed: list[QueueInfo], done: str, *, json: bool) -> None:
     if json:
-        screen.show_json({"queues": changed})
+        output.show_json({"queues": changed})
     elif changed:
         show_queues(changed, json=False)
-        screen.note(f"{count(len(changed), 'queue')} {done}")
+        output.note(f"{count(len(changed), 'queue')} {done}")
     else:
-        screen.note(f"nothing to do: already {done}")
+        output.note(f"nothing to do: already {done}")
 
 
 def show_queues(found: list[QueueInfo], *, json: bool) -> None:
     """Write queues with their depth and their limits."""
     if json:
-        screen.show_json({"queues": found})
+        output.show_json({"queues": found})
         return
-    screen.show_table(COLUMNS, [row(queue, datetime.now(UTC)) for queue in found], right=NUMBERS)
+    output.show_table(COLUMNS, [row(queue, datetime.now(UTC)) for queue in found], right=NUMBERS)
 
 
 COLUMNS = ("queue", "status", "ready", "scheduled", "running", "completed", "failed", "dead", "oldest", "limits")
@@ -209,12 +209,12 @@ def row(queue: QueueInfo, now: datetime) -> tuple[str | Text, ...]:
     return (
         queue.name,
         Text("paused", style="bold yellow") if queue.settings.paused else Text("open", style="dim"),
-        screen.number(counts.get(State.PENDING, 0), screen.STYLES[State.PENDING]),
-        screen.number(waiting, screen.STYLES[State.SCHEDULED]),
-        screen.number(sum(counts.get(state, 0) for state in HELD), screen.STYLES[State.RUNNING]),
-        screen.number(counts.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
-        screen.number(counts.get(State.FAILED, 0), screen.STYLES[State.FAILED]),
-        screen.number(counts.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
+        output.number(counts.get(State.PENDING, 0), output.STYLES[State.PENDING]),
+        output.number(waiting, output.STYLES[State.SCHEDULED]),
+        output.number(sum(counts.get(state, 0) for state in HELD), output.STYLES[State.RUNNING]),
+        output.number(counts.get(State.COMPLETED, 0), output.STYLES[State.COMPLETED]),
+        output.number(counts.get(State.FAILED, 0), output.STYLES[State.FAILED]),
+        output.number(counts.get(State.DEAD_LETTER, 0), output.STYLES[State.DEAD_LETTER]),
         oldest,
         limits_of(queue),
     )

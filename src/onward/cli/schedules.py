@@ -9,11 +9,11 @@ import typer
 from rich.text import Text
 
 from onward.app import App
-from onward.cli import bulk, completion, screen
+from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.enqueue import read_job
-from onward.cli.quantities import duration, read_duration
-from onward.cli.trouble import usage
+from onward.cli.errors import usage
+from onward.cli.units import duration, read_duration
 from onward.errors import InvalidJob
 from onward.schedule import Missed, Schedule
 
@@ -28,7 +28,7 @@ async def list_schedules(app: App, json: JsonOption = False) -> None:
     """List schedules with their next turns."""
     found = await app.schedules.list()
     if not found and not json:
-        screen.note("no schedules yet: @app.every makes one, and so does onward schedules set")
+        output.note("no schedules yet: @app.every makes one, and so does onward schedules set")
         return
     _show(found, json=json)
 
@@ -46,13 +46,13 @@ async def show(
     coming = [] if schedule.next_at is None else schedule.turns(turns - 1, after=schedule.next_at)
     told = coming if schedule.next_at is None else [schedule.next_at, *coming]
     if json:
-        screen.show_json({"schedule": schedule, "turns": told})
+        output.show_json({"schedule": schedule, "turns": told})
         return
     _show([schedule], json=False)
-    screen.say(f"job    {schedule.job.type} in {schedule.job.queue}, {schedule.job.payload}")
-    screen.say(f"missed {schedule.missed}")
+    output.say(f"job    {schedule.job.type} in {schedule.job.queue}, {schedule.job.payload}")
+    output.say(f"missed {schedule.missed}")
     for turn in told:
-        screen.say(f"turn   {turn.isoformat()}")
+        output.say(f"turn   {turn.isoformat()}")
 
 
 @schedules.command("set")
@@ -116,9 +116,9 @@ async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
     await _named(app, name)
     handle = await app.schedules.run(name)
     if json:
-        screen.show_json({"id": handle.id, "queue": handle.ref.queue})
+        output.show_json({"id": handle.id, "queue": handle.ref.queue})
     else:
-        screen.say(handle.id)
+        output.say(handle.id)
 
 
 @schedules.command()
@@ -128,7 +128,7 @@ async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     await _named(app, name)
     bulk.agree(f"the schedule {name} will be deleted", yes=yes)
     await app.schedules.delete(name)
-    screen.note(f"{name} is deleted; if the code declares it, the next worker to start makes it again")
+    output.note(f"{name} is deleted; if the code declares it, the next worker to start makes it again")
 
 
 async def _named(app: App, name: str) -> Schedule:
@@ -140,10 +140,10 @@ async def _named(app: App, name: str) -> Schedule:
 
 def _show(found: list[Schedule], *, json: bool) -> None:
     if json:
-        screen.show_json({"schedules": found})
+        output.show_json({"schedules": found})
         return
     now = datetime.now(UTC)
-    screen.show_table(
+    output.show_table(
         ("schedule", "status", "rhythm", "task", "queue", "next", "last"), [_row(one, now) for one in found]
     )
 

@@ -8,11 +8,11 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 
 from onward.app import App
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.picture import where
+from onward.cli.errors import Trouble, usage
+from onward.cli.snapshot import where
 from onward.cli.target import is_missing
-from onward.cli.trouble import Trouble, usage
 from onward.errors import SchemaTooOld
 
 
@@ -59,9 +59,9 @@ async def migrate(
         await app.open()
         now = (await app.engine.check()).schema or 0
     if json:
-        screen.show_json({"schema": now, "changed": before != now})
+        output.show_json({"schema": now, "changed": before != now})
     else:
-        screen.say(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
+        output.say(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
 
 
 async def _install(app: App) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli.trouble import FAILED, Trouble, usage
+from onward.cli.errors import FAILED, Trouble, usage
 from onward.config import URL_VARIABLE
 
 APP_VARIABLE: Final = "ONWARD_APP"

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from onward.app import App
-from onward.cli import queues, screen, workers
+from onward.cli import output, queues, workers
 from onward.cli.command import on_app
-from onward.cli.picture import Picture, take
-from onward.cli.quantities import duration, read_duration
+from onward.cli.snapshot import Picture, take
+from onward.cli.units import duration, read_duration
 from onward.engine.values import QueueInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import FINISHED, HELD, State
@@ -46,7 +46,7 @@ async def top(
         return
     pause = max((_EVERY if interval is None else interval).total_seconds(), 0.1)
     pictures = [await take(app)]
-    console = screen.output()
+    console = output.output()
     trouble = ""
     with _leaving() as left, Live(console=console, screen=True, auto_refresh=False) as live:
         while not left.is_set():
@@ -66,12 +66,12 @@ async def top(
 def _write(picture: Picture) -> None:
     """Write one frame for whoever reads the output."""
     if sys.stdout.isatty():
-        screen.output().print(frame([picture], height=None))
+        output.output().print(frame([picture], height=None))
         return
-    screen.say(_totals(picture, {}))
-    screen.say()
+    output.say(_totals(picture, {}))
+    output.say()
     queues.show_queues(list(picture.queues), json=False)
-    screen.say()
+    output.say()
     workers.show_workers(list(picture.workers), picture.worker_timeout)
 
 
@@ -130,7 +130,7 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
             cells = list(queues.row(queue, now.at))
             cells.insert(6, _rate(rates.get(queue.name)))
             rows.append(cells)
-        parts.append(screen.table(columns, rows, right=(*queues.NUMBERS, "per s")))
+        parts.append(output.table(columns, rows, right=(*queues.NUMBERS, "per s")))
         if len(shown) < len(busiest):
             parts.append(Text(f"… and {len(busiest) - len(shown)} more queues", style="dim"))
     else:
@@ -139,7 +139,7 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
     if now.workers:
         most = now.workers if height is None else now.workers[:_WORKERS]
         rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in most]
-        parts.append(screen.table(workers.COLUMNS, rows, right=("at once", "tasks")))
+        parts.append(output.table(workers.COLUMNS, rows, right=("at once", "tasks")))
         if len(most) < len(now.workers):
             parts.append(Text(f"… and {len(now.workers) - len(most)} more workers", style="dim"))
     else:
@@ -156,7 +156,7 @@ def _headline(now: Picture, rates: dict[str, float], trouble: str) -> Renderable
         Text(f"{now.at.astimezone():%H:%M:%S}  q leaves", style="dim"),
     )
     if trouble:
-        return Group(line, _totals(now, rates), Text(screen.clean(trouble), style="bold red"))
+        return Group(line, _totals(now, rates), Text(output.clean(trouble), style="bold red"))
     return Group(line, _totals(now, rates))
 
 
@@ -164,13 +164,13 @@ def _totals(now: Picture, rates: dict[str, float]) -> Text:
     oldest = now.oldest_ready
     return Text.assemble(
         ("ready ", "dim"),
-        (f"{now.count(State.PENDING):,}", screen.STYLES[State.PENDING]),
+        (f"{now.count(State.PENDING):,}", output.STYLES[State.PENDING]),
         ("   scheduled ", "dim"),
-        (f"{now.count(State.SCHEDULED, State.BLOCKED):,}", screen.STYLES[State.SCHEDULED]),
+        (f"{now.count(State.SCHEDULED, State.BLOCKED):,}", output.STYLES[State.SCHEDULED]),
         ("   running ", "dim"),
-        (f"{now.count(*HELD):,}", screen.STYLES[State.RUNNING]),
+        (f"{now.count(*HELD):,}", output.STYLES[State.RUNNING]),
         ("   done ", "dim"),
-        (f"{now.count(*FINISHED):,}", screen.STYLES[State.COMPLETED]),
+        (f"{now.count(*FINISHED):,}", output.STYLES[State.COMPLETED]),
         ("   per s ", "dim"),
         f"{sum(rates.values()):,.1f}" if rates else "–",
         ("   oldest ", "dim"),

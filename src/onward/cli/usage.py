@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from onward.app import App
-from onward.cli import completion, screen
+from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.quantities import duration, read_duration
+from onward.cli.units import duration, read_duration
 from onward.metering import Span, UsageBy
 
 
@@ -38,10 +38,10 @@ async def usage(
     since = None if last is None else datetime.now(UTC) - last
     told = await app.usage(span=span, by=by or (), since=since, org_id=org, queue=queue, type=task)
     if json:
-        screen.show_json({"usage": told})
+        output.show_json({"usage": told})
         return
     if not told:
-        screen.note("nothing has been run yet, or nothing that this asks for")
+        output.note("nothing has been run yet, or nothing that this asks for")
         return
     shown = [UsageBy(word) for word in dict.fromkeys(by or ())]
     rows = []
@@ -58,7 +58,7 @@ async def usage(
                 duration(one.took),
             )
         )
-    screen.show_table(
+    output.show_table(
         ("since", *shown, "runs", "waited", "took", "in all"), rows, right=("runs", "waited", "took", "in all")
     )
 

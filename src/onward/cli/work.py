@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from onward.app import App
-from onward.cli import completion, screen
+from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
-from onward.cli.quantities import count, read_duration
-from onward.cli.trouble import told, usage
+from onward.cli.errors import told, usage
+from onward.cli.units import count, read_duration
 
 
 class LogFormat(StrEnum):
@@ -126,7 +126,7 @@ def work(
     with told(debug=debug):
         if named and app:
             raise usage("the app was given twice")
-        from onward.cli.orders import Orders, Settings, obey  # noqa: PLC0415 - the other commands need no worker
+        from onward.cli.worker_command import Orders, Settings, obey  # noqa: PLC0415 - the other commands need no worker
 
         orders = Orders(
             app=app or named,
@@ -183,7 +183,7 @@ async def tick(
     """Do once what a worker does all the time: promote, rescue, run what is ready. For cron and serverless hosts."""
     report = await app.tick(limit)
     if json:
-        screen.show_json(report)
+        output.show_json(report)
         return
     kept = {"promoted": report.promoted, "rescued": report.rescued, "pruned": report.pruned}
     ended = {
@@ -197,4 +197,4 @@ async def tick(
         "lost": report.lost,
     }
     did = [f"{number} {what}" for what, number in (ended | kept).items() if number]
-    screen.say(", ".join([f"{count(report.claimed, 'job')} run", *did]))
+    output.say(", ".join([f"{count(report.claimed, 'job')} run", *did]))

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from rich.text import Text
 
 from onward.app import App
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.quantities import age
+from onward.cli.units import age
 from onward.engine.values import WorkerInfo
 
 
@@ -20,11 +20,11 @@ async def workers(app: App, json: JsonOption = False) -> None:
     if json:
         now = datetime.now(UTC)
         silent = [worker.id for worker in found if is_silent(worker, app.config.worker_timeout, now)]
-        screen.show_json({"workers": found, "silent": silent})
+        output.show_json({"workers": found, "silent": silent})
     elif found:
         show_workers(found, app.config.worker_timeout)
     else:
-        screen.note("no workers: start one with onward work --app module:app")
+        output.note("no workers: start one with onward work --app module:app")
 
 
 def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
@@ -35,7 +35,7 @@ def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
     """Write workers with their last sign of life."""
     now = datetime.now(UTC)
-    screen.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once", "tasks"))
+    output.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once", "tasks"))
 
 
 COLUMNS = ("worker", "status", "queues", "at once", "tasks", "heartbeat", "started", "version")

@@ -20,10 +20,10 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
-from onward import rules
+from onward import validation
 from onward.app import App
 from onward.context import CallNext, JobContext
-from onward.control import Cancel, Snooze
+from onward.control_flow import Cancel, Snooze
 from onward.job import Alike, Enqueued, NewJob
 
 _SYSTEM: Final = "onward"
@@ -121,7 +121,7 @@ def _current_headers() -> str | None:
     headers: dict[str, str] = {}
     propagate.inject(headers)
     text = msgspec.json.encode(headers).decode()
-    if len(text) > rules.MAX_TRACE:  # baggage may be of any size; without it, the trace goes on all the same
+    if len(text) > validation.MAX_TRACE:  # baggage may be of any size; without it, the trace goes on all the same
         headers = {name: value for name, value in headers.items() if name == "traceparent"}
         text = msgspec.json.encode(headers).decode()
     return text if headers else None

@@ -7,7 +7,7 @@ every engine has; :class:`Calendar` those that declare schedules, :class:`Gather
 webhooks.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
-(:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.observed`), telemetry, connections.
+(:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.checked`), telemetry, connections.
 
 Time is the store's: leases, due times and rates are compared on its clock, and callers pass durations.
 """
@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from onward.batch import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Batch,

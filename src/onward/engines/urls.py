@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
-from onward.engine.teller import Events
+from onward.engine.event_reader import Events
 from onward.errors import EngineNotIncluded, InvalidJob
 
 _REDIS: Final = ("redis", "rediss", "unix")
@@ -134,7 +134,7 @@ def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engi
 def _open_pgmq(url: str) -> Engine:
     try:
         from onward.engines.pgmq.engine import PGMQEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.pgmq.manner import Manner, from_url  # noqa: PLC0415
+        from onward.engines.pgmq.settings import Manner, from_url  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise
@@ -157,7 +157,7 @@ def _open_pgmq(url: str) -> Engine:
 def _open_bullmq(url: str, clock: Clock | None) -> Engine:
     try:
         from onward.engines.bullmq.engine import BullMQEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.bullmq.layout import DEFAULT_PREFIX  # noqa: PLC0415
+        from onward.engines.bullmq.keys import DEFAULT_PREFIX  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("redis"):
             raise

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from onward.app import App, run_elsewhere
-from onward.control import DoNotRetry
+from onward.control_flow import DoNotRetry
 from onward.engine.contract import Enqueue
 from onward.engine.values import Claim, JobFilter
 from onward.job import Enqueued, JobRef, NewJob

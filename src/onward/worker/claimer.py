@@ -32,7 +32,7 @@ from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
-from onward.worker.holdings import LOST, Held, Holdings
+from onward.worker.inflight import LOST, Held, Holdings
 from onward.worker.pool import Pool
 from onward.worker.service import STORE_AWAY, Bell, tell_trouble
 from onward.worker.settler import Settler

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.contract import Read
-from onward.worker.holdings import Holdings
-from onward.worker.pulse import BEATS_PER_LEASE
+from onward.worker.heartbeat import BEATS_PER_LEASE
+from onward.worker.inflight import Holdings
 
 LOOK: Final = timedelta(seconds=0.25)
 """Between two looks, and how long a job must have been held: the shortest lease allowed is a second."""

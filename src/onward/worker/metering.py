@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Settlement
 from onward.errors import StoreUnavailable
 from onward.metering import Meter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from onward import rules
+from onward import validation
 from onward.engine.values import DEFAULT_LEASE
 from onward.errors import InvalidJob
 from onward.lifecycle import MAX_CRASHES
@@ -52,7 +52,7 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         for _, concurrency in self.shares:
-            rules.check_at_least("concurrency", concurrency, 1)
+            validation.check_at_least("concurrency", concurrency, 1)
         for name in ("lease", "poll", "leader_lease"):
             if getattr(self, name) <= timedelta(0):
                 raise InvalidJob(name, getattr(self, name), "must be more than 0 seconds")
@@ -60,7 +60,7 @@ class WorkerOptions:
             raise InvalidJob("grace", self.grace, "must be 0 seconds or more")
         for name in ("processes", "max_crashes", "max_jobs", "max_memory"):
             if getattr(self, name) is not None:
-                rules.check_at_least(name, getattr(self, name), 1)
+                validation.check_at_least(name, getattr(self, name), 1)
 
     @property
     def shares(self) -> tuple[tuple[tuple[str, ...], int], ...]:

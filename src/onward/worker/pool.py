@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from onward.engine.values import Claim, Token
 from onward.lifecycle import Failure, Outcome, Raised, Release, Result, decide
-from onward.worker.holdings import LOST, RUNNING, Held
+from onward.worker.inflight import LOST, RUNNING, Held
 
 log = logging.getLogger("onward.worker")
 

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import msgspec
 
-from onward import rules
+from onward import validation
 from onward.context import JobContext, RunState
-from onward.control import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.engine.values import Claim
 from onward.errors import OnwardError
 from onward.worker.threads import Threads
@@ -263,7 +263,7 @@ def _answer(asked: Asked, say: Callable[[Said], None]) -> Answered:
             )
             raise TypeError(message)
         result = task.bind(asked.claim.payload)(JobContext(RunState(asked.claim, on_note=pass_on)))
-        return Answered(result=rules.encode_json(result, field="result"))
+        return Answered(result=validation.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
         kind = type(error)
         return Answered(

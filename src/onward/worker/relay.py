@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent
 from onward.job import NewJob

@@ -15,7 +15,7 @@ from typing import Final
 
 from onward.context import RunState
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.errors import OnwardError
 
 log = logging.getLogger("onward.worker")

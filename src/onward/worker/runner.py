@@ -26,18 +26,18 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from onward import rules
+from onward import validation
 from onward.arguments import nearest, to_json
 from onward.clock import Clock, SystemClock, moment_of
 from onward.context import CallNext, JobContext, Middleware, RunState
-from onward.control import Cancel, DoNotRetry, Snooze
-from onward.engine.observed import ObservedEngine
+from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import InvalidJob, PayloadTooLarge, StoreUnavailable
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
 from onward.task import Task
-from onward.worker.deadlines import Deadlines
 from onward.worker.reporter import Reporter
+from onward.worker.timeouts import Deadlines
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class Runner:
         thread: Invoke = on_a_thread,
         process: Invoke | None = None,
         clock: Clock | None = None,
-        max_result: int = rules.MAX_PAYLOAD,
+        max_result: int = validation.MAX_PAYLOAD,
     ) -> None:
         """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads."""
         self.engine = engine

@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Batch, Term
 from onward.errors import InvalidJob
 from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
-from onward.worker.upkeep import Duty
+from onward.worker.maintenance import Duty
 
 log = logging.getLogger("onward.worker")
 

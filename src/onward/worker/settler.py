@@ -22,7 +22,7 @@ from onward.engine.contract import Work
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
-from onward.worker.holdings import LOST, SETTLING, Held, Holdings
+from onward.worker.inflight import LOST, SETTLING, Held, Holdings
 from onward.worker.metering import Count
 
 log = logging.getLogger("onward.job")

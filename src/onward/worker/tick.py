@@ -19,17 +19,17 @@ import msgspec
 
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
 from onward.engine.values import Pulse as Answer
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
-from onward.rules import check_at_least
 from onward.schedule import Schedule
 from onward.task import Task
-from onward.worker.holdings import Holdings
+from onward.validation import check_at_least
+from onward.worker.heartbeat import BEATS_PER_LEASE, Pulse
 from onward.worker.identity import new_worker_id, onward_version
+from onward.worker.inflight import Holdings
 from onward.worker.metering import Metering
-from onward.worker.pulse import BEATS_PER_LEASE, Pulse
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
 

@@ -18,19 +18,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from onward import rules
+from onward import validation
 from onward.arguments import nearest
 from onward.context import Middleware
 from onward.engine.capabilities import Capabilities
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.errors import InvalidJob, Unsupported
 from onward.schedule import Schedule
 from onward.task import Task, queue_pattern
+from onward.worker.maintenance import Duty
 from onward.worker.options import WorkerOptions
 from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
-from onward.worker.shift import Shift
-from onward.worker.upkeep import Duty
+from onward.worker.session import Shift
 
 
 class Worker:
@@ -56,7 +56,7 @@ class Worker:
         self.options = replace(options or WorkerOptions(), **more)
         for patterns, _ in self.options.shares:
             for pattern in patterns:
-                rules.check_pattern(pattern, foreign=engine.capabilities.foreign_names)
+                validation.check_pattern(pattern, foreign=engine.capabilities.foreign_names)
         self._engine = engine
         self._tasks = _chosen(tasks, self.options, engine.capabilities) if self.options.only else tasks
         self._middleware = tuple(middleware)
@@ -196,7 +196,7 @@ def _chosen(
     for name, task in tasks.items():
         theirs = queue_pattern(task.options.queue)
         for ours in options.patterns:
-            if name not in options.only and (rules.matches(ours, theirs) or rules.matches(theirs, ours)):
+            if name not in options.only and (validation.matches(ours, theirs) or validation.matches(theirs, ours)):
                 message = (
                     f"must name {name!r} too, whose jobs are in {theirs!r}: this worker takes all that comes there"
                 )

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.lines import ByDriver
+from onward.engines.bullmq.multiplexer import ByDriver
 
 
 async def swallowing(*_: object) -> None:

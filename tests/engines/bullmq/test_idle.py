@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, QueueChange, Settlement, SignalKind
+from onward.engines.bullmq.blocking_claim import Wait
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.waiting import Wait
 from onward.errors import StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import Complete, State
@@ -28,7 +28,7 @@ JOB = NewJob(type="send", queue="mail")
 @pytest.fixture(autouse=True)
 def _no_wait_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the look that follows would find what nobody was told of."""
-    monkeypatch.setattr("onward.engines.bullmq.waiting._WAIT", 3.0 * DEADLINE)
+    monkeypatch.setattr("onward.engines.bullmq.blocking_claim._WAIT", 3.0 * DEADLINE)
 
 
 @asynccontextmanager

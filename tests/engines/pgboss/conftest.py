@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.observed import ObservedEngine
-from onward.engines.pgboss.boss import Boss
+from onward.engine.checked import ObservedEngine
 from onward.engines.pgboss.engine import PgBossEngine
-from tests.conformance.desk import Desk
+from onward.engines.pgboss.native import Boss
+from tests.conformance.driver import Desk
 from tests.conformance.pgboss_case import PgBossStore
 
 

@@ -10,7 +10,7 @@ from onward import App
 from onward.engine.values import JobFilter
 from onward.job import JobRef
 from onward.lifecycle import Complete, State
-from tests.conformance.desk import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import by_hand
 

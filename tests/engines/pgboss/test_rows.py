@@ -24,7 +24,7 @@ from onward.engines.pgboss.rows import (
     retrying_of,
 )
 from onward.job import NewJob
-from onward.rules import encode_json
+from onward.validation import encode_json
 from tests.unit.strategies import json_values
 
 EXTRAS = {"type": "greet"}

@@ -9,15 +9,15 @@ import pytest
 from psycopg import sql
 
 from onward.engine.values import ClaimRequest, Settlement, WorkerInfo
-from onward.engines.pgboss.claiming import Round, claim
+from onward.engines.pgboss.claims import Round, claim
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.holding import heartbeat
-from onward.engines.pgboss.settling import settle
-from onward.engines.pgboss.stewarding import rescue
+from onward.engines.pgboss.leases import heartbeat
+from onward.engines.pgboss.maintenance import rescue
+from onward.engines.pgboss.settle import settle
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
-from onward.postgresql.batches import Batches
-from onward.postgresql.plans import Plan, Row, Statement, run
-from tests.conformance.desk import PAST_LEASE, Desk
+from onward.pg.claim_batches import Batches
+from onward.pg.plans import Plan, Row, Statement, run
+from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import by_hand
 

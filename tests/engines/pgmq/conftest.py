@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, QueueChange, Settlement
 from onward.engines.pgmq.engine import PGMQEngine
-from onward.engines.pgmq.manner import Manner
+from onward.engines.pgmq.settings import Manner
 from onward.lifecycle import Outcome
 from tests.servers.pgmq import drop_database, make_database
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import JobFilter, QueueChange, SignalKind
 from onward.errors import InvalidJob, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Release, Retry, State
-from tests.conformance.desk import worker_info
+from tests.conformance.driver import worker_info
 from tests.engines.pgmq.conftest import end, take
 
 Sql = Callable[..., list[Any]]

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import QueueChange
-from onward.engines.pgmq import reading
+from onward.engines.pgmq import queries
 from onward.engines.pgmq.schema import SQL
 from onward.lifecycle import State
 
@@ -102,7 +102,7 @@ async def test_of_a_long_archive_a_part_is_looked_at(
     (exact,) = await engine.queues(queue)
     assert exact.counts == {State.COMPLETED: MANY, State.PENDING: 1}
     sql(f"analyze pgmq.a_{queue}")
-    monkeypatch.setattr(reading, "_SAMPLE", MANY // 10)
+    monkeypatch.setattr(queries, "_SAMPLE", MANY // 10)
     (about,) = await engine.queues(queue)
     assert about.counts[State.PENDING] == 1
     assert about.counts[State.COMPLETED] != MANY

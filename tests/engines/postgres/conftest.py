@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.observed import ObservedEngine
-from tests.conformance.desk import Desk
+from onward.engine.checked import ObservedEngine
+from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore
 
 

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 import psycopg
 
 from onward.engine.values import Claim, ClaimRequest
-from onward.engines.postgres import claiming
+from onward.engines.postgres import claims
 from onward.engines.postgres.schema import Schema
-from onward.postgresql.plans import Plan, Statement, run
-from onward.postgresql.within import on_psycopg
+from onward.pg.caller_transaction import on_psycopg
+from onward.pg.plans import Plan, Statement, run
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Session:
     def take(self, *queues: str, slots: int = 0, **fields: Any) -> tuple[Claim, ...]:
         """Claim jobs, as a worker that begins its way round."""
         request = ClaimRequest(worker_id="w", queues=queues or ("default",), slots=slots, **fields)
-        return self.run(claiming.claim(self.schema, request, claiming.Round())).claims
+        return self.run(claims.claim(self.schema, request, claims.Round())).claims
 
     @contextmanager
     def reading(self) -> Iterator[Reads]:

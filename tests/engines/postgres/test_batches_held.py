@@ -13,20 +13,20 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.batch import BatchInfo, Callbacks, NewBatch
+from onward.batches.values import BatchInfo, Callbacks, NewBatch
 from onward.engine.values import ClaimRequest, Settlement
-from onward.engines.postgres import advancing, gathering
+from onward.engines.postgres import batch_progress, batches
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.stewarding import NextDue
+from onward.engines.postgres.maintenance import NextDue
 from onward.errors import StoreBusy
 from onward.job import JobRef, NewJob, OnFailure
 from onward.lifecycle import Complete, Fail, State
-from onward.postgresql.plans import run
-from onward.postgresql.within import on_psycopg
+from onward.pg.caller_transaction import on_psycopg
+from onward.pg.plans import run
 from tests.conformance.cases import BOOM
-from tests.conformance.desk import LEASE, Desk, new_job
+from tests.conformance.driver import LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
-from tests.worker.stage import eventually, in_virtual_time
+from tests.worker.harness import eventually, in_virtual_time
 
 SOON = 5.0
 """Seconds: longer than a step waits for a batch, and much shorter than anybody keeps a transaction open here."""
@@ -55,7 +55,7 @@ def advance(desk: Desk, store: PostgresStore) -> bool | None:
     assert isinstance(engine, PostgresEngine)
     with psycopg.connect(store.url) as connection:
         connection.execute("set statement_timeout = '5s'")
-        more, _ = run(gathering.advance(engine.schema), on_psycopg(connection))
+        more, _ = run(batches.advance(engine.schema), on_psycopg(connection))
         return more
 
 
@@ -89,7 +89,7 @@ async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_oth
 async def test_however_much_is_new_of_a_batch_that_is_held_others_have_their_turn(
     desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(gathering, "_MOST", 5)
+    monkeypatch.setattr(batches, "_MOST", 5)
     await put(desk, "held", *[new_job(batch="held")] * 20)
     await put(desk, "z", new_job(batch="z", queue="z"))
     for claim in [*await desk.take(slots=20), await desk.take_one("z")]:
@@ -250,7 +250,7 @@ def test_what_is_held_is_asked_for_now_and_then():
                 raise StoreBusy("somebody holds a lock")
             return answers.pop(0) if answers else False
 
-        advancer = advancing.Advancer(step)
+        advancer = batch_progress.Advancer(step)
         advancer.soon(at_once=True)
         await asyncio.sleep(3)
         advancer.soon(at_once=True)

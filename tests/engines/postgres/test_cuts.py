@@ -12,14 +12,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import Arrival
 from onward.lifecycle import Complete, Release, State
-from tests.conformance.desk import PAST_LEASE, Desk, new_job, worker_info
+from tests.conformance.driver import PAST_LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.servers.proxy import Proxy

@@ -12,7 +12,7 @@ from onward.engine.values import Claim, JobFilter, Retention, Settlement
 from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Outcome, State
 from tests.conformance.cases import BOOM
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 

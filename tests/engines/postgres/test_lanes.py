@@ -12,14 +12,14 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.clock import moment_of
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Fail, Release, Retry
-from onward.postgresql.plans import Plan, Statement
+from onward.pg.plans import Plan, Statement
 from tests.conformance.cases import BOOM
-from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
 
 REFUSED = (psycopg.IntegrityError, psycopg.DataError)

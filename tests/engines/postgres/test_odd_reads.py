@@ -10,7 +10,7 @@ import pytest
 from onward.engine.values import JobFilter
 from onward.errors import InvalidJob
 from onward.job import JobRef
-from tests.conformance.desk import EVERY, Desk
+from tests.conformance.driver import EVERY, Desk
 
 PLACES = ["9" * 25, "9" * 5000, str(2**63), "-1", "1.5", ""]
 

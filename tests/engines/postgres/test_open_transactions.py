@@ -11,16 +11,16 @@ import psycopg
 import pytest
 
 from onward import App
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.postgres import engine as engine_module
-from onward.engines.postgres import settling
+from onward.engines.postgres import settle
+from onward.engines.postgres.claim_prefetch import Standing
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.standing import Standing
 from onward.errors import StoreBusy, StoreUnavailable
 from onward.lifecycle import Cancel, Complete, Outcome, Release, Retry, State
 from tests.conformance.cases import BOOM
-from tests.conformance.desk import Desk
+from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 
@@ -68,7 +68,7 @@ async def test_one_that_is_known_to_be_held_is_not_waited_for_again(
     held = await desk.take_one()
     with holding(store, held):
         assert (await ends(desk, held)).busy == {held.token}
-        monkeypatch.setattr(settling, "exchange", None)  # which waits
+        monkeypatch.setattr(settle, "exchange", None)  # which waits
         assert (await ends(desk, held)).busy == {held.token}
 
 

@@ -14,11 +14,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus, PGconn
 
-from onward.engines.postgres.examining import Examined, examine
+from onward.engines.postgres.diagnostics import Examined, examine
 from onward.engines.postgres.schema import Schema
-from onward.postgresql.plans import run
-from onward.postgresql.within import on_psycopg
-from tests.conformance.desk import Desk
+from onward.pg.caller_transaction import on_psycopg
+from onward.pg.plans import run
+from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore, other_database
 from tests.conformance.processes import eventually
 from tests.servers.postgres import PostgresServer

@@ -15,26 +15,17 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from onward.batch import NewBatch
+from onward.batches.values import NewBatch
 from onward.engine.values import ClaimRequest, Exchange, JobFilter, Settlement, Term
-from onward.engines.postgres import (
-    claiming,
-    enqueueing,
-    gathering,
-    holding,
-    migrating,
-    operating,
-    reading,
-    settling,
-    stewarding,
-)
+from onward.engines.postgres import admin, batches, claims, enqueue, leases, maintenance, migrations, queries, settle
+from onward.engines.postgres.claims import Round
 from onward.engines.postgres.schema import Schema
 from onward.ids import new_id
 from onward.job import Arrival, JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
-from onward.postgresql.database import Database
-from onward.postgresql.plans import Statement
-from tests.conformance.desk import LEASE, Desk, new_job, worker_info
+from onward.pg.database import Database
+from onward.pg.plans import Statement
+from tests.conformance.driver import LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.engines.postgres.reads import Session
@@ -149,7 +140,7 @@ def full(request: pytest.FixtureRequest) -> Iterator[Schema]:
     """A schema with much in it, and what the planner believes of it. Nobody changes it for good."""
     schema, database = Schema(f"plans_{getpid()}_{STATISTICS.index(request.param)}"), Database(engines_url())
     with database.connect() as connection:
-        migrating.migrate(connection, schema, database)
+        migrations.migrate(connection, schema, database)
     with Session(engines_url(), schema) as at:
         for (table,) in at.execute(
             "select oid::regclass::text from pg_class"
@@ -203,11 +194,11 @@ def hot(*uses: str, rows: int) -> Callable[[Callable[[Session], Iterator[None]]]
 
 
 def put(at: Session, *jobs: NewJob) -> list[Arrival]:
-    return [one.arrival for one in at.run(enqueueing.enqueue(at.schema, jobs, notice=None))]
+    return [one.arrival for one in at.run(enqueue.enqueue(at.schema, jobs, notice=None))]
 
 
 def lead(at: Session) -> Term:
-    term = at.run(stewarding.elect(at.schema, "leader", timedelta(hours=1), None))
+    term = at.run(maintenance.elect(at.schema, "leader", timedelta(hours=1), None))
     assert term is not None
     return term
 
@@ -264,7 +255,7 @@ def enqueue_with_an_idempotency_key_of_a_live_job(at: Session) -> Iterator[None]
 @hot("key_pkey", "job_id", "history_id", rows=5)
 def enqueue_with_an_idempotency_key_of_an_ended_job(at: Session) -> Iterator[None]:
     put(at, new_job(idempotency_key="k", queue="own"))
-    at.run(operating.cancel(at.schema, JobFilter(queues=("own",)), "", 1))
+    at.run(admin.cancel(at.schema, JobFilter(queues=("own",)), "", 1))
     yield
     assert put(at, new_job(idempotency_key="k")) == [Arrival.SAME_KEY]
 
@@ -318,7 +309,7 @@ def claim_of_all_queues(at: Session) -> Iterator[None]:
 def claim_of(at: Session) -> Iterator[None]:
     yield
     request = ClaimRequest(worker_id="w")
-    assert len(at.ask(claiming.for_queue(at.schema, request, "default", BATCH))) == BATCH
+    assert len(at.ask(claims.for_queue(at.schema, request, "default", BATCH))) == BATCH
 
 
 @hot("job_suspect", "job_pkey", rows=4 * BATCH)
@@ -333,32 +324,32 @@ def claim_suspect(at: Session) -> Iterator[None]:
 def start(at: Session) -> Iterator[None]:
     claims = at.take(ahead=BATCH)
     yield
-    assert not at.run(settling.start(at.schema, claims))
+    assert not at.run(settle.start(at.schema, claims))
 
 
 @hot("job_pkey", rows=4 * BATCH)
 def heartbeat(at: Session) -> Iterator[None]:
     claims = at.take(slots=BATCH)
     yield
-    assert not at.run(holding.heartbeat(at.schema, worker_info("w"), claims)).lost
+    assert not at.run(leases.heartbeat(at.schema, worker_info("w"), claims)).lost
 
 
 @hot("job_pkey", "log_pkey", rows=BATCH)
 def report(at: Session) -> Iterator[None]:
     (claim,) = at.take(slots=1)
     yield
-    assert at.run(holding.report(at.schema, claim, 5, "half way", ["a line"]))
+    assert at.run(leases.report(at.schema, claim, 5, "half way", ["a line"]))
 
 
 @hot("job_pkey", "lane_open", "place_pkey", rows=4 * BATCH)
-def settle(at: Session) -> Iterator[None]:
+def settle_all(at: Session) -> Iterator[None]:
     claims = at.take(slots=BATCH)
     ways: list[Outcome] = [
         Complete(), Fail(FAILURE), Cancel("no longer wanted"), Retry(LEASE, FAILURE), Snooze(LEASE), Release()
     ]  # fmt: skip
     yield
     settlements = [Settlement(claim, ways[number % len(ways)]) for number, claim in enumerate(claims)]
-    assert not at.run(settling.settle(at.schema, settlements))
+    assert not at.run(settle.settle(at.schema, settlements))
 
 
 @hot("job_pkey", "lane_open", "job_claim", "job_suspect", rows=6 * BATCH)
@@ -368,7 +359,7 @@ def exchange(at: Session) -> Iterator[None]:
     settlements = tuple(Settlement(claim, Complete()) for claim in claims)
     request = ClaimRequest(worker_id="w", queues=("default",), slots=BATCH)
     wanted = Exchange(settlements=settlements, request=request)
-    answer = at.run(settling.exchange(at.schema, wanted, claiming.Round()))
+    answer = at.run(settle.exchange(at.schema, wanted, Round()))
     assert not answer.lost
     assert len(answer.claimed.claims) == BATCH
 
@@ -379,35 +370,35 @@ def promote(at: Session) -> Iterator[None]:
     put(at, *[new_job(delay=NEXT_MOMENT)] * BATCH)
     put(at, *[new_job(start_by=LONG_AGO)] * BATCH)
     yield
-    batch, _ = at.run(stewarding.promote(at.schema, term, 100, stewarding.NextDue()))
+    batch, _ = at.run(maintenance.promote(at.schema, term, 100, maintenance.NextDue()))
     assert batch.changed == 2 * BATCH
 
 
 # What tests before this one have claimed and rolled back is still among the leases that have run out.
 @hot("grip_until", "job_pkey", "place_pkey", "lane_open", rows=20 * BATCH)
 def rescue(at: Session) -> Iterator[None]:
-    term, tending = lead(at), stewarding.Tending()
+    term, tending = lead(at), maintenance.Tending()
     tending._due = float("inf")
     at.take(slots=BATCH, lease=NEXT_MOMENT)
     yield
-    known = stewarding.Rescuing(), tending, stewarding.Sweeping()
-    assert at.run(stewarding.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
+    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
+    assert at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
 
 
 @hot("lane", "lane_open", "job_claim", "history_prune", "grip_until", rows=5_000)
 def look_after_the_lanes(at: Session) -> Iterator[None]:
-    term, tending = lead(at), stewarding.Tending()
+    term, tending = lead(at), maintenance.Tending()
     tending._looks = 1
     yield
-    known = stewarding.Rescuing(), tending, stewarding.Sweeping()
-    assert not at.run(stewarding.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed
+    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
+    assert not at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed
 
 
 @hot("lane", "job_claim", rows=40 * BATCH)
 def move_the_ground(at: Session) -> Iterator[None]:
     term = lead(at)
     yield
-    at.run(stewarding.Sweeping().sweep(at.schema, term))
+    at.run(maintenance.Sweeping().sweep(at.schema, term))
 
 
 @hot(
@@ -415,7 +406,7 @@ def move_the_ground(at: Session) -> Iterator[None]:
     "job_id", "batch_finished", "batch_pkey", "link_batch", rows=60 * BATCH,
 )  # fmt: skip
 def prune(at: Session) -> Iterator[None]:
-    term, tending = lead(at), stewarding.Tending()
+    term, tending = lead(at), maintenance.Tending()
     tending._days_due = float("inf")
     at.execute("insert into onward.queue (name, keep_completed) values ('brief', '1 hour')")
     seed_ended(at, BATCH, queue="'brief'", completed_at="now() - interval '2 hours'")
@@ -423,57 +414,57 @@ def prune(at: Session) -> Iterator[None]:
     at.execute(f"update onward.batch set sealed = true, finished_at = '2001-01-01' where seq % {MANY} < {BATCH}")
     at.execute(f"update onward.hold set until = now() where digest in (select digest from onward.hold limit {BATCH})")
     yield
-    assert at.run(stewarding.prune(at.schema, term, 100, tending)).changed == BATCH
+    assert at.run(maintenance.prune(at.schema, term, 100, tending)).changed == BATCH
 
 
 @hot("job_id", "job_pkey", rows=10)
 def cancel_one(at: Session) -> Iterator[None]:
     refs = refs_of(at, 1)
     yield
-    assert len(at.run(operating.cancel(at.schema, JobFilter(refs=refs), "", 100))) == 1
+    assert len(at.run(admin.cancel(at.schema, JobFilter(refs=refs), "", 100))) == 1
 
 
 @hot("job_id", "job_pkey", rows=10 * BATCH)
 def cancel_many(at: Session) -> Iterator[None]:
     refs = refs_of(at, BATCH)
     yield
-    assert len(at.run(operating.cancel(at.schema, JobFilter(refs=refs), "", 100))) == BATCH
+    assert len(at.run(admin.cancel(at.schema, JobFilter(refs=refs), "", 100))) == BATCH
 
 
 @hot("job_batch", "job_pkey", rows=20 * BATCH)
 def cancel_of_a_batch(at: Session) -> Iterator[None]:
     yield
-    assert len(at.run(operating.cancel(at.schema, JobFilter(batch="batch/7"), "", BATCH))) == BATCH
+    assert len(at.run(admin.cancel(at.schema, JobFilter(batch="batch/7"), "", BATCH))) == BATCH
 
 
 @hot("history_id", "history_seq", "lane_open", rows=10 * BATCH)
 def replay(at: Session) -> Iterator[None]:
     refs = refs_of(at, BATCH, table="history", where="state = 'failed'")
     yield
-    assert len(at.run(operating.replay(at.schema, JobFilter(refs=refs), 100))) == BATCH
+    assert len(at.run(admin.replay(at.schema, JobFilter(refs=refs), 100))) == BATCH
 
 
 @hot("job_id", "job_pkey", "history_id", "history_seq", "key_pkey", "log_pkey", rows=20 * BATCH)
 def delete(at: Session) -> Iterator[None]:
     refs = refs_of(at, BATCH)
     yield
-    assert len(at.run(operating.delete(at.schema, JobFilter(refs=refs), 100))) == BATCH
+    assert len(at.run(admin.delete(at.schema, JobFilter(refs=refs), 100))) == BATCH
 
 
 @hot("job_id", "history_id", rows=BATCH)
 def get(at: Session) -> Iterator[None]:
     (ref,) = refs_of(at, 1)
     yield
-    assert at.run(reading.get(at.schema, ref)) is not None
+    assert at.run(queries.get(at.schema, ref)) is not None
 
 
 @hot("job_id", "link_open", "link_pkey", "batch_pkey", "lane_open", rows=10 * BATCH)
 def advance(at: Session) -> Iterator[None]:
     jobs = [new_job(batch="own", queue="own"), *[new_job(batch="own", after=(0,))] * BATCH]
-    at.run(gathering.put(at.schema, NewBatch(name="own", sealed=True), jobs, notice=None, copies=False))
-    at.run(settling.settle(at.schema, [Settlement(claim, Complete()) for claim in at.take("own", slots=1)]))
+    at.run(batches.put(at.schema, NewBatch(name="own", sealed=True), jobs, notice=None, copies=False))
+    at.run(settle.settle(at.schema, [Settlement(claim, Complete()) for claim in at.take("own", slots=1)]))
     yield
-    assert at.run(gathering.advance(at.schema)) == (False, BATCH)
+    assert at.run(batches.advance(at.schema)) == (False, BATCH)
 
 
 @pytest.mark.parametrize("statement", HOT)
@@ -493,7 +484,7 @@ def test_a_hot_statement_reads_few_rows_and_by_its_indexes(at: Session, statemen
 )
 def test_a_filter_that_has_no_index_looks_at_live_jobs_once_and_at_nothing_else(at: Session, which: JobFilter):  # H9
     with at.reading() as reads:
-        assert at.run(operating.cancel(at.schema, which, "", BATCH)) == []
+        assert at.run(admin.cancel(at.schema, which, "", BATCH)) == []
     assert reads == reads.of("job")
     assert reads.rows <= 1.1 * len(JOBS) * MANY, reads
 
@@ -603,11 +594,11 @@ async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
            union all select 'told/' || n, false from generate_series(1, 5000) n"""
     )
     session.execute("insert into onward.job (type, queue) values ('greet', 'many/994-new')")  # behind a paused one
-    term, tending = lead(session), stewarding.Tending()
+    term, tending = lead(session), maintenance.Tending()
     tending._looks = 1
-    known = stewarding.Rescuing(), tending, stewarding.Sweeping()
+    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
     with session.reading() as reads:
-        session.run(stewarding.rescue(session.schema, term, LEASE, MAX_CRASHES, 100, *known))
+        session.run(maintenance.rescue(session.schema, term, LEASE, MAX_CRASHES, 100, *known))
     assert session.execute("select queue from onward.lane where substr(queue, 6) !~ '^[0-9]*[13579]$'") == [
         ("many/994-new",)
     ]
@@ -628,17 +619,17 @@ async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk,
 
 
 async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(desk: Desk, session: Session):  # O11
-    schema, round_ = session.schema, claiming.Round()
+    schema, round_ = session.schema, Round()
     request = ClaimRequest(worker_id="w", queues=("*",), slots=6, ahead=4)
     outcomes: list[Outcome] = [Complete(), Complete("1"), Fail(FAILURE), Release(), Snooze(timedelta(days=1))]
 
     def work() -> None:
-        claims = session.run(claiming.claim(schema, request, round_)).claims
-        assert len(claims) == BATCH
-        assert not session.run(settling.start(schema, [claim for claim in claims if not claim.started]))
-        assert not session.run(holding.heartbeat(schema, worker_info("w"), claims)).lost
-        settlements = [Settlement(claim, outcome) for claim, outcome in zip(claims, outcomes * 2, strict=True)]
-        assert not session.run(settling.settle(schema, settlements))
+        taken = session.run(claims.claim(schema, request, round_)).claims
+        assert len(taken) == BATCH
+        assert not session.run(settle.start(schema, [claim for claim in taken if not claim.started]))
+        assert not session.run(leases.heartbeat(schema, worker_info("w"), taken)).lost
+        settlements = [Settlement(claim, outcome) for claim, outcome in zip(taken, outcomes * 2, strict=True)]
+        assert not session.run(settle.settle(schema, settlements))
 
     session.execute("alter table onward.job set (autovacuum_enabled = off)")
     put(session, *[new_job()] * 4 * BATCH)
@@ -661,11 +652,11 @@ async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_job
     seed_jobs(session, queue="'many/' || n % 1000")
     session.execute("analyze onward.job")
     put(session, new_job(queue="many/5-new"))
-    request, round_ = ClaimRequest(worker_id="w", queues=("many/*",), slots=100), claiming.Round()
+    request, round_ = ClaimRequest(worker_id="w", queues=("many/*",), slots=100), claims.Round()
     started: set[str] = set()
     with session.reading() as reads:
         for _ in range(1000 // 100 + 1):  # once round all of them
-            started |= {one.ref.queue for one in session.run(claiming.claim(session.schema, request, round_)).claims}
+            started |= {one.ref.queue for one in session.run(claims.claim(session.schema, request, round_)).claims}
             if "many/5-new" in started:
                 break
     assert "many/5-new" in started

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import OnwardError
 from onward.job import Arrival
 from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM
-from tests.conformance.desk import PAST_LEASE, Desk, new_job, worker_info
+from tests.conformance.driver import PAST_LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore, other_database
 from tests.servers.pgbouncer import pooled_url
 from tests.servers.postgres import postgres_url

@@ -13,9 +13,9 @@ from onward.engine.values import ClaimRequest
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreUnavailable
 from onward.job import Alike
-from onward.postgresql import database as database_module
-from onward.postgresql.database import Database
-from tests.conformance.desk import new_job
+from onward.pg import database as database_module
+from onward.pg.database import Database
+from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.servers.pgbouncer import pooled_url
 from tests.servers.postgres import postgres_url

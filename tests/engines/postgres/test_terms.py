@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from onward.batch import BATCH_KEPT, NewBatch
+from onward.batches.values import BATCH_KEPT, NewBatch
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Retention, Settlement, Term
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from onward.metering import Meter
-from tests.conformance.desk import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.test_lanes import by_hand
 

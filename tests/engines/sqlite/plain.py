@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from onward.engine.values import Claim, ClaimRequest, GroupBy, JobFilter, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.lane import Transaction
+from onward.engines.sqlite.writer import Transaction
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onward.engine.values import EngineInfo
-from onward.engines.sqlite import lane
+from onward.engines.sqlite import writer
 from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database
 from onward.engines.sqlite.engine import SQLiteEngine
 from tests.engines.sqlite.plain import add, complete, on_writer, states, take
@@ -45,14 +45,14 @@ async def test_the_log_stays_bounded_however_much_is_written(engine):
     written = engine.database.path.stat().st_size + longest
     assert written > 4 * LOG_SIZE_LIMIT, "too little was written to prove anything"
     a_commit = 60 * 4120
-    assert longest <= LOG_SIZE_LIMIT + (lane._COMMITS_BETWEEN_LOOKS + 1) * a_commit
+    assert longest <= LOG_SIZE_LIMIT + (writer._COMMITS_BETWEEN_LOOKS + 1) * a_commit
 
 
 async def test_a_short_log_is_left_alone(engine):
     """Each checkpoint costs a flush; few jobs must not pay for it."""
     statements: list[str] = []
     await on_writer(engine, lambda transaction: transaction.connection.set_trace_callback(statements.append))
-    for _ in range(3 * lane._COMMITS_BETWEEN_LOOKS):
+    for _ in range(3 * writer._COMMITS_BETWEEN_LOOKS):
         await add(engine)
     assert engine.database.wal.stat().st_size < LOG_SIZE_LIMIT
     assert not any("checkpoint" in statement for statement in statements)
@@ -93,15 +93,15 @@ async def test_a_reader_in_the_way_is_not_waited_for_and_the_log_is_cut_back_whe
     assert reader.execute("select count(*) from onward_job").fetchone() == (0,)
     reader.execute("rollback")
     reader.close()
-    for _ in range(2 * lane._COMMITS_BETWEEN_LOOKS):
+    for _ in range(2 * writer._COMMITS_BETWEEN_LOOKS):
         await add(engine)
     assert engine.database.wal.stat().st_size <= LOG_SIZE_LIMIT
 
 
 async def test_a_checkpoint_that_fails_fails_no_caller(engine, monkeypatch):  # X3
     """What the caller asked for is durable by then; to say that it failed would make it come twice."""
-    monkeypatch.setattr(lane, "LOG_SIZE_LIMIT", -1)
-    monkeypatch.setattr(lane, "_COMMITS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(writer, "LOG_SIZE_LIMIT", -1)
+    monkeypatch.setattr(writer, "_COMMITS_BETWEEN_LOOKS", 1)
 
     def deny(action: int, first: str | None, *_: object) -> int:
         is_checkpoint = action == sqlite3.SQLITE_PRAGMA and first == "wal_checkpoint"

@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from onward.engine.values import Settlement, WorkerInfo
-from onward.engines.sqlite import lane
+from onward.engines.sqlite import writer
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.lane import Transaction
+from onward.engines.sqlite.writer import Transaction
 from onward.lifecycle import Complete, Release
 from tests.engines.sqlite.plain import Held, add, complete, new_job, on_writer, states, take
 
@@ -242,8 +242,8 @@ async def test_a_transaction_is_never_shared_by_so_many_that_the_lock_gets_long(
         await piled_up(engine, 500)
         held.let_go()
         await callers
-    assert commits(statements) == 1 + math.ceil(500 / lane._MOST_TOGETHER)
-    assert lane._MOST_TOGETHER < 500
+    assert commits(statements) == 1 + math.ceil(500 / writer._MOST_TOGETHER)
+    assert writer._MOST_TOGETHER < 500
 
 
 async def test_closing_finishes_what_was_asked(path):

@@ -10,16 +10,16 @@ import pytest
 
 from onward.clock import SystemClock
 from onward.engine.migrations import Migration
-from onward.engines.sqlite import migrating
+from onward.engines.sqlite import migrations
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.lane import Transaction
+from onward.engines.sqlite.writer import Transaction
 from onward.errors import SchemaTooNew
 from tests.engines.sqlite.plain import add, complete, on_writer, states, take
 from tests.engines.sqlite.processes import processes, ready
 
 SECOND = Migration(
-    len(migrating.MIGRATIONS) + 1,
+    len(migrations.MIGRATIONS) + 1,
     "colour",
     """
     -- A column with a default, an index on it, and a trigger: what an ordinary later version would bring.
@@ -31,11 +31,11 @@ SECOND = Migration(
     """,
 )
 BROKEN = Migration(
-    len(migrating.MIGRATIONS) + 1,
+    len(migrations.MIGRATIONS) + 1,
     "broken",
     "create table halfway (a);\ninsert into halfway values (1);\nselect nonsense;\n",
 )
-LATER = (*migrating.MIGRATIONS, SECOND)
+LATER = (*migrations.MIGRATIONS, SECOND)
 
 
 def schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
@@ -43,11 +43,11 @@ def schema_of(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
     return connection.execute("select type, name, tbl_name, sql from sqlite_schema order by type, name").fetchall()
 
 
-def migrate(connection: sqlite3.Connection, path: Path, shipped: tuple[Migration, ...] = migrating.MIGRATIONS) -> int:
+def migrate(connection: sqlite3.Connection, path: Path, shipped: tuple[Migration, ...] = migrations.MIGRATIONS) -> int:
     """Migrate on a connection of the test's own, as the writer would."""
     connection.execute("begin immediate")
     try:
-        applied = migrating.migrate(Transaction(connection, SystemClock().micros()), Database(path), shipped)
+        applied = migrations.migrate(Transaction(connection, SystemClock().micros()), Database(path), shipped)
     except BaseException:
         connection.execute("rollback")
         raise
@@ -72,26 +72,26 @@ async def test_opening_what_is_up_to_date_waits_for_nobody(engine, bare, path): 
         bare.execute("rollback")
 
 
-@pytest.mark.parametrize("shipped", [migrating.MIGRATIONS, LATER], ids=["shipped", "with one more"])
+@pytest.mark.parametrize("shipped", [migrations.MIGRATIONS, LATER], ids=["shipped", "with one more"])
 def test_the_script_for_the_console_makes_the_same_schema(tmp_path, shipped):  # O9
     by_hand = sqlite3.connect(tmp_path / "by-hand.db")
-    by_hand.executescript(migrating.script(shipped))
+    by_hand.executescript(migrations.script(shipped))
     ours = sqlite3.connect(tmp_path / "ours.db", isolation_level=None)
     migrate(ours, tmp_path / "ours.db", shipped)
     assert schema_of(by_hand) == schema_of(ours)
     recorded = "select number, name, checksum from onward_migration order by number"
     assert by_hand.execute(recorded).fetchall() == ours.execute(recorded).fetchall()
-    assert migrating.applied(by_hand) == migrating.applied(ours)
+    assert migrations.applied(by_hand) == migrations.applied(ours)
     by_hand.close()
     ours.close()
 
 
 async def test_a_schema_made_by_hand_is_worked_with_as_if_we_had_made_it(path):  # O9
     connection = sqlite3.connect(path)
-    connection.executescript(migrating.script())
+    connection.executescript(migrations.script())
     connection.close()
     engine = SQLiteEngine(path)
-    assert (await engine.check()).schema == len(migrating.MIGRATIONS)
+    assert (await engine.check()).schema == len(migrations.MIGRATIONS)
     await engine.open()
     await add(engine)
     await complete(engine, *await take(engine))
@@ -101,15 +101,15 @@ async def test_a_schema_made_by_hand_is_worked_with_as_if_we_had_made_it(path): 
 def test_a_script_that_fails_half_way_leaves_nothing(tmp_path):  # O9
     by_hand = sqlite3.connect(tmp_path / "by-hand.db", isolation_level=None)
     with pytest.raises(sqlite3.OperationalError):
-        by_hand.executescript(migrating.script((*migrating.MIGRATIONS, BROKEN)))
+        by_hand.executescript(migrations.script((*migrations.MIGRATIONS, BROKEN)))
     by_hand.execute("rollback")
     assert schema_of(by_hand) == []
     by_hand.close()
 
 
-@pytest.mark.parametrize("migration", [*migrating.MIGRATIONS, SECOND], ids=lambda migration: migration.name)
+@pytest.mark.parametrize("migration", [*migrations.MIGRATIONS, SECOND], ids=lambda migration: migration.name)
 def test_cutting_a_migration_into_statements_loses_nothing(migration):  # O9
-    statements = migrating.split(migration.sql)
+    statements = migrations.split(migration.sql)
     assert all(sqlite3.complete_statement(statement) for statement in statements)
     assert "".join("".join(statements).split()) == "".join(migration.sql.split())
 
@@ -134,11 +134,11 @@ async def test_ten_processes_at_once_make_one_schema(path):  # O9
     with processes(open_and_say, path, count=10) as ten:
         for process in ten:
             process.say("begin")
-        assert [process.hear() for process in ten] == [len(migrating.MIGRATIONS)] * 10
+        assert [process.hear() for process in ten] == [len(migrations.MIGRATIONS)] * 10
         assert [process.hear() for process in ten] == ["done"] * 10
     connection = sqlite3.connect(path)
     assert connection.execute("select number from onward_migration").fetchall() == [
-        (step.number,) for step in migrating.MIGRATIONS
+        (step.number,) for step in migrations.MIGRATIONS
     ]
     assert connection.execute("select count(*) from onward_job").fetchone() == (10,)
     connection.close()
@@ -174,9 +174,9 @@ async def test_an_upgrade_that_fails_half_way_leaves_the_schema_as_it_was(engine
     await add(engine)
     before = schema_of(bare)
     with pytest.raises(sqlite3.OperationalError, match="nonsense"):
-        migrate(bare, path, (*migrating.MIGRATIONS, BROKEN))
+        migrate(bare, path, (*migrations.MIGRATIONS, BROKEN))
     assert schema_of(bare) == before
-    assert migrating.applied(bare).keys() == {step.number for step in migrating.MIGRATIONS}
+    assert migrations.applied(bare).keys() == {step.number for step in migrations.MIGRATIONS}
     await complete(engine, *await take(engine))
 
 
@@ -185,7 +185,7 @@ def stop_half_way(pipe: Connection, path: Path) -> None:
     connection = Database(path).connect()
     ready(pipe)
     connection.execute("begin immediate")
-    migrating.migrate(Transaction(connection, 0), Database(path), LATER)
+    migrations.migrate(Transaction(connection, 0), Database(path), LATER)
     pipe.send("half-way")
     pipe.recv()
 

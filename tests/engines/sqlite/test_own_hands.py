@@ -14,10 +14,9 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import QueueChange
-from onward.engines.sqlite import lane
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.lane import Lane, Transaction
-from onward.engines.sqlite.turnstile import Turnstile
+from onward.engines.sqlite.write_lock import Turnstile
+from onward.engines.sqlite.writer import Lane, Transaction
 from onward.lifecycle import State
 from tests.engines.sqlite.plain import EVERY, Held, add, new_job, on_writer, states
 
@@ -96,7 +95,7 @@ async def test_what_is_wrong_in_company_is_done_again_alone(writer, engine):
 
 
 async def test_a_caller_who_is_alone_needs_one_statement(writer, engine, monkeypatch):
-    monkeypatch.setattr(lane, "_QUICK", 60.0)  # however slow the disk is meanwhile
+    monkeypatch.setattr("onward.engines.sqlite.writer._QUICK", 60.0)  # however slow the disk is meanwhile
     await add(engine)  # makes the queue
     statements: list[str] = []
     await on_writer(engine, lambda on: on.connection.set_trace_callback(statements.append))
@@ -158,7 +157,7 @@ async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):
     clock = iter(range(10**9))
     with monkeypatch.context() as slow:
         # Ten milliseconds a commit.
-        slow.setattr("onward.engines.sqlite.lane.time.perf_counter", lambda: next(clock) * 0.01)
+        slow.setattr("onward.engines.sqlite.writer.time.perf_counter", lambda: next(clock) * 0.01)
         assert await ask(writer) == threading.get_ident()
         assert await ask(writer) == lanes_own(writer)
     quick = 0

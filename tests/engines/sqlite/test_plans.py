@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from onward.engine.values import Claim, ClaimRequest, Exchange, Settlement, WorkerInfo
-from onward.engines.sqlite import migrating
+from onward.engines.sqlite import migrations
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.statements import SQL
 from onward.lifecycle import MAX_CRASHES, Complete, Failure, Outcome, Release, Retry
@@ -283,7 +283,7 @@ HOT = {
 @pytest.fixture(scope="module")
 def schema() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:")
-    connection.executescript(migrating.script())
+    connection.executescript(migrations.script())
     return connection
 
 

@@ -22,8 +22,8 @@ from onward.engine.values import (
     Settlement,
     Term,
 )
-from onward.engines.bullmq.bull import BackoffOptions, Deduplication, Flow, Keep, bull_of
 from onward.engines.bullmq.engine import BullMQEngine
+from onward.engines.bullmq.native import BackoffOptions, Deduplication, Flow, Keep, bull_of
 from onward.errors import InvalidJob
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Raised, Release, Snooze, decide

@@ -71,7 +71,7 @@ const STEPS = {
     throw new bullmq.DelayedError();
   },
   forever: async () => { await new Promise(() => {}); },
-  // As tests/interop/bullmq/labourer.py does: a line for the run, then the work, then the run's name.
+  // As tests/interop/bullmq/worker_process.py does: a line for the run, then the work, then the run's name.
   labour: async (job, token, { ledger, ms }) => {
     const run = randomUUID();
     fs.appendFileSync(ledger, `${job.id} ${run} node ${process.pid}\n`);

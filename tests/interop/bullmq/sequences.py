@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onward.backoff import Backoff
 from onward.clock import moment_of
 from onward.job import NewJob
-from tests.interop.bullmq.layout import difference, layout
+from tests.interop.bullmq.keys import difference, layout
 from tests.interop.bullmq.peer import NodePeer
 from tests.interop.bullmq.sides import QUEUE, Side, let_window_pass, lose_lock
 

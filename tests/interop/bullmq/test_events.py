@@ -10,7 +10,7 @@ from onward import App, Backoff, JobContext
 from onward.engine.values import ClaimRequest
 from onward.job import JobRef
 from tests.interop.bullmq.peer import NodePeer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 async def heard(peer: NodePeer, events: str, until: str) -> list[dict[str, Any]]:

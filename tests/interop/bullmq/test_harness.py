@@ -10,7 +10,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 
-from tests.interop.bullmq.layout import difference, layout
+from tests.interop.bullmq.keys import difference, layout
 from tests.interop.bullmq.peer import NodePeer
 from tests.interop.bullmq.sequences import CONTROL, EVERY, HANDS, MESSAGES, TROUBLE, WORK, Step, play, sequences
 from tests.interop.bullmq.sides import QUEUE, NodeSide, forget

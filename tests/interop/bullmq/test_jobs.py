@@ -12,7 +12,7 @@ from onward import App, Backoff, DoNotRetry, JobContext, State
 from onward.errors import JobFailed
 from onward.job import JobRef
 from tests.interop.bullmq.peer import NodePeer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 # Node adds, we run ----------------------------------------------------------------------------------------------------
 

@@ -22,9 +22,9 @@ import pytest
 from onward import App, State
 from onward.engine.values import ClaimRequest, JobFilter, Settlement
 from onward.lifecycle import Complete
-from tests.interop.bullmq.labourer import LEASE, make_app
 from tests.interop.bullmq.peer import V6, NodePeer
-from tests.worker.stage import eventually
+from tests.interop.bullmq.worker_process import LEASE, make_app
+from tests.worker.harness import eventually
 
 QUICK: dict[str, Any] = {"lockDuration": 2000, "stalledInterval": 500, "maxStalledCount": 1000, "concurrency": 10}
 
@@ -33,7 +33,7 @@ class Labourer:
     """A process of ours."""
 
     def __init__(self, url: str, name: str) -> None:
-        command = [sys.executable, "-m", "tests.interop.bullmq.labourer", url, name]
+        command = [sys.executable, "-m", "tests.interop.bullmq.worker_process", url, name]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 from onward import App
 from tests.interop.bullmq.peer import NodePeer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 async def test_a_concurrency_that_node_set_holds_for_our_worker(app: App, either: NodePeer, name: str):  # B8

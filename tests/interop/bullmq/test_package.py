@@ -13,7 +13,7 @@ from onward import App
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.lifecycle import State
 from tests.servers.redis import RedisServer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 @pytest.fixture(scope="module")

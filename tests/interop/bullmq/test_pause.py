@@ -11,7 +11,7 @@ from onward import App
 from onward.engine.values import ClaimRequest, Settlement
 from onward.lifecycle import Failure, Outcome, Release, Retry
 from tests.interop.bullmq.peer import NodePeer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 async def taken(app: App, name: str) -> list[str]:

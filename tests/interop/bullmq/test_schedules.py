@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward import App
 from tests.interop.bullmq.peer import NodePeer
-from tests.worker.stage import eventually
+from tests.worker.harness import eventually
 
 
 async def test_a_schedule_of_nodes_goes_on_where_only_we_work(app: App, either: NodePeer, name: str):  # B1

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from onward.app import App
-from onward.engine.observed import ObservedEngine
-from onward.engines.pgboss.boss import Boss
+from onward.engine.checked import ObservedEngine
 from onward.engines.pgboss.engine import PgBossEngine
+from onward.engines.pgboss.native import Boss
 from tests.servers.pgboss import VERSIONS, PgBoss
 from tests.servers.postgres import postgres_url
 

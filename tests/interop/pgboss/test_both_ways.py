@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward.backoff import Backoff
-from onward.engine.observed import ObservedEngine
+from onward.engine.checked import ObservedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State

@@ -29,7 +29,7 @@ class Fleet:
         self._dice = random.Random(7)
         parameters = url.partition("?")[2]
         address = f"pgboss+postgresql:///postgres?{parameters}&schema={schema}"
-        command = [sys.executable, "-m", "tests.interop.pgboss.labourer", address, queue]
+        command = [sys.executable, "-m", "tests.interop.pgboss.worker_process", address, queue]
 
         def node() -> PgBoss:
             boss = PgBoss(url, schema, **QUICK)

@@ -11,7 +11,7 @@ from onward import App, DoNotRetry
 from onward.engine.values import Claim, ClaimRequest, Settlement
 from onward.job import Job, JobRef, NewJob
 from onward.lifecycle import Complete, State
-from onward.rules import encode_json
+from onward.validation import encode_json
 from tests.interop.pgmq.conftest import Client
 
 BODIES: list[Any] = [{}, {"to": "ada", "n": 3, "ok": True, "nothing": None}, {"text": "naïve – 東京 – 🚀 \\ \" '"}]

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from onward.cli import screen
+from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
-from onward.cli.trouble import told
+from onward.cli.errors import told
 
 
 def demo(
@@ -42,7 +42,7 @@ def demo(
                     {"kind": line.kind.name, "jobs": line.jobs, "states": dict(line.states), "runs": line.runs}
                     for line in account.lines
                 ]
-                screen.show_json(
+                output.show_json(
                     {"ok": not account.amiss, "jobs": account.jobs, "kinds": lines, "amiss": account.amiss}
                 )
             else:
@@ -52,7 +52,7 @@ def demo(
                 raise typer.Exit(1)
         finally:
             if keep:
-                screen.note(f"look around: onward jobs list --url sqlite:///{folder / 'jobs.db'}")
-                screen.note(f"the workers' log: {folder / 'workers.log'}")
+                output.note(f"look around: onward jobs list --url sqlite:///{folder / 'jobs.db'}")
+                output.note(f"the workers' log: {folder / 'workers.log'}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from onward.app import App
-from onward.cli.demo import crew, ledger
-from onward.cli.demo.account import Account, settle_up
+from onward.cli.demo import ledger, workers
 from onward.cli.demo.kinds import CRASHER, KINDS, Kind
 from onward.cli.demo.tasks import make_app
-from onward.cli.quantities import count
+from onward.cli.demo.verification import Account, settle_up
+from onward.cli.units import count
 from onward.engine.values import JobFilter, QueueInfo, Rate, WorkerInfo
 from onward.job import Job, NewJob
 from onward.lifecycle import FINISHED, HELD, State
@@ -97,11 +97,11 @@ class Story:
         """Tell it from the beginning to the end."""
         book = ledger.Ledger(self._folder / "ledger")
         app = make_app(self.url, book)
-        workers = crew.Crew(self.url, book.path, self._folder / "workers.log", processes=self._processes)
+        crew = workers.Crew(self.url, book.path, self._folder / "workers.log", processes=self._processes)
         try:
-            with workers:
+            with crew:
                 await self._enqueue(app)
-                await self._watch(app, workers)
+                await self._watch(app, crew)
             stored = await self._stored(app)
             return settle_up(self._planned, stored, ledger.read(book.path))
         finally:
@@ -147,7 +147,7 @@ class Story:
 
     # Middle
 
-    async def _watch(self, app: App, workers: crew.Crew) -> None:
+    async def _watch(self, app: App, crew: workers.Crew) -> None:
         working_since: float | None = None
         while True:
             await self._look(app)
@@ -159,8 +159,8 @@ class Story:
             if self._scene.ended >= self._scene.jobs:
                 self._say("every job has ended; the workers are told to stop")
                 return
-            if not workers.is_alive or self._elapsed > LONGEST:
-                self._say("the workers have ended" if not workers.is_alive else "time is up")
+            if not crew.is_alive or self._elapsed > LONGEST:
+                self._say("the workers have ended" if not crew.is_alive else "time is up")
                 return
             await asyncio.sleep(LOOK)
 
@@ -171,12 +171,12 @@ class Story:
         scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
         scene.elapsed = self._elapsed
         for worker in scene.workers:
-            pid = crew.pid_of(worker)
+            pid = workers.pid_of(worker)
             if worker.id not in self._known:
                 self._known.add(worker.id)
                 new = len(self._known) > self._processes
                 self._say(f"worker {pid} takes the place of a dead one" if new else f"worker {pid} is at work")
-            if worker.id not in scene.killed and not crew.is_alive(pid):
+            if worker.id not in scene.killed and not workers.is_alive(pid):
                 self._note_death(worker.id, f"a job has killed its process: worker {pid} is dead")
         self._note_recovery()
         if not self._is_found_out and scene.count(CRASHER, CRASHER.ends):
@@ -191,11 +191,11 @@ class Story:
             if job.worker_id in hands:
                 hands[job.worker_id] += 1
         victim = max(hands, key=hands.__getitem__, default=None)
-        if victim is None or not hands[victim] or not crew.kill(crew.pid_of(victim)):
+        if victim is None or not hands[victim] or not workers.kill(workers.pid_of(victim)):
             return
         self._has_struck = True
         self._scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
-        self._note_death(victim, f"kill -9: worker {crew.pid_of(victim)} is dead")
+        self._note_death(victim, f"kill -9: worker {workers.pid_of(victim)} is dead")
 
     def _note_death(self, worker_id: str, sentence: str) -> None:
         self._scene.killed.add(worker_id)

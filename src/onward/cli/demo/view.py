@@ -12,12 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from onward.cli import screen
-from onward.cli.demo import crew
-from onward.cli.demo.account import Account
+from onward.cli import output
+from onward.cli.demo import workers
 from onward.cli.demo.kinds import KINDS
 from onward.cli.demo.story import Scene, Sentence
-from onward.cli.quantities import count
+from onward.cli.demo.verification import Account
+from onward.cli.units import count
 from onward.lifecycle import FINISHED, HELD, State
 
 _PLAIN_EVERY: Final = 1.0
@@ -28,7 +28,7 @@ class View:
     """Shows the story, for the length of a block."""
 
     def __init__(self) -> None:
-        self._console: Console = screen.errors() if not sys.stdout.isatty() else screen.output()
+        self._console: Console = output.errors() if not sys.stdout.isatty() else output.output()
         self._live: Live | None = None
         self._counted_at = 0.0
 
@@ -92,7 +92,7 @@ def _kinds(scene: Scene) -> Table:
 
 
 def _number(amount: int, state: State) -> Text:
-    return Text(str(amount), style=screen.STYLES[state]) if amount else Text("·", style="dim")
+    return Text(str(amount), style=output.STYLES[state]) if amount else Text("·", style="dim")
 
 
 def _workers(scene: Scene) -> Table:
@@ -104,11 +104,11 @@ def _workers(scene: Scene) -> Table:
             standing = Text("killed", style="bold red")
         else:
             standing = Text("leads" if worker.is_leader else "", style="green")
-        slots = "■" * len(hands) + "□" * max(0, crew.AT_ONCE - len(hands))
+        slots = "■" * len(hands) + "□" * max(0, workers.AT_ONCE - len(hands))
         told = ", ".join(f"{job.type} {job.progress} %" for job in hands if job.progress is not None)
         style = "red" if worker.id in scene.killed else "blue"
         line = Text.assemble((slots, style), "  ", (told, "dim"))
-        table.add_row(Text(str(crew.pid_of(worker))), standing, line)
+        table.add_row(Text(str(workers.pid_of(worker))), standing, line)
     return table
 
 
@@ -122,18 +122,18 @@ def show_account(account: Account, *, seconds: float) -> None:
                 line.kind.name,
                 line.kind.what,
                 str(line.jobs),
-                screen.number(line.states.get(State.COMPLETED, 0), screen.STYLES[State.COMPLETED]),
-                screen.number(line.states.get(State.DEAD_LETTER, 0), screen.STYLES[State.DEAD_LETTER]),
+                output.number(line.states.get(State.COMPLETED, 0), output.STYLES[State.COMPLETED]),
+                output.number(line.states.get(State.DEAD_LETTER, 0), output.STYLES[State.DEAD_LETTER]),
                 str(line.runs),
                 Text("as it must be", style="green") if fine else Text("NOT as it must be", style="bold red"),
             ]
         )
     columns = ("kind", "what it does", "jobs", "completed", "dead letter", "runs", "")
-    screen.say()
-    screen.show_table(columns, rows, right=("jobs", "completed", "dead letter", "runs"))
-    screen.say()
+    output.say()
+    output.show_table(columns, rows, right=("jobs", "completed", "dead letter", "runs"))
+    output.say()
     for sentence, style in _verdict(account, seconds):
-        screen.say(sentence, style=style)
+        output.say(sentence, style=style)
 
 
 def _verdict(account: Account, seconds: float) -> list[tuple[str, str]]:

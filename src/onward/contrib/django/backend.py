@@ -21,7 +21,7 @@ from onward.contrib.django.results import change, new_result, result_of
 from onward.contrib.django.store import Store
 from onward.engine.capabilities import Feature
 from onward.job import JobRef, NewJob
-from onward.rules import encode_json
+from onward.validation import encode_json
 
 _LOWEST: Final = 100
 """How far below 0 Django's priorities go. Ours begin at 0, so that much is added where nobody else gives any."""

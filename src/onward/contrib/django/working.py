@@ -28,7 +28,7 @@ from onward.contrib.django.framework import (
     task_started,
 )
 from onward.contrib.django.results import change, new_result, task_of
-from onward.control import Cancel, DoNotRetry, Snooze
+from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.task import AsyncTask, PlainTask, TaskOptions
 from onward.task import Task as Handler
 

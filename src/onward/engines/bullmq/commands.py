@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from redis import RedisCluster
 from redis.exceptions import NoScriptError
 
-from onward.engines.bullmq.layout import Layout
+from onward.engines.bullmq.keys import Layout
 from onward.engines.bullmq.scripts import SCRIPTS
 
 T = TypeVar("T")

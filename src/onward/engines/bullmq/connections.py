@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 import redis
 from redis.exceptions import RedisError
 
+from onward.engines.bullmq.coalescing import Gathering, Write
 from onward.engines.bullmq.commands import Asked
-from onward.engines.bullmq.gathering import Gathering, Write
 from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 

@@ -38,24 +38,14 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.bullmq import (
-    claiming,
-    enqueueing,
-    examining,
-    holding,
-    operating,
-    reading,
-    scheduling,
-    settling,
-    stewarding,
-)
+from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.commands import LOADING, Asked, Command, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
-from onward.engines.bullmq.following import Follower
-from onward.engines.bullmq.layout import DEFAULT_PREFIX, Layout
-from onward.engines.bullmq.listening import Listener
-from onward.engines.bullmq.naming import Names
+from onward.engines.bullmq.event_stream import Follower
+from onward.engines.bullmq.keys import DEFAULT_PREFIX, Layout
+from onward.engines.bullmq.listener import Listener
+from onward.engines.bullmq.queue_registry import Names
 from onward.engines.bullmq.server import Server
 from onward.errors import InvalidJob
 from onward.events import AnyEvent
@@ -101,14 +91,14 @@ class BullMQEngine:
             raise InvalidJob("prefix", prefix, "must have braces on a cluster, such as {bull}: one script, one node")
         self.layout = Layout(prefix, clock=clock)
         self._asked_prioritized = frozenset(prioritized)
-        self._prioritized = enqueueing.Prioritized(self._asked_prioritized)
+        self._prioritized = enqueue.Prioritized(self._asked_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
         self.names = Names(self.layout, looks=not self.server.is_cluster)
         self._listener = Listener(self.server, self.layout, self.names, self)
         self._follower = Follower(self.server, self.layout, self.names, self.ask)
-        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
-        self._sweep = stewarding.Sweep()
+        self._rounds: dict[tuple[str, ...], claims.Round] = {}
+        self._sweep = maintenance.Sweep()
         self._promote_at = 0.0
 
     @property
@@ -125,7 +115,7 @@ class BullMQEngine:
     def _open(self) -> None:
         with self.server.translated(), self.server.connected() as client:
             patterns = run(self._tell_prioritized(), client)
-        self._prioritized = enqueueing.Prioritized(patterns)
+        self._prioritized = enqueue.Prioritized(patterns)
         self._connections.open()
 
     def _tell_prioritized(self) -> Plan[frozenset[str]]:
@@ -146,13 +136,13 @@ class BullMQEngine:
 
     def _check(self) -> EngineInfo:
         with self.server.translated(), self.server.connected() as client:
-            facts = run(examining.examine(self.layout), client)
+            facts = run(diagnostics.examine(self.layout), client)
         return EngineInfo(
             engine="BullMQ",
             server=facts.server,
             now=moment_of(facts.now),
             durability=facts.durability,
-            warnings=tuple(examining.warnings(facts)),
+            warnings=tuple(diagnostics.warnings(facts)),
         )
 
     def schema_script(self) -> None:
@@ -176,16 +166,16 @@ class BullMQEngine:
         return await self._connections.of_loop().gathering(self._put).enqueue(jobs)
 
     async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self.ask(enqueueing.enqueue(self.layout, self.names, jobs, self._prioritized))
-        self._listener.tell(enqueueing.queues_of(jobs))
+        made = await self.ask(enqueue.enqueue(self.layout, self.names, jobs, self._prioritized))
+        self._listener.tell(enqueue.queues_of(jobs))
         return made
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
         """See the contract."""
         if not jobs:
             return []
-        made = self._ask_sync(enqueueing.enqueue(self.layout, self.names, jobs, self._prioritized))
-        self._listener.tell(enqueueing.queues_of(jobs))
+        made = self._ask_sync(enqueue.enqueue(self.layout, self.names, jobs, self._prioritized))
+        self._listener.tell(enqueue.queues_of(jobs))
         return made
 
     # Work
@@ -198,7 +188,7 @@ class BullMQEngine:
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self.ask(holding.start(self.layout, claims)) if claims else frozenset()
+        return await self.ask(leases.start(self.layout, claims)) if claims else frozenset()
 
     async def settle(
         self,
@@ -207,7 +197,7 @@ class BullMQEngine:
         within: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
-        lost = await self.ask(settling.settle(self.layout, settlements, metrics=self._metrics))
+        lost = await self.ask(settle.settle(self.layout, settlements, metrics=self._metrics))
         self._tell_settled(settlements)
         return lost
 
@@ -218,7 +208,7 @@ class BullMQEngine:
         within: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
-        lost = self._ask_sync(settling.settle(self.layout, settlements, metrics=self._metrics))
+        lost = self._ask_sync(settle.settle(self.layout, settlements, metrics=self._metrics))
         self._tell_settled(settlements)
         return lost
 
@@ -242,8 +232,8 @@ class BullMQEngine:
         request = exchange.request
         if request is None and not exchange.settlements and not exchange.starts:
             return Exchanged()
-        round_ = claiming.Round() if request is None else self._round(request)
-        plan = settling.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
+        round_ = claims.Round() if request is None else self._round(request)
+        plan = settle.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
         answer, taken = await self.ask(plan)
         await self._see_to(taken)
         if exchange.settlements:
@@ -253,26 +243,26 @@ class BullMQEngine:
     async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> Claims:
         """Wait for a marker and claim, in one question: see :mod:`.waiting`."""
         round_ = self._round(request)
-        plan = claiming.claim(self.layout, self.names, request, round_, before=[pop], what="marker")
+        plan = claims.claim(self.layout, self.names, request, round_, before=[pop], what="marker")
         _, taken = await arun(plan, asked)
         await self._see_to(taken)
-        return claiming.answer_of(taken)
+        return claims.answer_of(taken)
 
     async def give_back(self, claims: Claims) -> None:
         """Release claims that nobody has begun."""
-        await self.ask(settling.settle(self.layout, [Settlement(claim, Release()) for claim in claims.claims]))
+        await self.ask(settle.settle(self.layout, [Settlement(claim, Release()) for claim in claims.claims]))
 
-    def _round(self, request: ClaimRequest) -> claiming.Round:
-        return self._rounds.setdefault(request.queues, claiming.Round())
+    def _round(self, request: ClaimRequest) -> claims.Round:
+        return self._rounds.setdefault(request.queues, claims.Round())
 
-    async def _see_to(self, taken: claiming.Taken) -> None:
+    async def _see_to(self, taken: claims.Taken) -> None:
         if taken.unfit:
-            await self.ask(settling.fail_unfit(self.layout, taken))
+            await self.ask(settle.fail_unfit(self.layout, taken))
         if taken.scheduled:
-            await self.ask(scheduling.go_on(self.layout, taken.scheduled, taken.now))
+            await self.ask(schedules.go_on(self.layout, taken.scheduled, taken.now))
 
     def _note_hunger(self, request: ClaimRequest, found: Claims, *, comes_again: bool) -> None:
-        if len(found.claims) < min(request.slots, claiming.MOST_JOBS):
+        if len(found.claims) < min(request.slots, claims.MOST_JOBS):
             self._listener.hunger(request, found, comes_again=comes_again)
 
     def tell(self, queues: Iterable[str]) -> None:
@@ -284,23 +274,23 @@ class BullMQEngine:
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self.ask(holding.heartbeat(self.layout, worker, claims))
+        return await self.ask(leases.heartbeat(self.layout, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
         with self.server.translated():
-            return run(holding.heartbeat(self.layout, worker, claims), self._connections.for_the_pulse())
+            return run(leases.heartbeat(self.layout, worker, claims), self._connections.for_the_pulse())
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
         await self._listener.leave(worker_id)
-        await self.ask(holding.leave(self.layout, worker_id))
+        await self.ask(leases.leave(self.layout, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self.ask(holding.report(self.layout, claim, progress, message, lines))
+        return await self.ask(leases.report(self.layout, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
@@ -310,29 +300,29 @@ class BullMQEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract. A job may be named ``queue:id``: its id alone is not enough here."""
-        return await self.ask(reading.get(self.layout, ref))
+        return await self.ask(queries.get(self.layout, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self.ask(reading.find(self.layout, self.names, which, after, limit, newest_first=newest_first))
+        return await self.ask(queries.find(self.layout, self.names, which, after, limit, newest_first=newest_first))
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self.ask(reading.count(self.layout, self.names, which, by))
+        return await self.ask(queries.count(self.layout, self.names, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self.ask(reading.queues(self.layout, self.names, [pattern]))
+        return await self.ask(queries.queues(self.layout, self.names, [pattern]))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self.ask(reading.workers(self.layout))
+        return await self.ask(queries.workers(self.layout))
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self.ask(reading.log_lines(self.layout, ref))
+        return await self.ask(queries.log_lines(self.layout, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
@@ -344,7 +334,7 @@ class BullMQEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self.ask(operating.cancel(self.layout, self.names, which, limit))
+        changed = await self.ask(admin.cancel(self.layout, self.names, which, limit))
         if changed:
             log.info("jobs taken back", extra={"count": len(changed), "reason": reason})
             self._listener.tell({change.ref.queue for change in changed}, SignalKind.CANCELLED)
@@ -352,24 +342,24 @@ class BullMQEngine:
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self.ask(operating.replay(self.layout, self.names, which, limit))
+        changed = await self.ask(admin.replay(self.layout, self.names, which, limit))
         self._listener.tell({change.ref.queue for change in changed})
         return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(operating.delete(self.layout, self.names, which, limit))
+        return await self.ask(admin.delete(self.layout, self.names, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
-            raise InvalidJob("priority", change.priority, enqueueing.NOT_PRIORITIZED.format(queue=ref.queue))
-        return await self.ask(operating.edit(self.layout, ref, change, prioritized=is_prioritized))
+            raise InvalidJob("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
+        return await self.ask(admin.edit(self.layout, ref, change, prioritized=is_prioritized))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        info = await self.ask(operating.configure(self.layout, self.names, queue, change))
+        info = await self.ask(admin.configure(self.layout, self.names, queue, change))
         self._listener.tell((queue,), SignalKind.CHANGED)
         await self._listener.look_now(queue)
         return info
@@ -378,29 +368,29 @@ class BullMQEngine:
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self.ask(stewarding.elect(self.layout, candidate, lease, holding))
+        return await self.ask(maintenance.elect(self.layout, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self.ask(stewarding.resign(self.layout, term))
+        await self.ask(maintenance.resign(self.layout, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
         # Every claim promotes too, and whoever delays a job leaves a marker: this is for what both have missed.
         if self.layout.clock is None and monotonic() < self._promote_at:
             return Batch()
-        batch = await self.ask(stewarding.promote(self.layout, self.names, term, limit))
+        batch = await self.ask(maintenance.promote(self.layout, self.names, term, limit))
         rest = _REST if batch.next_in is None else min(_REST, batch.next_in)
         self._promote_at = 0.0 if batch.more else monotonic() + rest
         return batch
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self.ask(stewarding.rescue(self.layout, self.names, term, worker_timeout, max_crashes, limit))
+        return await self.ask(maintenance.rescue(self.layout, self.names, term, worker_timeout, max_crashes, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self.ask(stewarding.prune(self.layout, self.names, term, limit, self._sweep))
+        return await self.ask(maintenance.prune(self.layout, self.names, term, limit, self._sweep))
 
     # Driving plans
 

@@ -15,7 +15,7 @@ from cronsim import CronSim, CronSimError
 from onward.clock import micros_of, moment_of
 from onward.errors import InvalidJob
 from onward.job import JobRef
-from onward.rules import check_at_least, check_kept, check_moment, check_text
+from onward.validation import check_at_least, check_kept, check_moment, check_text
 
 T = TypeVar("T", bound=msgspec.Struct)
 

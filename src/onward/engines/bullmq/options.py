@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from onward.backoff import DEFAULT_BACKOFF, Backoff, BackoffKind
 from onward.job import NewJob
 from onward.lifecycle import MAX_ATTEMPTS
-from onward.rules import MAX_LOG_LINES
+from onward.validation import MAX_LOG_LINES
 
 LONGEST_BACKOFF: Final = 3600.0
 """Seconds: jobs that Onward adds never wait longer between attempts (B6)."""

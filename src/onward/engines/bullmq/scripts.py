@@ -1,6 +1,6 @@
 """Lua scripts kept as files, one per verb; each says in its header what it takes, what it answers, and what it uses.
 
-A script runs in the server as one step: nobody sees half of it. What several need stands in ``lua/words`` and is put
+A script runs in the server as one step: nobody sees half of it. What several need stands in ``lua/lib`` and is put
 before those that name it (``-- uses: queue ending``), since Redis scripts cannot load one another. Redis knows a script
 by its hash; a server that was restarted or has failed over does not know it, and is told (:mod:`.commands`).
 """
@@ -25,9 +25,9 @@ class Script(NamedTuple):
 
 def _load() -> dict[str, Script]:
     folder = files("onward.engines.bullmq").joinpath("lua")
-    words = {
+    library = {
         entry.name: entry.read_text(encoding="utf-8")
-        for entry in folder.joinpath("words").iterdir()
+        for entry in folder.joinpath("lib").iterdir()
         if entry.name.endswith(".lua")
     }
     found = {}
@@ -36,7 +36,7 @@ def _load() -> dict[str, Script]:
             text = entry.read_text(encoding="utf-8")
             uses = _USES.search(text)
             used = uses[1].split() if uses else []
-            whole = "\n".join(_bare(part) for part in [*(words[f"{name}.lua"] for name in used), text])
+            whole = "\n".join(_bare(part) for part in [*(library[f"{name}.lua"] for name in used), text])
             name = entry.name.removesuffix(".lua")
             found[name] = Script(name, whole, hashlib.sha1(whole.encode()).hexdigest())  # noqa: S324 - as Redis names it
     return found

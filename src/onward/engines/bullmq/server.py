@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from onward.engines.bullmq.commands import Asked
-from onward.engines.bullmq.lines import ByDriver, Line, Lines, cancellation_heeded
+from onward.engines.bullmq.multiplexer import ByDriver, Line, Lines, cancellation_heeded
 from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 MOST: Final = 4

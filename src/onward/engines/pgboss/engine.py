@@ -35,26 +35,26 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.pgboss import claiming, enqueueing, holding, operating, reading, settling, stewarding, supervising
-from onward.engines.pgboss.installed import Installed
+from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, settle
+from onward.engines.pgboss.queue_cache import Migrated, Shelf
 from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
-from onward.engines.pgboss.shelf import Migrated, Shelf
+from onward.engines.pgboss.schema_probe import Installed
 from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
-from onward.postgresql.batches import Batches
-from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import GAVE_WAY, Database
-from onward.postgresql.durability import Durability
-from onward.postgresql.exchanging import at_once, in_turn
-from onward.postgresql.gathering import MOST_TOGETHER, Gathering
-from onward.postgresql.identity import identity_of, same_store
-from onward.postgresql.listening import Listener
-from onward.postgresql.loops import OfLoops
-from onward.postgresql.migrating import Migrations
-from onward.postgresql.plans import Plan, Row, Statement, arun, run
-from onward.postgresql.within import Guests, on_async_psycopg, on_psycopg
+from onward.pg.caller_transaction import Guests, on_async_psycopg, on_psycopg
+from onward.pg.claim_batches import Batches
+from onward.pg.coalescing import MOST_TOGETHER, Gathering
+from onward.pg.database import GAVE_WAY, Database
+from onward.pg.durability import Durability
+from onward.pg.exchange import at_once, in_turn
+from onward.pg.identity import identity_of, same_store
+from onward.pg.listener import Listener
+from onward.pg.migrations import Migrations
+from onward.pg.per_loop import OfLoops
+from onward.pg.plans import Plan, Row, Statement, arun, run
+from onward.pg.pools import MOST, Connections
 
 T = TypeVar("T")
 
@@ -155,8 +155,8 @@ class PgBossEngine:
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
         self._steps = Migrations(self.schema.beside.name, self.database, MIGRATIONS)
-        self.ids = enqueueing.Ids()
-        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self.ids = enqueue.Ids()
+        self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._batches = Batches()
         self._gatherings = OfLoops(lambda: Gathering(self._put))
         self._identity = ("", "")
@@ -251,7 +251,7 @@ class PgBossEngine:
             return []
         if within is not None:
             return await self.ask(lambda: self._put_in(jobs), within=within)
-        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+        if len(jobs) > MOST_TOGETHER or enqueue.has_keys(jobs):
             return await self._put(jobs)
         return await self._gatherings.here().enqueue(jobs)
 
@@ -268,7 +268,7 @@ class PgBossEngine:
 
     def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         ids = self.ids.take(len(jobs))
-        return enqueueing.enqueue(self.schema, self.shelf, jobs, ids, notify=self.notifies)
+        return enqueue.enqueue(self.schema, self.shelf, jobs, ids, notify=self.notifies)
 
     # Work
 
@@ -277,12 +277,12 @@ class PgBossEngine:
         return await self.ask(lambda: self._claim(request))
 
     def _claim(self, request: ClaimRequest) -> Plan[Claims]:
-        round_ = self._rounds.setdefault(request.queues, claiming.Round())
-        return claiming.claim(self.schema, self.shelf, request, round_, self._batches)
+        round_ = self._rounds.setdefault(request.queues, claims.Round())
+        return claims.claim(self.schema, self.shelf, request, round_, self._batches)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self.ask(lambda: settling.start(claims))
+        return await self.ask(lambda: settle.start(claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
@@ -299,24 +299,24 @@ class PgBossEngine:
         return lost
 
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-        return settling.settle(self.schema, self.shelf, settlements, notify=self.notifies)
+        return settle.settle(self.schema, self.shelf, settlements, notify=self.notifies)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a job ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settling.change_nothing_to_claim(self.shelf, settlements):
+        if request is not None and settlements and settle.change_nothing_to_claim(self.shelf, settlements):
             return await at_once(self, settlements, request)
         return await in_turn(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self.ask(lambda: holding.heartbeat(self.schema, worker, claims))
+        return await self.ask(lambda: leases.heartbeat(self.schema, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_the_pulse() as connection, self.database.translated():
-            return run(holding.heartbeat(self.schema, worker, claims), on_psycopg(connection))
+            return run(leases.heartbeat(self.schema, worker, claims), on_psycopg(connection))
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
@@ -337,21 +337,21 @@ class PgBossEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self.ask(lambda: reading.get(self.schema, ref))
+        return await self.ask(lambda: queries.get(self.schema, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self.ask(lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first))
+        return await self.ask(lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first))
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self.ask(lambda: reading.count(self.schema, which, by))
+        return await self.ask(lambda: queries.count(self.schema, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self.ask(lambda: reading.queues(self.schema, self.shelf, pattern))
+        return await self.ask(lambda: queries.queues(self.schema, self.shelf, pattern))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
@@ -370,23 +370,23 @@ class PgBossEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: operating.cancel(self.schema, which, reason, limit))
+        return await self.ask(lambda: admin.cancel(self.schema, which, reason, limit))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: operating.replay(self.schema, which, limit, notify=self.notifies))
+        return await self.ask(lambda: admin.replay(self.schema, which, limit, notify=self.notifies))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: operating.delete(self.schema, which, limit))
+        return await self.ask(lambda: admin.delete(self.schema, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
-        return await self.ask(lambda: operating.edit(self.schema, ref, change, notify=self.notifies))
+        return await self.ask(lambda: admin.edit(self.schema, ref, change, notify=self.notifies))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        return await self.ask(lambda: operating.configure(self.schema, self.shelf, queue, change), atomic=True)
+        return await self.ask(lambda: admin.configure(self.schema, self.shelf, queue, change), atomic=True)
 
     # Steward
 
@@ -403,26 +403,28 @@ class PgBossEngine:
 
         Where we supervise, it also lets go what waited for other jobs, and sends what is due by the clock.
         """
-        batch = await self.ask(lambda: stewarding.promote(self.schema, self.shelf))
+        batch = await self.ask(lambda: maintenance.promote(self.schema, self.shelf))
         if not self.supervises:
             return batch
-        freed = await self.ask(lambda: stewarding.unblock(self.schema, term, limit))
+        freed = await self.ask(lambda: maintenance.unblock(self.schema, term, limit))
         sent = await self.ask(
-            lambda: supervising.keep_time(self.schema, self.shelf, term, self.ids, notify=self.notifies), atomic=True
+            lambda: cron.keep_time(self.schema, self.shelf, term, self.ids, notify=self.notifies), atomic=True
         )
         return Batch(changed=freed.changed, queues=freed.queues | sent, more=freed.more, next_in=batch.next_in)
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
         return await self.ask(
-            lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, supervises=self.supervises)
+            lambda: maintenance.rescue(
+                self.schema, term, worker_timeout, max_crashes, limit, supervises=self.supervises
+            )
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract. Node does it, unless we are asked to supervise."""
         if not self.supervises:
             return Batch()
-        return await self.ask(lambda: stewarding.prune(self.schema, term, limit))
+        return await self.ask(lambda: maintenance.prune(self.schema, term, limit))
 
     # Driving plans
 
@@ -481,7 +483,7 @@ class PgBossEngine:
 
 
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:
-    if enqueueing.has_keys(jobs):
+    if enqueue.has_keys(jobs):
         return True
     return not isinstance(jobs, Alike) and len({job.queue for job in jobs}) > 1
 

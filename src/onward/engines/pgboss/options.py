@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.engines.pgboss.enqueueing import Sending
+from onward.engines.pgboss.enqueue import Sending
 from onward.engines.pgboss.schema import Schema
 from onward.errors import InvalidJob, Unsupported
 

@@ -20,9 +20,9 @@ from onward.engine.values import Claim, QueueInfo, QueueSettings, Token
 from onward.job import Job, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import Failure, State
-from onward.postgresql import arrays
-from onward.postgresql.plans import Row
-from onward.rules import MAX_SAFE_INTEGER
+from onward.pg import arrays
+from onward.pg.plans import Row
+from onward.validation import MAX_SAFE_INTEGER
 
 OURS: Final = "$onward"
 """The member of a job's data that holds what pg-boss has no place for."""

@@ -17,10 +17,10 @@ from weakref import WeakKeyDictionary
 from onward.clock import Clock, moment_of
 from onward.engine import migrations
 from onward.engine.statements import Statements
-from onward.engines.pgboss.installed import Installed
-from onward.postgresql.beside import Beside
-from onward.postgresql.naming import check_schema_name, put_in
-from onward.postgresql.plans import Statement
+from onward.engines.pgboss.schema_probe import Installed
+from onward.pg.companion_schema import Beside
+from onward.pg.plans import Statement
+from onward.pg.schema_name import check_schema_name, put_in
 
 DEFAULT: Final = "pgboss"
 

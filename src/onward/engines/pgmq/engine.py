@@ -35,36 +35,27 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.engines.pgmq import (
-    claiming,
-    enqueueing,
-    holding,
-    installation,
-    operating,
-    reading,
-    settling,
-    stewarding,
-)
-from onward.engines.pgmq.installation import Installation
-from onward.engines.pgmq.manner import Manner
+from onward.engines.pgmq import admin, claims, enqueue, leases, maintenance, queries, schema_probe, settle
 from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
+from onward.engines.pgmq.schema_probe import Installation
+from onward.engines.pgmq.settings import Manner
 from onward.errors import Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
-from onward.postgresql import within
-from onward.postgresql.batches import Batches
-from onward.postgresql.beside import Beside
-from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import GAVE_WAY, Database
-from onward.postgresql.durability import Durability
-from onward.postgresql.exchanging import at_once, in_turn
-from onward.postgresql.gathering import MOST_TOGETHER, Gathering
-from onward.postgresql.identity import identity_of, same_store
-from onward.postgresql.listening import EVERYTHING, Listener
-from onward.postgresql.loops import OfLoops
-from onward.postgresql.migrating import Migrations
-from onward.postgresql.plans import Plan, arun, run
+from onward.pg import caller_transaction
+from onward.pg.claim_batches import Batches
+from onward.pg.coalescing import MOST_TOGETHER, Gathering
+from onward.pg.companion_schema import Beside
+from onward.pg.database import GAVE_WAY, Database
+from onward.pg.durability import Durability
+from onward.pg.exchange import at_once, in_turn
+from onward.pg.identity import identity_of, same_store
+from onward.pg.listener import EVERYTHING, Listener
+from onward.pg.migrations import Migrations
+from onward.pg.per_loop import OfLoops
+from onward.pg.plans import Plan, arun, run
+from onward.pg.pools import MOST, Connections
 
 T = TypeVar("T")
 
@@ -168,13 +159,13 @@ class PGMQEngine:
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, CHANNEL, ask_every=_LOOK_EVERY, others=_notified)
-        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._batches = Batches()
         self._notifies = notify
         self._gatherings = OfLoops(lambda: Gathering(self._put))
         self._identity = ("", "")
         self._installation: Installation | None = None
-        self._guests = within.Guests(self._connections, self.database, self._same_store)
+        self._guests = caller_transaction.Guests(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -190,8 +181,8 @@ class PGMQEngine:
 
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
-            execute = within.on_psycopg(connection)
-            found = run(installation.find(self.database), execute)
+            execute = caller_transaction.on_psycopg(connection)
+            found = run(schema_probe.find(self.database), execute)
             found.check(self.manner, self.database)
             self._installation = found
             self._steps.migrate(connection)
@@ -199,7 +190,7 @@ class PGMQEngine:
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
-                run(self._same_store(), within.on_psycopg(connection))
+                run(self._same_store(), caller_transaction.on_psycopg(connection))
                 self._direct.find_out(connection)
         if self._direct.is_pooled:
             log.info("%s: %s", self._direct, _POOLED)
@@ -225,7 +216,7 @@ class PGMQEngine:
 
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
-            found = run(installation.find(self.database), within.on_psycopg(connection))
+            found = run(schema_probe.find(self.database), caller_transaction.on_psycopg(connection))
             schema = self._steps.check(connection)
             ((version, commits, fsync, whole_pages, now),) = connection.execute(SQL.facts).fetchall()
             self.database.find_out(connection)
@@ -249,7 +240,7 @@ class PGMQEngine:
 
         def install() -> str | None:
             with self.database.connect() as connection, self.database.translated():
-                return installation.install(connection)
+                return schema_probe.install(connection)
 
         return await asyncio.to_thread(install)
 
@@ -287,7 +278,7 @@ class PGMQEngine:
             return await self._ask(lambda: self._enqueueing(jobs, notice))
 
     def _enqueueing(self, jobs: Sequence[NewJob], notice: str | None) -> Plan[list[Enqueued]]:
-        return enqueueing.enqueue(jobs, self.manner, CAPABILITIES, notice=notice)
+        return enqueue.enqueue(jobs, self.manner, CAPABILITIES, notice=notice)
 
     @contextmanager
     def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
@@ -302,9 +293,9 @@ class PGMQEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        round_ = self._rounds.setdefault(request.queues, claiming.Round())
+        round_ = self._rounds.setdefault(request.queues, claims.Round())
         columns = self._columns
-        return await self._ask(lambda: claiming.claim(request, self.manner, columns, round_, self._batches))
+        return await self._ask(lambda: claims.claim(request, self.manner, columns, round_, self._batches))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -329,24 +320,24 @@ class PGMQEngine:
         return self._ask_sync(lambda: self._settling(settlements))
 
     def _settling(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-        return settling.settle(settlements, self.manner, self._columns)
+        return settle.settle(settlements, self.manner, self._columns)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settling.change_nothing_to_claim(settlements, self.manner):
+        if request is not None and settlements and settle.change_nothing_to_claim(settlements, self.manner):
             return await at_once(self, settlements, request)
         return await in_turn(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self._ask(lambda: holding.heartbeat(self._beside, worker, claims))
+        return await self._ask(lambda: leases.heartbeat(self._beside, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_the_pulse() as connection, self.database.translated():
-            return run(holding.heartbeat(self._beside, worker, claims), within.on_psycopg(connection))
+            return run(leases.heartbeat(self._beside, worker, claims), caller_transaction.on_psycopg(connection))
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
@@ -361,7 +352,7 @@ class PGMQEngine:
         lines: Sequence[str] = (),  # noqa: ARG002 - refused before they come here
     ) -> bool:
         """See the contract."""
-        return await self._ask(lambda: holding.report(claim, progress, message))
+        return await self._ask(lambda: leases.report(claim, progress, message))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
@@ -372,7 +363,7 @@ class PGMQEngine:
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: reading.get(ref, self.manner, columns))
+        return await self._ask(lambda: queries.get(ref, self.manner, columns))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
@@ -380,18 +371,18 @@ class PGMQEngine:
         """See the contract."""
         columns = self._columns
         return await self._ask(
-            lambda: reading.find(which, after, limit, self.manner, columns, newest_first=newest_first)
+            lambda: queries.find(which, after, limit, self.manner, columns, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: reading.count(which, by, self.manner, columns))
+        return await self._ask(lambda: queries.count(which, by, self.manner, columns))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: reading.queues(pattern, self.manner, columns))
+        return await self._ask(lambda: queries.queues(pattern, self.manner, columns))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
@@ -410,27 +401,27 @@ class PGMQEngine:
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: operating.cancel(which, reason, limit, self.manner, columns))
+        return await self._ask(lambda: admin.cancel(which, reason, limit, self.manner, columns))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: operating.replay(which, limit, self.manner, columns))
+        return await self._ask(lambda: admin.replay(which, limit, self.manner, columns))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: operating.delete(which, limit, self.manner, columns))
+        return await self._ask(lambda: admin.delete(which, limit, self.manner, columns))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: operating.edit(ref, change, self.manner, columns))
+        return await self._ask(lambda: admin.edit(ref, change, self.manner, columns))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: operating.configure(queue, change, self.manner, columns))
+        return await self._ask(lambda: admin.configure(queue, change, self.manner, columns))
 
     # Steward
 
@@ -444,16 +435,16 @@ class PGMQEngine:
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.promote(term, limit))
+        return await self._ask(lambda: maintenance.promote(term, limit))
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: stewarding.rescue(term, worker_timeout, max_crashes, limit, columns))
+        return await self._ask(lambda: maintenance.rescue(term, worker_timeout, max_crashes, limit, columns))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._ask(lambda: stewarding.prune(term, limit))
+        return await self._ask(lambda: maintenance.prune(term, limit))
 
     # Driving plans
 
@@ -464,7 +455,7 @@ class PGMQEngine:
             for left in reversed(range(_TRIES)):
                 try:
                     async with self._connections.borrowed() as connection:
-                        return await arun(plan(), within.on_async_psycopg(connection))
+                        return await arun(plan(), caller_transaction.on_async_psycopg(connection))
                 except GAVE_WAY:
                     if not left:
                         raise
@@ -477,7 +468,7 @@ class PGMQEngine:
             for left in reversed(range(_TRIES)):
                 try:
                     with self._connections.borrowed_sync() as connection:
-                        return run(plan(), within.on_psycopg(connection))
+                        return run(plan(), caller_transaction.on_psycopg(connection))
                 except GAVE_WAY:
                     if not left:
                         raise

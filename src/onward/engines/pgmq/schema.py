@@ -6,7 +6,7 @@ from typing import Final
 
 from onward.engine import migrations
 from onward.engine.statements import Statements
-from onward.postgresql.naming import put_in
+from onward.pg.schema_name import put_in
 
 NAME: Final = "onward_pgmq"
 CHANNEL: Final = "onward_pgmq"

@@ -13,10 +13,10 @@ import msgspec
 import psycopg
 from psycopg import errors as pg
 
-from onward.batch import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
-from onward.engine.teller import Events, Teller, check_settings
+from onward.engine.event_reader import Events, Teller, check_settings
 from onward.engine.values import (
     Batch,
     Changed,
@@ -42,40 +42,43 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.postgres import (
-    archiving,
-    claiming,
-    enqueueing,
-    examining,
-    gathering,
-    holding,
-    measuring,
-    migrating,
-    operating,
-    reading,
-    scheduling,
-    settling,
-    stewarding,
-    telling,
+    admin,
+    archive,
+    batches,
+    claims,
+    diagnostics,
+    enqueue,
+    events,
+    leases,
+    maintenance,
+    migrations,
+    queries,
+    schedules,
+    settle,
+    usage,
 )
-from onward.engines.postgres.advancing import HELD, Advancer
-from onward.engines.postgres.notifying import Bell, Telling
-from onward.engines.postgres.permits import Permit
+from onward.engines.postgres.batch_progress import HELD, Advancer
+from onward.engines.postgres.claim_prefetch import Sent, Standing
+from onward.engines.postgres.enqueue import Kind, Lone
+from onward.engines.postgres.events import Record
+from onward.engines.postgres.fast_enqueue import Permit
+from onward.engines.postgres.notify_throttle import Bell, Telling
+from onward.engines.postgres.queue_cache import Seen
 from onward.engines.postgres.schema import DEFAULT, Schema
-from onward.engines.postgres.seeing import Seen
-from onward.engines.postgres.standing import Sent, Standing
+from onward.engines.postgres.usage import record as record_usage
 from onward.errors import StoreBusy
 from onward.events import AnyEvent, EventPage
 from onward.job import Alike, Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
-from onward.postgresql import within
-from onward.postgresql.connections import MOST, Connections
-from onward.postgresql.database import GAVE_WAY, PATIENCE, Database
-from onward.postgresql.exchanging import give_back
-from onward.postgresql.gathering import MOST_TOGETHER, Gathering
-from onward.postgresql.identity import identity_of, same_store
-from onward.postgresql.listening import DUE, EVERYTHING, Listener
-from onward.postgresql.loops import OfLoops
-from onward.postgresql.plans import Plan, arun, run
+from onward.pg import caller_transaction
+from onward.pg.coalescing import MOST_TOGETHER, Gathering
+from onward.pg.database import GAVE_WAY, PATIENCE, Database
+from onward.pg.exchange import give_back
+from onward.pg.identity import identity_of, same_store
+from onward.pg.listener import DUE, EVERYTHING, Listener
+from onward.pg.per_loop import OfLoops
+from onward.pg.plans import Plan, arun, run
+from onward.pg.pools import MOST, Connections
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -137,7 +140,7 @@ class PostgresEngine:
         self._connections = Connections(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct, patience=answer_within, leave=leave)
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
-        self._rounds: dict[tuple[str, tuple[str, ...]], claiming.Round] = {}
+        self._rounds: dict[tuple[str, tuple[str, ...]], claims.Round] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
         self._standing = OfLoops(
             lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(give_back, self))
@@ -146,24 +149,24 @@ class PostgresEngine:
         self._seen = Seen()
         self._bell = Bell(self._tell, self._seen)
         self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
-        self._kind = enqueueing.Kind(None, frozenset())
+        self._kind = enqueue.Kind(None, frozenset())
         """Of the last task's jobs."""
         self._held_up: frozenset[Token] = frozenset()
         """Claims whose jobs somebody's transaction held when their outcomes were to be recorded."""
         self._permit: Permit | None = None
         """Of one who adds jobs one by one, and nobody else does."""
-        self._rescuing = stewarding.Rescuing()
-        self._tending = stewarding.Tending()
-        self._next_due = stewarding.NextDue()
-        self._sweeping = stewarding.Sweeping()
+        self._rescuing = maintenance.Rescuing()
+        self._tending = maintenance.Tending()
+        self._next_due = maintenance.NextDue()
+        self._sweeping = maintenance.Sweeping()
         self._identity = ("", "")
         self._copies = False
         self._told = (events, keep_events)
-        self._record = telling.Record(self.schema, self._ask)
+        self._record = Record(self.schema, self._ask)
         self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
         self._teller = Teller(self._record, lambda: self._event_listener.signals((EVERYTHING,)))
         self._advancer = Advancer(self._advance)
-        self._guests = within.Guests(self._connections, self.database, self._same_store)
+        self._guests = caller_transaction.Guests(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -181,13 +184,13 @@ class PostgresEngine:
 
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
-            migrating.migrate(connection, self.schema, self.database)
-            self._identity = run(identity_of(self.schema.name), within.on_psycopg(connection))
+            migrations.migrate(connection, self.schema, self.database)
+            self._identity = run(identity_of(self.schema.name), caller_transaction.on_psycopg(connection))
             ((self._copies,),) = connection.execute(self.schema.may_copy).fetchall()
             self.database.find_out(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
-                run(self._same_store(), within.on_psycopg(connection))
+                run(self._same_store(), caller_transaction.on_psycopg(connection))
                 self._direct.find_out(connection)
         if self._direct.is_pooled:
             log.info("%s: %s", self._direct, _POOLED)
@@ -207,8 +210,8 @@ class PostgresEngine:
 
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
-            schema = migrating.check(connection, self.schema, self.database)
-            facts, problems, warnings = run(examining.examine(self.schema), within.on_psycopg(connection))
+            schema = migrations.check(connection, self.schema, self.database)
+            facts, problems, warnings = run(diagnostics.examine(self.schema), caller_transaction.on_psycopg(connection))
             self.database.find_out(connection)
         if self._direct.is_pooled:
             warnings.append(_POOLED)
@@ -224,7 +227,7 @@ class PostgresEngine:
 
     def schema_script(self) -> str:
         """Write the whole schema as SQL."""
-        return migrating.script(self.schema)
+        return migrations.script(self.schema)
 
     def describe(self) -> Mapping[str, Any]:
         """Say which database this is, without secrets."""
@@ -237,8 +240,8 @@ class PostgresEngine:
         if within is not None and jobs:
             return self._guests.drive(
                 within,
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within),
-                in_parts=enqueueing.takes_several(jobs),
+                lambda: enqueue.enqueue(self.schema, jobs, notice=self._notice_within),
+                in_parts=enqueue.takes_several(jobs),
             )
         if (permit := self._permit) is not None and isinstance(jobs, Alike):
             if permit.covers(jobs):
@@ -249,7 +252,7 @@ class PostgresEngine:
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Enqueued]]:
         self._permit = None
-        if len(jobs) > MOST_TOGETHER or enqueueing.has_keys(jobs):
+        if len(jobs) > MOST_TOGETHER or enqueue.has_keys(jobs):
             return self._put(jobs)
         return self._gatherings.here().enqueue(jobs)
 
@@ -264,19 +267,19 @@ class PostgresEngine:
         if within is not None:
             return self._guests.drive_sync(
                 within,
-                lambda: enqueueing.enqueue(self.schema, jobs, notice=self._notice_within),
-                in_parts=enqueueing.takes_several(jobs),
+                lambda: enqueue.enqueue(self.schema, jobs, notice=self._notice_within),
+                in_parts=enqueue.takes_several(jobs),
             )
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
         try:
-            lone = enqueueing.lone(kind, jobs, notice, self._seen)
+            lone = enqueue.lone(kind, jobs, notice, self._seen)
             if lone is not None and self._add_sync(lone):
                 added = [lone.added]
             else:
                 added = self._ask_sync(
-                    lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
-                    atomic=enqueueing.takes_several(jobs),
+                    lambda: enqueue.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
+                    atomic=enqueue.takes_several(jobs),
                 )
         except BaseException:
             self._bell.failed(notice)
@@ -291,7 +294,7 @@ class PostgresEngine:
         kind = self._kind_of(jobs)
         notice = self._bell.notice_for(kind.tidings)
         try:
-            lone = enqueueing.lone(kind, jobs, notice, self._seen)
+            lone = enqueue.lone(kind, jobs, notice, self._seen)
             if lone is not None and await self._add(lone):
                 added = [lone.added]
             else:
@@ -314,17 +317,17 @@ class PostgresEngine:
 
     def _put_any(self, jobs: Sequence[NewJob], notice: str | None) -> Coroutine[Any, Any, list[Enqueued]]:
         return self._ask(
-            lambda: enqueueing.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
-            atomic=enqueueing.takes_several(jobs),
+            lambda: enqueue.enqueue(self.schema, jobs, notice=notice, copies=self._copies, seen=self._seen),
+            atomic=enqueue.takes_several(jobs),
         )
 
-    def _kind_of(self, jobs: Sequence[NewJob]) -> enqueueing.Kind:
+    def _kind_of(self, jobs: Sequence[NewJob]) -> Kind:
         """Read what jobs have in common; of one task after the other, each once."""
         if not isinstance(jobs, Alike):
-            return enqueueing.kind_of(self.schema, jobs, is_told=self._notifies)
+            return enqueue.kind_of(self.schema, jobs, is_told=self._notifies)
         kind = self._kind
         if kind.template is not jobs.template:
-            kind = self._kind = enqueueing.kind_of(self.schema, jobs, is_told=self._notifies)
+            kind = self._kind = enqueue.kind_of(self.schema, jobs, is_told=self._notifies)
         return kind
 
     def _telling(self, jobs: Sequence[NewJob]) -> Telling:
@@ -340,28 +343,28 @@ class PostgresEngine:
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         round_ = self._round(request.queues)
-        claims = await self._ask(lambda: claiming.claim(self.schema, request, round_))
-        if claims.claims:
+        taken = await self._ask(lambda: claims.claim(self.schema, request, round_))
+        if taken.claims:
             self._stir()
-        return claims
+        return taken
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self._ask(lambda: settling.start(self.schema, claims))
+        return await self._ask(lambda: settle.start(self.schema, claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            plan = partial(settling.settle_and_tell, self.schema, settlements)
+            plan = partial(settle.settle_and_tell, self.schema, settlements)
             return await self._guests.drive(within, plan, in_parts=False)
-        return self._without_news(await self._ask(lambda: settling.settle(self.schema, settlements)))
+        return self._without_news(await self._ask(lambda: settle.settle(self.schema, settlements)))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            plan = partial(settling.settle_and_tell, self.schema, settlements)
+            plan = partial(settle.settle_and_tell, self.schema, settlements)
             return self._guests.drive_sync(within, plan, in_parts=False)
-        return self._ask_sync(lambda: settling.settle_and_tell(self.schema, settlements))
+        return self._ask_sync(lambda: settle.settle_and_tell(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
@@ -393,9 +396,9 @@ class PostgresEngine:
         request = exchange.request
         if self._held_up and any(settlement.claim.token in self._held_up for settlement in exchange.settlements):
             return await self._settle_free(exchange)
-        round_ = claiming.Round() if request is None else self._round(request.queues, request.worker_id)
+        round_ = claims.Round() if request is None else self._round(request.queues, request.worker_id)
         try:
-            exchanged = await self._ask(lambda: settling.exchange(self.schema, exchange, round_))
+            exchanged = await self._ask(lambda: settle.exchange(self.schema, exchange, round_))
         except StoreBusy as error:
             if not _is_held_up(error):
                 raise
@@ -410,7 +413,7 @@ class PostgresEngine:
         """Record what nobody's transaction holds up. Nothing is started or claimed: that is for the next exchange."""
         lost = left = frozenset[Token]()
         if exchange.settlements:
-            plan = partial(settling.settle_free, self.schema, exchange.settlements)
+            plan = partial(settle.settle_free, self.schema, exchange.settlements)
             lost, left = await self._ask(plan, atomic=True)
             self._held_up = left
         busy = left.union(claim.token for claim in exchange.starts)
@@ -418,42 +421,42 @@ class PostgresEngine:
 
     def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
         """Take news of batches out of what was answered, and have them acted on."""
-        news = lost & {settling.NEWS, settling.AWAITED}
+        news = lost & {settle.NEWS, settle.AWAITED}
         if news:
-            self._act_soon(at_once=settling.AWAITED in news)
+            self._act_soon(at_once=settle.AWAITED in news)
         return lost - news
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self._ask(lambda: holding.heartbeat(self.schema, worker, claims))
+        return await self._ask(lambda: leases.heartbeat(self.schema, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_the_pulse() as connection, self.database.translated():
-            return run(holding.heartbeat(self.schema, worker, claims), within.on_psycopg(connection))
+            return run(leases.heartbeat(self.schema, worker, claims), caller_transaction.on_psycopg(connection))
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
         await self._standing.here().leave(worker_id)
         for key in [key for key in list(self._rounds) if key[0] == worker_id]:
             self._rounds.pop(key, None)
-        await self._ask(lambda: holding.leave(self.schema, worker_id))
+        await self._ask(lambda: leases.leave(self.schema, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self._ask(lambda: holding.report(self.schema, claim, progress, message, lines))
+        return await self._ask(lambda: leases.report(self.schema, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)
 
-    def _round(self, queues: tuple[str, ...], worker_id: str = "") -> claiming.Round:
+    def _round(self, queues: tuple[str, ...], worker_id: str = "") -> claims.Round:
         key = worker_id, queues
         if (round_ := self._rounds.get(key)) is None:
-            round_ = self._rounds[key] = claiming.Round()
+            round_ = self._rounds[key] = claims.Round()
         round_.is_told = self._listener.is_listening
         return round_
 
@@ -481,31 +484,31 @@ class PostgresEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self._ask(lambda: reading.get(self.schema, ref))
+        return await self._ask(lambda: queries.get(self.schema, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         return await self._ask(
-            lambda: reading.find(self.schema, which, after, limit, newest_first=newest_first), at_leisure=True
+            lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first), at_leisure=True
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(lambda: reading.count(self.schema, which, by), at_leisure=True)
+        return await self._ask(lambda: queries.count(self.schema, which, by), at_leisure=True)
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._ask(lambda: reading.queues(self.schema, pattern), at_leisure=True)
+        return await self._ask(lambda: queries.queues(self.schema, pattern), at_leisure=True)
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._ask(lambda: reading.workers(self.schema))
+        return await self._ask(lambda: queries.workers(self.schema))
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._ask(lambda: reading.log_lines(self.schema, ref))
+        return await self._ask(lambda: queries.log_lines(self.schema, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
@@ -517,32 +520,32 @@ class PostgresEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: operating.cancel(self.schema, which, reason, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.cancel(self.schema, which, reason, limit), at_leisure=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: operating.replay(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.replay(self.schema, which, limit), at_leisure=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: operating.delete(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.delete(self.schema, which, limit), at_leisure=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
-        return await self._ask(lambda: operating.edit(self.schema, ref, change))
+        return await self._ask(lambda: admin.edit(self.schema, ref, change))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
-        info = await self._ask_again(lambda: operating.configure(self.schema, queue, change))
+        info = await self._ask_again(lambda: admin.configure(self.schema, queue, change))
         self._seen.forget()
         self._permit = None
         return info
@@ -551,11 +554,11 @@ class PostgresEngine:
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._ask(lambda: stewarding.elect(self.schema, candidate, lease, holding))
+        return await self._ask(lambda: maintenance.elect(self.schema, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._ask(lambda: stewarding.resign(self.schema, term))
+        await self._ask(lambda: maintenance.resign(self.schema, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
@@ -565,14 +568,14 @@ class PostgresEngine:
         if hears and (next_in := self._next_due.wait()) is not None:
             return Batch(next_in=next_in)
         more: bool | None
-        batch, more = await self._ask(lambda: stewarding.promote(self.schema, term, limit, self._next_due))
+        batch, more = await self._ask(lambda: maintenance.promote(self.schema, term, limit, self._next_due))
         for _ in range(_STEPS):
             if not more:
                 if more is None:  # nobody is told when the transactions end that hold the rest
                     self._next_due.learn(HELD)
                 return batch
             try:
-                more, ready = await self._ask(lambda: gathering.advance(self.schema, term), atomic=True)
+                more, ready = await self._ask(lambda: batches.advance(self.schema, term), atomic=True)
             except BaseException:
                 self._next_due.forget()
                 raise
@@ -585,35 +588,37 @@ class PostgresEngine:
         if self._hears and self._rescuing.may_wait():
             return Batch()
         known = self._rescuing, self._tending, self._sweeping
-        return await self._ask(lambda: stewarding.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known))
+        return await self._ask(
+            lambda: maintenance.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known)
+        )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
         await self._record.tend()
-        return await self._ask(lambda: stewarding.prune(self.schema, term, limit, self._tending), at_leisure=True)
+        return await self._ask(lambda: maintenance.prune(self.schema, term, limit, self._tending), at_leisure=True)
 
     # Calendar
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
-        return await self._ask(lambda: scheduling.schedules(self.schema))
+        return await self._ask(lambda: schedules.schedules(self.schema))
 
     async def put_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
-        return await self._ask(lambda: scheduling.put(self.schema, schedule))
+        return await self._ask(lambda: schedules.put(self.schema, schedule))
 
     async def drop_schedule(self, name: str) -> bool:
         """See the contract."""
-        return await self._ask(lambda: scheduling.drop(self.schema, name))
+        return await self._ask(lambda: schedules.drop(self.schema, name))
 
     async def due_schedules(self, *, limit: int = 100) -> Due:
         """See the contract."""
-        return await self._ask(lambda: scheduling.due(self.schema, limit))
+        return await self._ask(lambda: schedules.due(self.schema, limit))
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
         with self._telling(firing.jobs) as notice:
-            return await self._ask(lambda: scheduling.fire(self.schema, schedule, firing, notice=notice), atomic=True)
+            return await self._ask(lambda: schedules.fire(self.schema, schedule, firing, notice=notice), atomic=True)
 
     # Gather
 
@@ -624,11 +629,11 @@ class PostgresEngine:
         if within is not None:
             return await self._guests.drive(
                 within,
-                lambda: gathering.put(self.schema, batch, jobs, notice=self._notice_within, copies=False),
+                lambda: batches.put(self.schema, batch, jobs, notice=self._notice_within, copies=False),
             )
         with self._telling(jobs) as notice:
             added = await self._ask(
-                lambda: gathering.put(self.schema, batch, jobs, notice=notice, copies=self._copies), atomic=True
+                lambda: batches.put(self.schema, batch, jobs, notice=notice, copies=self._copies), atomic=True
             )
         self._act_soon(at_once=True)
         return added
@@ -637,58 +642,58 @@ class PostgresEngine:
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        return await self._ask(lambda: gathering.batches(self.schema, names, after, limit))
+        return await self._ask(lambda: batches.batches(self.schema, names, after, limit))
 
     async def drop_batch(self, name: str) -> bool:
         """See the contract."""
-        return await self._ask(lambda: gathering.drop(self.schema, name))
+        return await self._ask(lambda: batches.drop(self.schema, name))
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
-        return await self._ask(lambda: gathering.links(self.schema, name), at_leisure=True)
+        return await self._ask(lambda: batches.links(self.schema, name), at_leisure=True)
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        return await self._ask(lambda: gathering.parents(self.schema, ref))
+        return await self._ask(lambda: batches.parents(self.schema, ref))
 
     # Ledger
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
-        await self._ask(lambda: measuring.record(self.schema, usage))
+        await self._ask(lambda: record_usage(self.schema, usage))
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
-        return await self._ask(lambda: measuring.usage(self.schema, query), at_leisure=True)
+        return await self._ask(lambda: usage.usage(self.schema, query), at_leisure=True)
 
     def _act_soon(self, *, at_once: bool) -> None:
         if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself
             self._advancer.soon(at_once=at_once)
 
     async def _advance(self) -> bool | None:
-        more, _ = await self._ask(lambda: gathering.advance(self.schema), atomic=True)
+        more, _ = await self._ask(lambda: batches.advance(self.schema), atomic=True)
         return more
 
     # Archive
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._ask(lambda: archiving.find(self.schema, which, after, limit), at_leisure=True)
+        return await self._ask(lambda: archive.find(self.schema, which, after, limit), at_leisure=True)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(lambda: archiving.count(self.schema, which, by), at_leisure=True)
+        return await self._ask(lambda: archive.count(self.schema, which, by), at_leisure=True)
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: archiving.purge(self.schema, which, limit), at_leisure=True)
+        return await self._ask(lambda: archive.purge(self.schema, which, limit), at_leisure=True)
 
     # Bookmarks
 
     async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
         now = str(await self._record.begin(None))
-        return await self._ask(lambda: telling.hold(self.schema, name, holder, now, lease, anew=anew))
+        return await self._ask(lambda: events.hold(self.schema, name, holder, now, lease, anew=anew))
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
@@ -698,10 +703,10 @@ class PostgresEngine:
 
     async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        return await self._ask(lambda: telling.move(self.schema, name, holder, cursor))
+        return await self._ask(lambda: events.move(self.schema, name, holder, cursor))
 
     def _tell(self, notice: str) -> None:
-        self._ask_sync(lambda: holding.tell(self.schema, notice))
+        self._ask_sync(lambda: leases.tell(self.schema, notice))
 
     # Driving plans
 
@@ -715,7 +720,7 @@ class PostgresEngine:
             for left in reversed(range(_TRIES)):
                 try:
                     async with self._connections.borrowed(at_leisure=at_leisure) as connection:
-                        execute = within.on_async_psycopg(connection)
+                        execute = caller_transaction.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
@@ -736,7 +741,7 @@ class PostgresEngine:
             await asyncio.sleep(pause)
         return await self._ask(plan)
 
-    async def _add(self, job: enqueueing.Lone) -> int:
+    async def _add(self, job: Lone) -> int:
         """Add a job by a single statement on a connection of ours; 0: it had to give way."""
         self._connections.check_open()
         with self.database.translated():
@@ -746,7 +751,7 @@ class PostgresEngine:
             except GAVE_WAY:
                 return 0
 
-    def _add_sync(self, job: enqueueing.Lone) -> int:
+    def _add_sync(self, job: Lone) -> int:
         """Do the same from plain code."""
         self._connections.check_open()
         with self.database.translated():
@@ -763,7 +768,7 @@ class PostgresEngine:
             for left in reversed(range(_TRIES)):
                 try:
                     with self._connections.borrowed_sync() as connection:
-                        execute = within.on_psycopg(connection)
+                        execute = caller_transaction.on_psycopg(connection)
                         if not atomic:
                             return run(plan(), execute)
                         with connection.transaction():

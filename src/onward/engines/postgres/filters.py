@@ -9,7 +9,7 @@ from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
 from onward.lifecycle import FINISHED, State
-from onward.rules import read_place
+from onward.validation import read_place
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
-from onward.postgresql.naming import DEFAULT, check_name_of_ours, put_in
+from onward.pg.schema_name import DEFAULT, check_name_of_ours, put_in
 
 __all__ = ["DEFAULT", "Schema"]
 

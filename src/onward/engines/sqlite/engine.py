@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from onward.batch import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
-from onward.engine.teller import Events, Teller, check_settings
+from onward.engine.event_reader import Events, Teller, check_settings
 from onward.engine.values import (
     Batch,
     Changed,
@@ -37,23 +37,25 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.sqlite import (
-    archiving,
-    claiming,
-    enqueueing,
-    gathering,
-    holding,
-    measuring,
-    migrating,
-    operating,
-    reading,
-    scheduling,
-    settling,
-    stewarding,
-    telling,
+    admin,
+    archive,
+    batches,
+    claims,
+    enqueue,
+    events,
+    leases,
+    maintenance,
+    migrations,
+    queries,
+    schedules,
+    settle,
+    usage,
 )
 from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
-from onward.engines.sqlite.lane import Lane, Transaction
-from onward.engines.sqlite.watching import Watcher
+from onward.engines.sqlite.events import Record
+from onward.engines.sqlite.file_watcher import Watcher
+from onward.engines.sqlite.usage import record as record_usage
+from onward.engines.sqlite.writer import Lane, Transaction
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
@@ -99,9 +101,9 @@ class SQLiteEngine:
         self._watcher = Watcher(self.database)
         self._writer = Lane(self.database, self._clock, writes=True, on_wake=self._watcher.tell)
         self._reader = Lane(self.database, self._clock, writes=False)
-        self._rounds: dict[tuple[str, ...], claiming.Round] = {}
+        self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._told = (events, keep_events)
-        self._record = telling.Record(self._writer, self._reader)
+        self._record = Record(self._writer, self._reader)
         self._teller = Teller(self._record, self._watcher.signals)
 
     @property
@@ -118,11 +120,11 @@ class SQLiteEngine:
         self._reader.open()
         # Who finds all in place takes no lock: a caller may be in the middle of a transaction of its own.
         if not self.database.path.exists() or not await self._reader.ask(
-            lambda transaction: migrating.is_up_to_date(transaction.connection, self.database)
+            lambda transaction: migrations.is_up_to_date(transaction.connection, self.database)
         ):
-            await self._writer.ask(lambda transaction: migrating.migrate(transaction, self.database))
+            await self._writer.ask(lambda transaction: migrations.migrate(transaction, self.database))
         if self._told != (None, None):
-            await self._writer.ask(lambda transaction: telling.settle_on(transaction, *self._told))
+            await self._writer.ask(lambda transaction: events.settle_on(transaction, *self._told))
 
     async def close(self) -> None:
         """Write what was asked, and let go of the file."""
@@ -135,7 +137,7 @@ class SQLiteEngine:
         """Say what the engine stands on; without opening it, and so without changing the schema."""
         self.database.check_place()
         self._reader.open()
-        schema = await self._reader.ask(lambda transaction: migrating.check(transaction.connection, self.database))
+        schema = await self._reader.ask(lambda transaction: migrations.check(transaction.connection, self.database))
         durability = (
             "every acknowledged job survives a power cut (synchronous=full)"
             if self.database.synchronous == "full"
@@ -159,7 +161,7 @@ class SQLiteEngine:
 
     def schema_script(self) -> str:
         """Write the whole schema as SQL."""
-        return migrating.script()
+        return migrations.script()
 
     def describe(self) -> Mapping[str, Any]:
         """Say which file this is."""
@@ -172,99 +174,99 @@ class SQLiteEngine:
         if not jobs:
             return []
         if within is not None:
-            return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
-        return await self._writer.share(enqueueing.enqueue_all, jobs, enqueueing.enqueue_at_once)
+            return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
+        return await self._writer.share(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if within is not None:
-            return self._within(within, lambda transaction: enqueueing.enqueue(transaction, jobs))
-        return self._writer.share_sync(enqueueing.enqueue_all, jobs, enqueueing.enqueue_at_once)
+            return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
+        return self._writer.share_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
 
     # Work
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         round_ = self._round(request)
-        return await self._writer.ask(lambda transaction: claiming.claim(transaction, request, round_))
+        return await self._writer.ask(lambda transaction: claims.claim(transaction, request, round_))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: settling.start(transaction, claims))
+        return await self._writer.ask(lambda transaction: settle.start(transaction, claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within(within, lambda transaction: settling.settle(transaction, settlements))
-        return await self._writer.ask(lambda transaction: settling.settle(transaction, settlements))
+            return self._within(within, lambda transaction: settle.settle(transaction, settlements))
+        return await self._writer.ask(lambda transaction: settle.settle(transaction, settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._within(within, lambda transaction: settling.settle(transaction, settlements))
-        return self._writer.ask_sync(lambda transaction: settling.settle(transaction, settlements))
+            return self._within(within, lambda transaction: settle.settle(transaction, settlements))
+        return self._writer.ask_sync(lambda transaction: settle.settle(transaction, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         round_ = self._round(exchange.request)
-        return await self._writer.ask(lambda transaction: settling.exchange(transaction, exchange, round_))
+        return await self._writer.ask(lambda transaction: settle.exchange(transaction, exchange, round_))
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: holding.heartbeat(transaction, worker, claims), urgent=True)
+        return await self._writer.ask(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
         """See the contract."""
-        return self._writer.ask_sync(lambda transaction: holding.heartbeat(transaction, worker, claims), urgent=True)
+        return self._writer.ask_sync(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
     async def leave(self, worker_id: str) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: holding.leave(transaction, worker_id))
+        await self._writer.ask(lambda transaction: leases.leave(transaction, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: holding.report(transaction, claim, progress, message, lines))
+        return await self._writer.ask(lambda transaction: leases.report(transaction, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:  # noqa: ARG002 - a file changes as a whole
         """See the contract."""
         return self._watcher.signals()
 
-    def _round(self, request: ClaimRequest | None) -> claiming.Round:
-        return self._rounds.setdefault(request.queues if request else (), claiming.Round())
+    def _round(self, request: ClaimRequest | None) -> claims.Round:
+        return self._rounds.setdefault(request.queues if request else (), claims.Round())
 
     # Read
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: reading.get(transaction, ref))
+        return await self._reader.ask(lambda transaction: queries.get(transaction, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         return await self._reader.ask(
-            lambda transaction: reading.find(transaction, which, after, limit, newest_first=newest_first)
+            lambda transaction: queries.find(transaction, which, after, limit, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: reading.count(transaction, which, by))
+        return await self._reader.ask(lambda transaction: queries.count(transaction, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: reading.queues(transaction, pattern))
+        return await self._reader.ask(lambda transaction: queries.queues(transaction, pattern))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._reader.ask(reading.workers)
+        return await self._reader.ask(queries.workers)
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: reading.log_lines(transaction, ref))
+        return await self._reader.ask(lambda transaction: queries.log_lines(transaction, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
@@ -276,70 +278,70 @@ class SQLiteEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: operating.cancel(transaction, which, reason, limit))
+        return await self._writer.ask(lambda transaction: admin.cancel(transaction, which, reason, limit))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: operating.replay(transaction, which, limit))
+        return await self._writer.ask(lambda transaction: admin.replay(transaction, which, limit))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: operating.delete(transaction, which, limit))
+        return await self._writer.ask(lambda transaction: admin.delete(transaction, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: operating.edit(transaction, ref, change))
+        return await self._writer.ask(lambda transaction: admin.edit(transaction, ref, change))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: operating.configure(transaction, queue, change))
+        return await self._writer.ask(lambda transaction: admin.configure(transaction, queue, change))
 
     # Steward
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: stewarding.elect(transaction, candidate, lease, holding))
+        return await self._writer.ask(lambda transaction: maintenance.elect(transaction, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: stewarding.resign(transaction, term))
+        await self._writer.ask(lambda transaction: maintenance.resign(transaction, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: stewarding.promote(transaction, term, limit))
+        return await self._writer.ask(lambda transaction: maintenance.promote(transaction, term, limit))
 
     async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
         """See the contract."""
         return await self._writer.ask(
-            lambda transaction: stewarding.rescue(transaction, term, worker_timeout, max_crashes, limit)
+            lambda transaction: maintenance.rescue(transaction, term, worker_timeout, max_crashes, limit)
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
         """See the contract."""
         await self._record.tend()
-        return await self._writer.ask(lambda transaction: stewarding.prune(transaction, term, limit))
+        return await self._writer.ask(lambda transaction: maintenance.prune(transaction, term, limit))
 
     # Calendar
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
-        return await self._reader.ask(scheduling.schedules)
+        return await self._reader.ask(schedules.schedules)
 
     async def put_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: scheduling.put(transaction, schedule))
+        return await self._writer.ask(lambda transaction: schedules.put(transaction, schedule))
 
     async def drop_schedule(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: scheduling.drop(transaction, name))
+        return await self._writer.ask(lambda transaction: schedules.drop(transaction, name))
 
     async def due_schedules(self, *, limit: int = 100) -> Due:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: scheduling.due(transaction, limit))
+        return await self._reader.ask(lambda transaction: schedules.due(transaction, limit))
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: scheduling.fire(transaction, schedule, firing))
+        return await self._writer.ask(lambda transaction: schedules.fire(transaction, schedule, firing))
 
     # Gather
 
@@ -348,56 +350,56 @@ class SQLiteEngine:
     ) -> list[Enqueued]:
         """See the contract."""
         if within is not None:
-            return self._within(within, lambda transaction: gathering.put(transaction, batch, jobs))
-        return await self._writer.ask(lambda transaction: gathering.put(transaction, batch, jobs))
+            return self._within(within, lambda transaction: batches.put(transaction, batch, jobs))
+        return await self._writer.ask(lambda transaction: batches.put(transaction, batch, jobs))
 
     async def batches(
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: gathering.batches(transaction, names, after, limit))
+        return await self._reader.ask(lambda transaction: batches.batches(transaction, names, after, limit))
 
     async def drop_batch(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: gathering.drop(transaction, name))
+        return await self._writer.ask(lambda transaction: batches.drop(transaction, name))
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: gathering.links(transaction, name))
+        return await self._reader.ask(lambda transaction: batches.links(transaction, name))
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: gathering.parents(transaction, ref))
+        return await self._reader.ask(lambda transaction: batches.parents(transaction, ref))
 
     # Ledger
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: measuring.record(transaction, usage))
+        await self._writer.ask(lambda transaction: record_usage(transaction, usage))
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: measuring.usage(transaction, query))
+        return await self._reader.ask(lambda transaction: usage.usage(transaction, query))
 
     # Archive
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: archiving.find(transaction, which, after, limit))
+        return await self._reader.ask(lambda transaction: archive.find(transaction, which, after, limit))
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: reading.count(transaction, which, by, "onward_archive"))
+        return await self._reader.ask(lambda transaction: queries.count(transaction, which, by, "onward_archive"))
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: archiving.purge(transaction, which, limit))
+        return await self._writer.ask(lambda transaction: archive.purge(transaction, which, limit))
 
     # Bookmarks
 
     async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: telling.hold(transaction, name, holder, lease, anew=anew))
+        return await self._writer.ask(lambda transaction: events.hold(transaction, name, holder, lease, anew=anew))
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
@@ -407,7 +409,7 @@ class SQLiteEngine:
 
     async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: telling.move(transaction, name, holder, cursor))
+        return await self._writer.ask(lambda transaction: events.move(transaction, name, holder, cursor))
 
     # The caller's transaction
 
@@ -439,6 +441,6 @@ class SQLiteEngine:
             raise InvalidJob(
                 "within", theirs or ":memory:", f"must be a connection to {self.database.path}, where the jobs are kept"
             )
-        if not migrating.applied(connection):
+        if not migrations.applied(connection):
             message = f"{self.database} has no jobs table yet: open the app first, or run onward migrate"
             raise SchemaTooOld(message)

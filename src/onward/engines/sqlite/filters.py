@@ -6,7 +6,7 @@ from typing import Any
 
 from onward.clock import micros_of
 from onward.engine.values import JobFilter
-from onward.engines.sqlite.claiming import ranges_of
+from onward.engines.sqlite.claims import ranges_of
 from onward.engines.sqlite.rows import json_text
 
 

@@ -1,0 +1,88 @@
+"""Where the rounds take place: stores like the one that the URL names, empty, on the same disk or server.
+
+The store at the URL itself is not touched: it may have somebody's jobs in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from onward.app import App
+from onward.bench.statistics import Pace, Side
+from onward.errors import InvalidJob
+
+
+class Bare(Protocol):
+    """The store without a queue around it. Each measurement takes place apart, on an empty store."""
+
+    @property
+    def name(self) -> str:
+        """What it is called where figures are told."""
+        ...
+
+    def drain(self, jobs: int, batch: int | None) -> Pace:
+        """Run jobs that are there already, so many at a time; None: as many as are best."""
+        ...
+
+    def insert(self, jobs: int, producers: int) -> Pace:
+        """Insert rows one by one, each durable before the next, in so many processes at once."""
+        ...
+
+    @property
+    def pickup(self) -> str:
+        """What :meth:`pick_up` measures, in words."""
+        ...
+
+    def pick_up(self, jobs: int, gap: float) -> list[float]:
+        """Insert a row now and then; answer after how many seconds each was held, or durable where nobody takes it."""
+        ...
+
+    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+        """Give the ways to insert rows in batches, by name."""
+        ...
+
+
+class Ground(Protocol):
+    """Empty stores, for as long as a block lasts."""
+
+    engine: str
+
+    @property
+    def bare(self) -> Bare:
+        """The other side."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Make room."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Clear up."""
+        ...
+
+    def fresh(self) -> str:
+        """Give the URL of an empty store."""
+        ...
+
+    def remove(self, url: str) -> None:
+        """Remove a store that has served, so that a long run does not fill the disk."""
+        ...
+
+
+def ground_of(url: str) -> Ground:
+    """Find the ground for a URL; ``postgresql://`` alone is a server of our own, started for the purpose."""
+    from onward.bench.environment_postgres import PostgresGround  # noqa: PLC0415 - drivers are loaded for who needs them
+    from onward.bench.environment_sqlite import SQLiteGround  # noqa: PLC0415
+
+    if url.partition("?")[0] in {"postgresql://", "postgres://"}:
+        return PostgresGround(None)
+    engine = App(url).capabilities.engine  # connects to nothing; refuses what is no URL of ours
+    if engine == "SQLite":
+        return SQLiteGround(url)
+    if engine == "PostgreSQL":
+        return PostgresGround(url)
+    raise InvalidJob("url", url, f"there is no bare baseline for {engine}: give sqlite:///file.db or postgresql://…")

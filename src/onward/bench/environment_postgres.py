@@ -1,0 +1,146 @@
+"""Empty databases on a PostgreSQL server: the one that the URL names, or one of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from onward.bench import baseline_postgres
+from onward.bench.isolated import apart, side_by_side, together
+from onward.bench.server import server_of_our_own
+from onward.bench.statistics import Pace, Side
+from onward.errors import InvalidJob, StoreUnavailable
+
+
+class PostgresGround:
+    """Databases with names of their own; they go when the block ends."""
+
+    engine = "PostgreSQL"
+
+    def __init__(self, url: str | None) -> None:
+        """``url`` None: on a server that is started for the length of the block."""
+        self.bare = BarePostgres(self)
+        self._url = url or ""
+        self._stack = ExitStack()
+        self._made: set[str] = set()
+        self._names = (f"onward_bench_{uuid4().hex[:8]}_{number}" for number in count(1))
+
+    def __enter__(self) -> Self:
+        """Start the server, if it is to be ours."""
+        if not self._url:
+            self._url = self._stack.enter_context(server_of_our_own())
+        with self._server() as connection:
+            version = connection.info.server_version // 10_000
+            self.bare.name = f"PostgreSQL {version} alone"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop the databases, and stop the server if it is ours."""
+        with self._stack:
+            for name in list(self._made):
+                self._drop(name)
+
+    def fresh(self) -> str:
+        """Give the URL of an empty database."""
+        name = next(self._names)
+        with self._server() as connection:
+            connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
+        self._made.add(name)
+        return _in_database(self._url, name)
+
+    def fresh_bare(self) -> str:
+        """Give the address of a database for the bare side, with its tables in it."""
+        url = _without_ours(self.fresh())
+        baseline_postgres.prepare(url)
+        return url
+
+    def remove(self, url: str) -> None:
+        """Drop a database that has served."""
+        self._drop(urlsplit(url).path.removeprefix("/"))
+
+    def _drop(self, name: str) -> None:
+        with self._server() as connection:
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+        self._made.discard(name)
+
+    @contextmanager
+    def _server(self) -> Iterator[psycopg.Connection[Any]]:
+        try:
+            with psycopg.connect(_without_ours(self._url), autocommit=True) as connection:
+                yield connection
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise InvalidJob("url", "postgresql://…", f"its user must be allowed to make databases: {error}") from error
+        except psycopg.OperationalError as error:
+            raise StoreUnavailable(f"PostgreSQL: {error}") from error
+
+
+class BarePostgres:
+    """PostgreSQL alone: see :mod:`onward.bench.baseline_postgres`."""
+
+    def __init__(self, ground: PostgresGround) -> None:
+        self.name = "PostgreSQL alone"
+        self._ground = ground
+
+    def drain(self, jobs: int, batch: int | None) -> Pace:
+        """Run jobs that are there already."""
+        url = self._ground.fresh_bare()
+        pace = apart(baseline_postgres.drain, url, jobs, batch)
+        self._ground.remove(url)
+        return pace
+
+    def insert(self, jobs: int, producers: int) -> Pace:
+        """Insert rows one by one."""
+        url = self._ground.fresh_bare()
+        pace = together(producers, baseline_postgres.insert, url, jobs)
+        self._ground.remove(url)
+        return pace
+
+    @property
+    def pickup(self) -> str:
+        """What :meth:`pick_up` measures."""
+        return f"a durable insert that tells, and a durable claim by one who listens, by {self.name}"
+
+    def pick_up(self, jobs: int, gap: float) -> list[float]:
+        """Insert a row now and then, and have another process take it."""
+        url = self._ground.fresh_bare()
+        began, held = side_by_side(
+            partial(baseline_postgres.hand_over, url, jobs, gap), partial(baseline_postgres.take_over, url, jobs)
+        )
+        self._ground.remove(url)
+        return [held[number] - moment for number, moment in enumerate(began) if number in held]
+
+    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+        """Give the ways to insert rows in batches."""
+
+        def measure(way: Any) -> Pace:
+            url = self._ground.fresh_bare()
+            pace: Pace = apart(way, url, jobs, batch)
+            self._ground.remove(url)
+            return pace
+
+        ways = {"unnest": baseline_postgres.insert_by_unnest, "copy": baseline_postgres.insert_by_copy}
+        return {name: partial(measure, way) for name, way in ways.items()}
+
+
+def _in_database(url: str, name: str) -> str:
+    parts = urlsplit(url)
+    asked = [(key, value) for key, value in parse_qsl(parts.query) if key not in {"dbname", "direct"}]
+    return f"postgresql://{parts.netloc}/{name}?{urlencode(asked, quote_via=quote, safe='')}"
+
+
+def _without_ours(url: str) -> str:
+    """Leave out what only Onward understands: libpq and asyncpg refuse what they do not know."""
+    address, _, query = url.partition("?")
+    rest = [(key, value) for key, value in parse_qsl(query) if key not in {"schema", "notify", "direct"}]
+    return f"{address}?{urlencode(rest, quote_via=quote, safe='')}" if rest else address

@@ -1,0 +1,150 @@
+"""Draws a flow: as a tree for the terminal, as Mermaid for a document, as SVG for a page. Pure: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+import msgspec
+
+from onward.batches.values import Link
+from onward.job import Job
+from onward.lifecycle import State
+
+_MARKS: Final[Mapping[State, str]] = {
+    State.COMPLETED: "✓",
+    State.FAILED: "✗",
+    State.DEAD_LETTER: "✗",
+    State.CANCELLED: "–",
+    State.RUNNING: "▶",
+    State.CLAIMED: "▶",
+    State.PENDING: "●",
+    State.SCHEDULED: "◷",
+    State.BLOCKED: "○",
+}
+_COLOURS: Final[Mapping[State, str]] = {
+    State.COMPLETED: "#2da44e",
+    State.FAILED: "#cf222e",
+    State.DEAD_LETTER: "#cf222e",
+    State.CANCELLED: "#8c959f",
+    State.RUNNING: "#0969da",
+    State.CLAIMED: "#0969da",
+    State.PENDING: "#bf8700",
+    State.SCHEDULED: "#1b7c83",
+    State.BLOCKED: "#6e7781",
+}
+_WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 168, 40, 64, 20, 16
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The jobs of a flow, each with those that it waits for, parents before children."""
+
+    jobs: tuple[Job, ...]
+    parents: Mapping[str, tuple[str, ...]]
+
+    @property
+    def layers(self) -> dict[str, int]:
+        """Say how many steps each job is from the beginning."""
+        layers: dict[str, int] = {}
+        for job in self.jobs:
+            layers[job.id] = max((layers[parent] + 1 for parent in self.parents[job.id]), default=0)
+        return layers
+
+
+def plan_of(jobs: Sequence[Job], links: Sequence[Link]) -> Plan:
+    """Put jobs in an order in which none comes before what it waits for; links to jobs that are gone are left out."""
+    known = {job.id: job for job in jobs}
+    parents: dict[str, list[str]] = {job_id: [] for job_id in known}
+    children: dict[str, list[str]] = {job_id: [] for job_id in known}
+    for link in links:
+        if link.parent in known and link.child in known:
+            parents[link.child].append(link.parent)
+            children[link.parent].append(link.child)
+    missing = {job_id: len(above) for job_id, above in parents.items()}
+    ready = [job_id for job_id in reversed(known) if not missing[job_id]]
+    order: list[Job] = []
+    while ready:
+        job_id = ready.pop()
+        order.append(known[job_id])
+        for child in reversed(children[job_id]):
+            missing[child] -= 1
+            if not missing[child]:
+                ready.append(child)
+    return Plan(tuple(order), {job_id: tuple(above) for job_id, above in parents.items()})
+
+
+def short(job_id: str) -> str:
+    """Name a job by the end of its id, which is what tells neighbours apart."""
+    return job_id[-6:]
+
+
+def lines_of(plan: Plan) -> list[tuple[str, Job]]:
+    """Draw a tree: each job below the last of those that it waits for, with the others named behind it."""
+    place = {job.id: number for number, job in enumerate(plan.jobs)}
+    above = {job.id: max(plan.parents[job.id], key=place.__getitem__, default=None) for job in plan.jobs}
+    below: dict[str | None, list[Job]] = {}
+    for job in plan.jobs:
+        below.setdefault(above[job.id], []).append(job)
+    drawn: list[tuple[str, Job]] = []
+    waiting = [("", "", job) for job in reversed(below.get(None, []))]
+    while waiting:  # no recursion: a chain may have ten thousand links
+        stem, branch, job = waiting.pop()
+        others = [parent for parent in plan.parents[job.id] if parent != above[job.id]]
+        also = f"  also after {', '.join(short(other) for other in others)}" if others else ""
+        drawn.append((f"{stem}{branch}{_MARKS[job.status]} {job.type} {short(job.id)}{also}", job))
+        inner = stem + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
+        children = below.get(job.id, [])
+        for number, child in reversed(list(enumerate(children))):
+            waiting.append((inner, "└─ " if number == len(children) - 1 else "├─ ", child))
+    return drawn
+
+
+def mermaid_of(plan: Plan) -> str:
+    """Write it as a Mermaid flowchart."""
+    names = {job.id: f"j{number}" for number, job in enumerate(plan.jobs)}
+    lines = ["flowchart LR"]
+    for job in plan.jobs:
+        label = f"{job.type}<br/>{job.status}".replace('"', "#quot;")
+        lines.append(f'  {names[job.id]}["{label}"]:::{job.status}')
+    lines += [f"  {names[parent]} --> {names[job.id]}" for job in plan.jobs for parent in plan.parents[job.id]]
+    shown = sorted({job.status for job in plan.jobs})
+    lines += [f"  classDef {state} stroke:{_COLOURS[state]},stroke-width:2px" for state in shown]
+    return "\n".join(lines) + "\n"
+
+
+def svg_of(plan: Plan) -> str:
+    """Draw it as SVG: the beginning at the left, each job right of all that it waits for."""
+    layers = plan.layers
+    rows: dict[int, int] = {}
+    at: dict[str, tuple[int, int]] = {}
+    for job in plan.jobs:
+        layer = layers[job.id]
+        row = rows[layer] = rows.get(layer, -1) + 1
+        at[job.id] = (_EDGE + layer * (_WIDTH + _ACROSS), _EDGE + row * (_HEIGHT + _DOWN))
+    width = 2 * _EDGE + (max(rows, default=0) + 1) * (_WIDTH + _ACROSS) - _ACROSS
+    height = 2 * _EDGE + (max(rows.values(), default=0) + 1) * (_HEIGHT + _DOWN) - _DOWN
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui, sans-serif" font-size="12">']
+    for job in plan.jobs:
+        x, y = at[job.id]
+        for parent in plan.parents[job.id]:
+            left, top = at[parent][0] + _WIDTH, at[parent][1] + _HEIGHT // 2
+            middle = (left + x) // 2
+            parts.append(
+                f'<path d="M{left} {top} C{middle} {top} {middle} {y + _HEIGHT // 2} {x} {y + _HEIGHT // 2}"'
+                ' fill="none" stroke="#8c959f"/>'
+            )
+    for job in plan.jobs:
+        x, y = at[job.id]
+        parts.append(
+            f'<g transform="translate({x} {y})"><title>{escape(f"{job.ref}: {job.status}")}</title>'
+            f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="6" fill="#ffffff" stroke="{_COLOURS[job.status]}"'
+            f' stroke-width="2"/><text x="10" y="17" fill="#1f2328">{escape(_cut(job.type))}</text>'
+            f'<text x="10" y="32" fill="{_COLOURS[job.status]}">{job.status} {short(job.id)}</text></g>'
+        )
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _cut(text: str, most: int = 22) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,686 @@
+"""The one wrapper around every engine: rules and refusals before a write, an observation after each verb.
+
+Engines hold neither: they trust what reaches them, and they are not instrumented. What must be the same on all five is
+written here once (X1).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+from msgspec import UNSET
+
+from onward import validation
+from onward.batches.values import BatchInfo, Link, NewBatch
+from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.contract import Archive, Bookmarks, Calendar, Engine, Gather, Ledger
+from onward.engine.values import (
+    Batch,
+    Changed,
+    Claim,
+    ClaimRequest,
+    Claims,
+    Due,
+    EngineInfo,
+    Exchange,
+    Exchanged,
+    GroupBy,
+    JobChange,
+    JobFilter,
+    LogLine,
+    Page,
+    Pulse,
+    QueueChange,
+    QueueInfo,
+    Retention,
+    Settlement,
+    Signal,
+    Term,
+    Token,
+    WorkerInfo,
+)
+from onward.errors import InvalidJob, PayloadTooLarge
+from onward.events import AnyEvent, EventPage
+from onward.job import Alike, Enqueued, Job, JobRef, NewJob
+from onward.lifecycle import Complete, State
+from onward.metering import Usage, UsageQuery
+from onward.schedule import Firing, Schedule
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One verb, asked and answered."""
+
+    verb: str
+    seconds: float
+    count: int
+    error: str | None = None
+    """The class of what it raised."""
+
+
+Observer = Callable[[Observation], None]
+
+
+class Stamped(Protocol):
+    """Jobs on their way into the store, and with them who they are done for."""
+
+    jobs: Sequence[NewJob]
+
+    def answered(self, answers: Sequence[Enqueued]) -> None:
+        """Hear which jobs they have become."""
+        ...
+
+
+Tracing = Callable[[Sequence[NewJob]], AbstractContextManager[Stamped]]
+"""Stands around an enqueue, and sends along with the jobs what a trace needs to go on where they run."""
+
+log = logging.getLogger("onward.engine")
+
+
+_UNOBSERVED: Final = nullcontext()
+
+
+class _AsTheyAre:
+    """Jobs that nobody traces."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.jobs = jobs
+
+    def answered(self, answers: Sequence[Enqueued]) -> None:
+        """Nobody asks."""
+
+
+class ObservedEngine:
+    """An engine, with the rules kept and the verbs observed."""
+
+    def __init__(
+        self, engine: Engine, *, observer: Observer | None = None, max_payload: int = validation.MAX_PAYLOAD
+    ) -> None:
+        self.inner = engine
+        self.observer = observer
+        self.tracing: Tracing | None = None
+        self._max_payload = max_payload
+        self._keeps_results = engine.capabilities.has(Feature.RESULTS)
+        self._foreign = engine.capabilities.foreign_names
+        self._checked: tuple[NewJob | None, int] = (None, 0)
+        """What the jobs of the last task have in common, once it was found right, and the room it leaves a payload."""
+        self._checked_queues: tuple[str, ...] = ()
+        """What was last claimed from, once it was found right."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the engine can do."""
+        return self.inner.capabilities
+
+    def _observed(self, verb: str, count: int = 1) -> AbstractContextManager[None]:
+        return _UNOBSERVED if self.observer is None else self._timed(verb, count)
+
+    @contextmanager
+    def _timed(self, verb: str, count: int) -> Iterator[None]:
+        started = time.perf_counter()
+        error: str | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = type(raised).__qualname__
+            raise
+        finally:
+            self._tell(Observation(verb=verb, seconds=time.perf_counter() - started, count=count, error=error))
+
+    def _tell(self, observation: Observation) -> None:
+        try:
+            if self.observer is not None:
+                self.observer(observation)
+        except Exception:  # what was done is done, whoever watched
+            log.exception("an observer failed at %s", observation.verb)
+
+    # Session
+
+    async def open(self) -> None:
+        """See the contract."""
+        with self._observed("open"):
+            await self.inner.open()
+
+    async def close(self) -> None:
+        """See the contract."""
+        with self._observed("close"):
+            await self.inner.close()
+
+    async def check(self) -> EngineInfo:
+        """See the contract."""
+        with self._observed("check"):
+            return await self.inner.check()
+
+    def schema_script(self) -> str | None:
+        """See the contract."""
+        return self.inner.schema_script()
+
+    def describe(self) -> Mapping[str, Any]:
+        """See the contract."""
+        return self.inner.describe()
+
+    # Enqueue
+
+    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract. Every job is checked before the first is written."""
+        self._check_jobs(jobs, within)
+        if self.observer is None and self.tracing is None:
+            return await self.inner.enqueue(jobs, within=within)
+        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
+            answers = await self.inner.enqueue(stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
+
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+        """See the contract. Every job is checked before the first is written."""
+        self._check_jobs(jobs, within)
+        with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
+            answers = self.inner.enqueue_sync(stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
+
+    def _stamped(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Stamped]:
+        return nullcontext(_AsTheyAre(jobs)) if self.tracing is None or not jobs else self.tracing(jobs)
+
+    def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
+        if within is not None:
+            self.capabilities.require(Feature.TRANSACTIONS)
+        if isinstance(jobs, Alike):
+            template, room = self._checked
+            if template is not jobs.template or max(map(len, jobs.payloads), default=0) > room:
+                self._check_alike(jobs)
+        else:
+            for place, job in enumerate(jobs):
+                self._check_job(job)
+                if job.after:
+                    validation.check_places(job, place)
+
+    def _check_alike(self, jobs: Alike) -> None:
+        """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
+        if not jobs:
+            return
+        self._check_job(jobs[0])
+        validation.check_places(jobs.template, 0)
+        room = validation.room_for_payload(jobs.template, self._max_payload)
+        self._checked = jobs.template, room
+        if max(map(len, jobs.payloads)) > room:
+            for job in jobs:
+                self._check_job(job)
+
+    def _check_job(self, job: NewJob) -> None:
+        require = self.capabilities.require
+        validation.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
+        if job.priority:
+            require(Feature.PRIORITY)
+        if job.delay or job.run_at is not None:
+            require(Feature.DELAY)
+        if job.start_by is not None:
+            require(Feature.START_BY)
+        if job.idempotency_key is not None:
+            require(Feature.IDEMPOTENCY)
+        if job.throttle is not None or job.debounce is not None:
+            require(Feature.THROTTLE)  # first: what was asked for is this, and the key is how it is kept
+        if job.dedupe_key is not None:
+            require(Feature.DEDUPLICATION)
+        if job.org_id is not None:
+            require(Feature.ORGANISATIONS)
+        if job.batch is not None:
+            require(Feature.BATCHES)
+
+    # Work
+
+    async def claim(self, request: ClaimRequest) -> Claims:
+        """See the contract."""
+        self._check_request(request)
+        with self._observed("claim", request.slots + request.soon + request.ahead):
+            return await self.inner.claim(request)
+
+    async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
+        """See the contract."""
+        with self._observed("start", len(claims)):
+            return await self.inner.start(claims)
+
+    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        self._check_settlements(settlements, within)
+        with self._observed("settle", len(settlements)):
+            return await self.inner.settle(settlements, within=within)
+
+    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+        """See the contract."""
+        self._check_settlements(settlements, within)
+        with self._observed("settle", len(settlements)):
+            return self.inner.settle_sync(settlements, within=within)
+
+    async def exchange(self, exchange: Exchange) -> Exchanged:
+        """See the contract."""
+        self._check_settlements(exchange.settlements)
+        if exchange.request is not None:
+            self._check_request(exchange.request)
+        with self._observed("exchange", len(exchange.settlements)):
+            return await self.inner.exchange(exchange)
+
+    def _check_settlements(self, settlements: Sequence[Settlement], within: object | None = None) -> None:
+        if within is not None:
+            self.capabilities.require(Feature.TRANSACTIONS)
+        if not self._keeps_results:
+            for settlement in settlements:
+                if isinstance(settlement.outcome, Complete) and settlement.outcome.result is not None:
+                    self.capabilities.require(Feature.RESULTS)
+
+    def _check_request(self, request: ClaimRequest) -> None:
+        validation.check_at_least("slots", request.slots, 0)
+        validation.check_at_least("soon", request.soon, 0)
+        validation.check_at_least("ahead", request.ahead, 0)
+        if request.queues is not self._checked_queues:
+            for pattern in request.queues:
+                validation.check_pattern(pattern, foreign=self._foreign)
+                if pattern.endswith("*"):
+                    self.capabilities.require(Feature.PATTERNS)
+            self._checked_queues = request.queues
+        if request.ahead:
+            self.capabilities.require(Feature.CLAIMED_STATE)
+        if request.alone:
+            self.capabilities.require(Feature.SUSPECTS)
+
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        with self._observed("heartbeat", len(claims)):
+            return await self.inner.heartbeat(worker, claims)
+
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+        """See the contract."""
+        with self._observed("heartbeat", len(claims)):
+            return self.inner.heartbeat_sync(worker, claims)
+
+    async def leave(self, worker_id: str) -> None:
+        """See the contract."""
+        with self._observed("leave"):
+            await self.inner.leave(worker_id)
+
+    async def report(
+        self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
+    ) -> bool:
+        """See the contract."""
+        if progress is not None:
+            validation.check_progress(progress)
+            self.capabilities.require(Feature.PROGRESS)
+        if lines:
+            self.capabilities.require(Feature.LOG_LINES)
+        for line in lines:
+            validation.check_text("log line", line)
+        if message is not None:
+            validation.check_text("progress message", message)
+        with self._observed("report", len(lines)):
+            return await self.inner.report(claim, progress=progress, message=message, lines=lines)
+
+    def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
+        """See the contract."""
+        self.capabilities.require(Feature.PUSH)
+        for pattern in queues:
+            validation.check_pattern(pattern, foreign=self._foreign)
+        return self.inner.signals(queues)
+
+    # Read
+
+    async def get(self, ref: JobRef | str) -> Job | None:
+        """See the contract."""
+        with self._observed("get"):
+            return await self.inner.get(ref)
+
+    async def find(
+        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+    ) -> Page[Job]:
+        """See the contract."""
+        self._check_filter(which)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("find", limit):
+            return await self.inner.find(which, after=after, limit=limit, newest_first=newest_first)
+
+    async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        self._check_filter(which)
+        if by is GroupBy.ORG:
+            self.capabilities.require(Feature.ORGANISATIONS)
+        with self._observed("count"):
+            return await self.inner.count(which, by=by)
+
+    async def queues(self, pattern: str = "*") -> list[QueueInfo]:
+        """See the contract."""
+        validation.check_pattern(pattern, foreign=self._foreign)
+        with self._observed("queues"):
+            return await self.inner.queues(pattern)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See the contract."""
+        with self._observed("workers"):
+            return await self.inner.workers()
+
+    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+        """See the contract."""
+        self.capabilities.require(Feature.LOG_LINES)
+        with self._observed("log_lines"):
+            return await self.inner.log_lines(ref)
+
+    async def events(
+        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+    ) -> AsyncGenerator[AnyEvent, None]:
+        """See the contract."""
+        self.capabilities.require(Feature.EVENTS)
+        for pattern in queues:
+            validation.check_pattern(pattern, foreign=self._foreign)
+        with self._observed("events"):
+            return await self.inner.events(queues, after=after, types=types)
+
+    def _check_filter(self, which: JobFilter) -> None:
+        for pattern in which.queues or ():
+            validation.check_pattern(pattern, foreign=self._foreign)
+        if which.states is not None and State.CANCELLED in which.states:
+            self.capabilities.require(Feature.CANCELLED_STATE)
+        if which.org_id is not None:
+            self.capabilities.require(Feature.ORGANISATIONS)
+        if which.batch is not None:
+            self.capabilities.require(Feature.BATCHES)
+        for field in ("org_id", "batch", "worker_id", "error_contains"):
+            text = getattr(which, field)
+            if text is not None:
+                validation.check_text(field, text)
+        for type_ in which.types or ():
+            validation.check_text("types", type_)
+        for field in ("created_after", "created_before", "finished_before"):
+            moment = getattr(which, field)
+            if moment is not None:
+                validation.check_moment(field, moment)
+
+    # Operate
+
+    async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        validation.check_text("reason", reason)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("cancel", limit):
+            return await self.inner.cancel(which, reason=reason, limit=limit)
+
+    async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        self.capabilities.require(Feature.REPLAY)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("replay", limit):
+            return await self.inner.replay(which, limit=limit)
+
+    async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        self._check_filter(which)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("delete", limit):
+            return await self.inner.delete(which, limit=limit)
+
+    async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
+        """See the contract."""
+        self.capabilities.require(Feature.EDIT)
+        if change.priority is not UNSET:
+            validation.check_priority(change.priority)
+            self.capabilities.require(Feature.PRIORITY)
+        if change.run_at is not UNSET:
+            validation.check_moment("run_at", change.run_at)
+            self.capabilities.require(Feature.DELAY)
+        if change.payload is not UNSET:
+            if (size := len(change.payload.encode())) > self._max_payload:
+                raise PayloadTooLarge(size, self._max_payload)
+            validation.check_json_text("payload", change.payload)
+        if change.max_attempts is not UNSET:
+            validation.check_at_least("max_attempts", change.max_attempts, 1)
+        with self._observed("edit"):
+            return await self.inner.edit(ref, change)
+
+    async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
+        """See the contract."""
+        validation.check_queue_name(queue, foreign=self._foreign)
+        self._check_change(change)
+        with self._observed("configure"):
+            return await self.inner.configure(queue, change)
+
+    def _check_change(self, change: QueueChange) -> None:
+        require = self.capabilities.require
+        if change.paused is not UNSET:
+            require(Feature.PAUSE)
+        if change.rate is not UNSET:
+            if change.rate is not None and change.rate.burst > 1:
+                require(Feature.BURST)
+            require(Feature.RATE)
+        if change.concurrency is not UNSET:
+            require(Feature.CONCURRENCY)
+            if change.concurrency is not None:
+                validation.check_at_least("concurrency", change.concurrency, 1)
+        if change.weight is not UNSET:
+            require(Feature.WEIGHT)
+            validation.check_at_least("weight", change.weight, 1)
+        if change.lease is not UNSET and change.lease is not None and change.lease < timedelta(seconds=1):
+            raise InvalidJob("lease", change.lease, "must be at least a second: a worker beats several times within it")
+        if change.max_attempts is not UNSET or change.backoff is not UNSET:
+            require(Feature.QUEUE_DEFAULTS)
+            if change.max_attempts is not UNSET and change.max_attempts is not None:
+                validation.check_at_least("max_attempts", change.max_attempts, 1)
+        if change.retention is not UNSET:
+            require(Feature.RETENTION)
+            if change.retention.archived != Retention().archived:
+                require(Feature.ARCHIVE)
+
+    # Steward
+
+    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+        """See the contract."""
+        self.capabilities.require(Feature.LEADER)
+        with self._observed("elect"):
+            return await self.inner.elect(candidate, lease=lease, holding=holding)
+
+    async def resign(self, term: Term) -> None:
+        """See the contract."""
+        with self._observed("resign"):
+            await self.inner.resign(term)
+
+    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("promote", limit):
+            return await self.inner.promote(term, limit=limit)
+
+    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("rescue", limit):
+            return await self.inner.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=limit)
+
+    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+        """See the contract."""
+        with self._observed("prune", limit):
+            return await self.inner.prune(term, limit=limit)
+
+    # Calendar
+
+    @property
+    def _calendar(self) -> Calendar:
+        self.capabilities.require(Feature.SCHEDULES)
+        return cast("Calendar", self.inner)
+
+    async def schedules(self) -> list[Schedule]:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("schedules"):
+            return await calendar.schedules()
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule:
+        """See the contract. The job is checked as if it were enqueued now."""
+        calendar = self._calendar
+        validation.check_name("schedule", schedule.name)
+        if schedule.job.run_at is not None or schedule.job.start_by is not None:
+            raise InvalidJob("schedule", schedule.name, "has a job with a date: each turn would have the same")
+        if schedule.job.idempotency_key is not None:
+            raise InvalidJob("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
+        self._check_job(schedule.job)
+        with self._observed("put_schedule"):
+            return await calendar.put_schedule(schedule)
+
+    async def drop_schedule(self, name: str) -> bool:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("drop_schedule"):
+            return await calendar.drop_schedule(name)
+
+    async def due_schedules(self, *, limit: int = 100) -> Due:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("due_schedules", limit):
+            return await calendar.due_schedules(limit=limit)
+
+    async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
+        """See the contract."""
+        calendar = self._calendar
+        with self._observed("fire", len(firing.jobs)):
+            return await calendar.fire(schedule, firing)
+
+    # Gather
+
+    @property
+    def _gather(self) -> Gather:
+        self.capabilities.require(Feature.BATCHES)
+        return cast("Gather", self.inner)
+
+    async def put_batch(
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+    ) -> list[Enqueued]:
+        """See the contract. Every job is checked before anything is written, callbacks too."""
+        gather = self._gather
+        validation.check_name("batch", batch.name)
+        if batch.queue is not None:
+            validation.check_queue_name(batch.queue, foreign=self._foreign)
+        for field in batch.callbacks.__struct_fields__:
+            callback: NewJob | None = getattr(batch.callbacks, field)
+            if callback is not None:
+                self._check_job(callback)
+                if callback.batch is not None:
+                    raise InvalidJob(field, callback.batch, "must belong to no batch: this one would never finish")
+        for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
+            if job.batch != batch.name:
+                raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
+        self._check_jobs(jobs, within)
+        with self._stamped(jobs) as stamped, self._observed("put_batch", len(jobs)):
+            answers = await gather.put_batch(batch, stamped.jobs, within=within)
+            stamped.answered(answers)
+            return answers
+
+    async def batches(
+        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+    ) -> Page[BatchInfo]:
+        """See the contract."""
+        gather = self._gather
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("batches", limit):
+            return await gather.batches(names=names, after=after, limit=limit)
+
+    async def drop_batch(self, name: str) -> bool:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("drop_batch"):
+            return await gather.drop_batch(name)
+
+    async def links(self, name: str) -> list[Link]:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("links"):
+            return await gather.links(name)
+
+    async def parents(self, ref: JobRef) -> list[Job]:
+        """See the contract."""
+        gather = self._gather
+        with self._observed("parents"):
+            return await gather.parents(ref)
+
+    # Ledger
+
+    @property
+    def _ledger(self) -> Ledger:
+        self.capabilities.require(Feature.USAGE)
+        return cast("Ledger", self.inner)
+
+    async def record_usage(self, usage: Sequence[Usage]) -> None:
+        """See the contract."""
+        ledger = self._ledger
+        with self._observed("record_usage", len(usage)):
+            return await ledger.record_usage(usage)
+
+    async def usage(self, query: UsageQuery) -> list[Usage]:
+        """See the contract."""
+        ledger = self._ledger
+        for field in ("since", "until"):
+            moment = getattr(query, field)
+            if moment is not None:
+                validation.check_moment(field, moment)
+        with self._observed("usage"):
+            return await ledger.usage(query)
+
+    # Archive
+
+    @property
+    def _archive(self) -> Archive:
+        self.capabilities.require(Feature.ARCHIVE)
+        return cast("Archive", self.inner)
+
+    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("archived", limit):
+            return await archive.archived(which, after=after, limit=limit)
+
+    async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        with self._observed("count_archived"):
+            return await archive.count_archived(which, by=by)
+
+    async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
+        """See the contract."""
+        archive = self._archive
+        self._check_filter(which)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("purge_archived", limit):
+            return await archive.purge_archived(which, limit=limit)
+
+    # Bookmarks
+
+    @property
+    def _bookmarks(self) -> Bookmarks:
+        self.capabilities.require(Feature.WEBHOOKS)
+        return cast("Bookmarks", self.inner)
+
+    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        validation.check_name("bookmark", name)
+        with self._observed("hold_bookmark"):
+            return await bookmarks.hold_bookmark(name, holder, lease=lease, anew=anew)
+
+    async def read_events(
+        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+    ) -> EventPage:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        for pattern in queues:
+            validation.check_pattern(pattern, foreign=self._foreign)
+        validation.check_at_least("limit", limit, 1)
+        with self._observed("read_events", limit):
+            return await bookmarks.read_events(queues, after=after, types=types, limit=limit)
+
+    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+        """See the contract."""
+        bookmarks = self._bookmarks
+        with self._observed("move_bookmark"):
+            return await bookmarks.move_bookmark(name, holder, cursor)

@@ -1,0 +1,111 @@
+"""The buttons that people press: cancel, replay, delete, edit, configure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET
+
+from onward.clock import micros_of
+from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
+from onward.engines.bullmq import options, queries, rows
+from onward.engines.bullmq.commands import Plan, script
+from onward.engines.bullmq.keys import Layout
+from onward.engines.bullmq.queue_registry import Names
+from onward.job import Job, JobRef
+from onward.lifecycle import FINISHED, HELD, WAITING, State
+
+
+def cancel(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+    """Take jobs back: BullMQ has no such state, so they are removed."""
+    jobs = yield from queries.matching(layout, names, which, WAITING | HELD, limit)
+    answers = yield from _each("cancel", layout, jobs)
+    return [Changed(job.ref, rows.PLACES.get(str(was), job.status)) for job, was in answers if was]
+
+
+def delete(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+    """Remove jobs that nobody holds."""
+    jobs = yield from queries.matching(layout, names, which, WAITING | FINISHED, limit)
+    answers = yield from _each("delete", layout, jobs)
+    return [Changed(job.ref, rows.PLACES.get(str(was), job.status)) for job, was in answers if was]
+
+
+def replay(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+    """Give failed jobs a new life."""
+    jobs = yield from queries.matching(layout, names, which, frozenset({State.FAILED}), limit)
+    answers = yield from _each("replay", layout, jobs)
+    return [Changed(job.ref, State.FAILED) for job, done in answers if done]
+
+
+def _each(verb: str, layout: Layout, jobs: Sequence[Job]) -> Plan[list[tuple[Job, object]]]:
+    by_queue: dict[str, list[Job]] = {}
+    for job in jobs:
+        by_queue.setdefault(job.queue, []).append(job)
+    done: dict[JobRef, object] = {}
+    for queue, own in by_queue.items():
+        for first in range(0, len(own), 200):
+            some = own[first : first + 200]
+            (answers,) = yield [script(verb, layout, [layout.meta(queue)], *[job.id for job in some])]
+            done.update(zip([job.ref for job in some], answers, strict=True))
+    return [(job, done[job.ref]) for job in jobs]
+
+
+def edit(layout: Layout, ref: JobRef, change: JobChange, *, prioritized: bool) -> Plan[Job | None]:
+    """Change a job that waits, as often as it takes for nobody else to have changed it meanwhile."""
+    while True:
+        (text,) = yield from queries.raw(layout, ref, "opts")
+        if text is None:
+            return None
+        members: dict[str, object] = {}
+        priority = ""
+        if change.max_attempts is not UNSET:
+            members["attempts"] = change.max_attempts
+        if change.priority is not UNSET and prioritized:
+            members["priority"] = options.priority_here(change.priority)
+            priority = str(members["priority"])
+        (answer,) = yield [
+            script(
+                "edit",
+                layout,
+                [layout.meta(ref.queue)],
+                ref.id,
+                text,
+                options.changed(text, **members) if members else "",
+                "" if change.payload is UNSET else change.payload,
+                priority,
+                "" if change.run_at is UNSET else -(-micros_of(change.run_at) // 1000),
+            )
+        ]
+        if answer == 0:
+            return None
+        if answer == 1:
+            return (yield from queries.get(layout, ref))
+
+
+def configure(layout: Layout, names: Names, queue: str, change: QueueChange) -> Plan[QueueInfo]:
+    """Change a queue's settings: what Node knows stands in its meta, the rest among our own keys."""
+    yield from names.check([queue])
+    meta: dict[str, str] = {}
+    own: dict[str, str] = {}
+    if change.concurrency is not UNSET:
+        meta["concurrency"] = "" if change.concurrency is None else str(change.concurrency)
+    if change.rate is not UNSET:
+        rate = change.rate
+        meta["max"] = "" if rate is None else str(rate.count)
+        meta["duration"] = "" if rate is None else str(rows.milliseconds(rate.period))
+        own.update(rows.rate_fields(rate))
+    if change.weight is not UNSET:
+        own["weight"] = str(change.weight)
+    if change.lease is not UNSET:
+        own["lease"] = "" if change.lease is None else str(rows.milliseconds(change.lease))
+    if change.retention is not UNSET:
+        own.update(rows.retention_fields(change.retention))
+    paused = "" if change.paused is UNSET else str(int(change.paused))
+    flat = [part for fields in (meta, own) for item in fields.items() for part in item]
+    key = [layout.meta(queue)]
+    _, now, answer = yield [
+        script("configure", layout, key, paused, len(meta), *flat),
+        script("now", layout, [layout.workers]),
+        script("queue", layout, key),
+    ]
+    return rows.queue_of(queue, answer, int(now))

@@ -1,0 +1,41 @@
+"""Where everything is in Redis: BullMQ's keys by queue, Onward's own beside them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onward.clock import Clock
+
+DEFAULT_PREFIX: Final = "bull"
+_STRETCH: Final = 1_000_000
+"""How many times longer keys are kept where a test moves the clock: Redis's own goes on meanwhile, and must not count.
+Whoever moves the clock shortens them."""
+
+
+class Layout:
+    """The names of keys under one prefix, and the four arguments that every script begins with."""
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX, *, clock: Clock | None = None) -> None:
+        self.prefix = prefix
+        self.root = f"{prefix}:"
+        self.home = f"onward:{prefix}:"
+        self.clock = clock
+        self.stretch = 1 if clock is None else _STRETCH
+        self.leader = f"{self.home}leader"
+        self.workers = f"{self.home}workers"
+        self.queues = f"{self.home}queues"
+        self.generation = f"{self.home}generation"
+        self.prioritized = f"{self.home}prioritized"
+        self.idempotency = f"{self.home}keys"
+
+    def base(self, queue: str) -> str:
+        """What all keys of a queue begin with."""
+        return f"{self.root}{queue}:"
+
+    def meta(self, queue: str) -> str:
+        """The key by which a queue is there."""
+        return f"{self.root}{queue}:meta"
+
+    def common(self) -> tuple[object, ...]:
+        """The arguments that every script begins with: see ``lua/lib/queue.lua``."""
+        return ("" if self.clock is None else self.clock.micros(), self.stretch, self.home, self.root)

@@ -1,0 +1,136 @@
+"""Which queues there are, and which of them a name or a pattern means (X5).
+
+Onward notes the queues that it serves in a set of its own, with a counter that every new name moves on: a claim answers
+the counter, and who sees it moved reads the set anew, so a queue made a moment ago is found by the next claim. Queues
+that only Node knows are found by looking for their ``meta`` keys, every few seconds, where somebody asks by a pattern.
+
+A new queue's name is one that every engine takes. A name that exists in Redis is taken as it is; ``:`` is in none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from time import monotonic
+from typing import Final
+
+from onward.engines.bullmq.commands import Plan
+from onward.engines.bullmq.keys import Layout
+from onward.errors import InvalidJob
+from onward.validation import check_queue_name, matches
+
+_LOOK_EVERY: Final = 5.0
+"""Seconds between looks for queues that others made: as late as one may be found."""
+_LOOK_SHARE: Final = 20
+"""Of the time, at most one part in so many goes into looking: a Redis with millions of keys is looked through less
+often."""
+_NO_COLON: Final = "must not contain ':', which parts BullMQ's keys"
+_SPECIAL = re.compile(r"([\\*?\[\]])")
+
+
+def is_pattern(text: str) -> bool:
+    """Say whether a text means several queues."""
+    return text == "*" or text.endswith("/*")
+
+
+class Names:
+    """The names of queues, as far as one engine knows them."""
+
+    def __init__(self, layout: Layout, *, looks: bool = True) -> None:
+        self._layout = layout
+        self._looks = looks
+        self._served: set[str] = set()
+        self._found: set[str] = set()
+        self._taken: set[str] = set()
+        """Names that no engine of ours would give, and that exist."""
+        self._look_at = 0.0
+        self._matching: dict[tuple[str, ...], list[str]] = {}
+        self.generation = -1
+        """The counter's value when the names were last read."""
+
+    def check(self, names: Iterable[str]) -> Plan[None]:
+        """Refuse names that are neither such as a new queue may have nor those of a queue that exists."""
+        for name in names:
+            if name not in self._taken:
+                yield from self._check(name)
+
+    def _check(self, name: str) -> Plan[None]:
+        try:
+            check_queue_name(name)
+        except InvalidJob as error:
+            if ":" in name:
+                raise InvalidJob("queue", name, _NO_COLON) from None
+            refusal = error
+        else:
+            self._taken.add(name)
+            return
+        (exists,) = yield [("EXISTS", self._layout.meta(name))]
+        if not exists:
+            raise refusal
+        self._taken.add(name)
+
+    def matching(self, patterns: tuple[str, ...]) -> Plan[list[str]]:
+        """List the queues that names and patterns mean, in the order of their names."""
+        for pattern in patterns:
+            if ":" in pattern:
+                raise InvalidJob("queue", pattern, _NO_COLON)
+        if not any(is_pattern(pattern) for pattern in patterns):
+            return sorted(set(patterns))
+        if self.generation < 0:
+            yield from self.read()
+        if self._looks and monotonic() >= self._look_at:
+            yield from self._look()
+        found = self._matching.get(patterns)
+        if found is None:
+            named = {pattern for pattern in patterns if not is_pattern(pattern)}
+            every = self._served | self._found
+            found = sorted(named | {name for name in every if any(matches(pattern, name) for pattern in patterns)})
+            self._matching[patterns] = found
+        return found
+
+    def read(self) -> Plan[None]:
+        """Read the names of the queues that Onward serves."""
+        generation, served = yield [("GET", self._layout.generation), ("SMEMBERS", self._layout.queues)]
+        self.generation = int(generation or 0)
+        self._served = set(served)
+        self._matching.clear()
+
+    def served(self) -> Plan[list[str]]:
+        """List the queues that Onward serves, by all its workers and producers."""
+        (generation,) = yield [("GET", self._layout.generation)]
+        if int(generation or 0) != self.generation:
+            yield from self.read()
+        return sorted(self._served)
+
+    def serve(self, names: Sequence[str]) -> Plan[None]:
+        """Note that these are served, where that is not known yet."""
+        new = [name for name in names if name not in self._served]
+        if new:
+            exist = yield [("EXISTS", self._layout.meta(name)) for name in new]
+            there = [name for name, exists in zip(new, exist, strict=True) if exists]
+            if there:
+                yield [("SADD", self._layout.queues, *there), ("INCR", self._layout.generation)]
+                self._served.update(there)
+
+    def every(self) -> Plan[list[str]]:
+        """List all queues there are."""
+        yield from self.read()
+        if self._looks and monotonic() >= self._look_at:
+            yield from self._look()
+        return sorted(self._served | self._found)
+
+    def _look(self) -> Plan[None]:
+        began = monotonic()
+        root = self._layout.root
+        pattern = _SPECIAL.sub(r"\\\1", root) + "*:meta"
+        found: set[str] = set()
+        cursor = "0"
+        while True:
+            ((cursor, keys),) = yield [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "hash")]
+            found.update(name for key in keys if ":" not in (name := key[len(root) : -5]))
+            if str(cursor) == "0":
+                break
+        if found != self._found:
+            self._found = found
+            self._matching.clear()
+        self._look_at = monotonic() + max(_LOOK_EVERY, (monotonic() - began) * _LOOK_SHARE)

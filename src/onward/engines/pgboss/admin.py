@@ -1,0 +1,156 @@
+"""The buttons that people press. Each picks the jobs that may be moved, then moves them by a guarded statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+from psycopg import errors as pg
+
+from onward.backoff import Backoff
+from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
+from onward.engines.pgboss import queries
+from onward.engines.pgboss.enqueue import tell
+from onward.engines.pgboss.filters import Condition, is_id
+from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.rows import backoff_of, data_of, retrying_of
+from onward.engines.pgboss.schema import Schema
+from onward.errors import InvalidJob
+from onward.job import Job, JobRef
+from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, Move, State
+from onward.pg.plans import Plan, Row
+from onward.validation import check_queue_name
+
+NEW_QUEUE: Final = {
+    "policy": "standard",
+    "retryLimit": MAX_ATTEMPTS - 1,
+    "retryDelay": 1,
+    "retryBackoff": True,
+    "retryDelayMax": 60,
+    "notify": True,
+}
+"""What a queue of ours is told: to try as often, and to wait as long, as jobs do everywhere in Onward."""
+
+
+def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[list[Changed]]:
+    """Take jobs back."""
+    picked = yield from _pick(schema, which, MOVES[Move.CANCEL][0], limit)
+    if not picked:
+        return []
+    names, ids = [row[0] for row in picked], [row[1] for row in picked]
+    return _changed(picked, (yield schema.statement("cancel", [names, ids, reason])))
+
+
+def replay(schema: Schema, which: JobFilter, limit: int, *, notify: bool) -> Plan[list[Changed]]:
+    """Give ended jobs a new life, each by itself: what the policy of a queue refuses stays as it is."""
+    picked = yield from _pick(schema, which, MOVES[Move.REPLAY][0], limit)
+    changed = []
+    for name, id, shown, singleton_key in picked:
+        if singleton_key is not None and (yield schema.statement("standing", [[name], [singleton_key]])):
+            continue
+        try:
+            moved = yield schema.statement("replay", [name, id])
+        except pg.UniqueViolation:
+            continue
+        if moved:
+            changed.append(Changed(JobRef(name, id), State(shown)))
+    if notify:
+        yield from tell(schema, {change.ref.queue for change in changed})
+    return changed
+
+
+def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+    """Remove jobs that nobody holds."""
+    picked = yield from _pick(schema, which, WAITING | FINISHED, limit)
+    if not picked:
+        return []
+    rows = yield schema.statement("delete", [[row[0] for row in picked], [row[1] for row in picked]])
+    shown = {(name, id): state for name, id, state, _ in picked}
+    return _changed(picked, [(name, id, shown[name, id]) for name, id in rows])
+
+
+def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[Sequence[Row]]:
+    condition = Condition(schema, which)
+    condition.add(f"s.shown = any ({condition.value(sorted(sources))}::text[])")
+    order = f"order by j.created_on, j.id limit {condition.value(limit)}::bigint"
+    rows = yield condition.behind(schema.text("find"), order)
+    return [(row[1], row[0], row[3], row[14]) for row in rows]
+
+
+def _changed(picked: Sequence[Row], moved: Sequence[Row]) -> list[Changed]:
+    before = {(name, id): State(shown) for name, id, shown in moved}
+    return [Changed(JobRef(name, id), before[name, id]) for name, id, *_ in picked if (name, id) in before]
+
+
+def edit(schema: Schema, ref: JobRef, change: JobChange, *, notify: bool) -> Plan[Job | None]:
+    """Change a job that waits."""
+    job = yield from queries.get(schema, ref) if is_id(ref.id) else _none()
+    if job is None or job.status not in WAITING:
+        return None
+    if change.run_at is not UNSET and job.status is not State.SCHEDULED:
+        raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
+    values = [
+        None if change.priority is UNSET else change.priority,
+        None if change.payload is UNSET else (yield from _beside(schema, ref, change.payload)),
+        None if change.run_at is UNSET else change.run_at,
+        None if change.max_attempts is UNSET else change.max_attempts - 1,
+    ]
+    if not (yield schema.statement("edit", [ref.queue, ref.id, *values])):
+        return None
+    if notify:
+        yield from tell(schema, [ref.queue])
+    return (yield from queries.get(schema, ref))
+
+
+def _none() -> Plan[None]:
+    yield from ()
+
+
+def _beside(schema: Schema, ref: JobRef, payload: str) -> Plan[str]:
+    """Write data with another payload, and beside it what was there before."""
+    rows = yield schema.statement("extras", [ref.queue, ref.id])
+    extras = msgspec.json.decode(rows[0][0]) if rows and rows[0][0] is not None else {}
+    extras.pop("payload", None)
+    return data_of(payload, extras)
+
+
+def configure(schema: Schema, shelf: Shelf, queue: str, change: QueueChange) -> Plan[QueueInfo]:
+    """Change what a queue is told to do, and make it if there is none."""
+    options = _options(change)
+    queues = yield from shelf.look()
+    if queue not in queues:
+        check_queue_name(queue)
+        yield from create(schema, queue, {**NEW_QUEUE, **options})
+    elif options:
+        yield schema.statement("update_queue", [queue, msgspec.json.encode(options).decode()])
+    if change.lease is not UNSET:
+        yield from schema.beside.keep(queue, change.lease)
+    (info,) = yield from queries.queues(schema, shelf, queue)
+    return info
+
+
+def create(schema: Schema, queue: str, options: dict[str, Any]) -> Plan[None]:
+    """Make a queue as pg-boss does, under its own lock."""
+    yield schema.statement("lock_queues", [schema.name])
+    yield schema.statement("create_queue", [queue, msgspec.json.encode(options).decode()])
+
+
+def _options(change: QueueChange) -> dict[str, Any]:
+    """Say in pg-boss's words what is changed."""
+    options: dict[str, Any] = {}
+    if change.max_attempts is not UNSET:
+        options["retryLimit"] = (change.max_attempts or MAX_ATTEMPTS) - 1
+    if change.backoff is not UNSET:
+        backoff = change.backoff or Backoff()
+        kept = retrying_of(backoff)
+        if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or Backoff()) != backoff:
+            raise InvalidJob(
+                "backoff",
+                backoff,
+                "cannot be said in pg-boss's words: whole seconds that stay the same, or double with jitter=1; "
+                "give it with the job",
+            )
+        options |= {"retryDelay": kept.delay, "retryBackoff": kept.backoff, "retryDelayMax": kept.delay_max}
+    return options

@@ -1,0 +1,93 @@
+"""Takes jobs: one queue or many, each by the rules of its policy, and fairly where there are many.
+
+A claim over several queues first looks how much each has ready, up to what was asked for. Then each is given its share,
+in turns that go on where the last claim ended, and no more rows are locked than are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Final
+
+from onward.engine.values import Claim, ClaimRequest, Claims
+from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.rows import Queue, claim_of
+from onward.engines.pgboss.schema import Schema
+from onward.pg.claim_batches import Batches
+from onward.pg.plans import Plan
+
+_WAY_OF: Final = {"singleton": "one_of_a_key", "stately": "one_of_a_key", "key_strict_fifo": "in_line"}
+"""How jobs are taken by the policy of their queue; by any other, by priority and age alone."""
+POLICIES_WITH_ROOM: Final = frozenset(_WAY_OF)
+"""Policies by which an outcome makes room for another job to be taken."""
+_PARENT: Final = "job"
+"""The table of which the tables of queues are parts."""
+
+
+@dataclass(slots=True)
+class Round:
+    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
+
+    next_name: str = ""
+
+
+def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, batches: Batches) -> Plan[Claims]:
+    """Take what the request has room for."""
+    wanted = request.slots + request.soon
+    queues = yield from shelf.matching(request.queues)
+    if not wanted or not queues:
+        return Claims()
+    shares = {queues[0]: wanted}
+    if len(queues) > 1:
+        shares = yield from _shares(schema, queues, wanted, round_)
+    claims: list[Claim] = []
+    for (way, table), some in _groups(shares).items():
+        values = [
+            [queue.name for queue in some],
+            list(some.values()),
+            [shelf.lease_of(queue.name, request.lease) for queue in some],
+            request.worker_id,
+            batches.hand_in(),
+            schema.later(),
+        ]
+        claims += map(claim_of, (yield schema.statement("claim", values, table=table, way=way)))
+    batches.took(claims)
+    again_in = None if len(claims) >= wanted else (yield from _soon(schema, queues))
+    return Claims(claims=tuple(claims), again_in=again_in)
+
+
+def _soon(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:
+    """Say in how many seconds the next job of some queues is due; None: none is known to be."""
+    ((seconds,),) = yield schema.statement("soon", [[queue.name for queue in queues]])
+    return None if seconds is None else max(seconds, 0.0)
+
+
+def _groups(shares: Mapping[Queue, int]) -> dict[tuple[str, str], dict[Queue, int]]:
+    """Sort queues by the way in which jobs are taken from them, and by their table."""
+    groups: dict[tuple[str, str], dict[Queue, int]] = {}
+    for queue, count in shares.items():
+        if count:
+            groups.setdefault((_WAY_OF.get(queue.policy, ""), queue.table), {})[queue] = count
+    return groups
+
+
+def _shares(schema: Schema, queues: Sequence[Queue], wanted: int, round_: Round) -> Plan[dict[Queue, int]]:
+    """Deal what is asked for out to the queues that have something, in turns."""
+    tables = {queue.table for queue in queues}
+    table = tables.pop() if len(tables) == 1 else _PARENT
+    ready: dict[str, int] = dict(
+        (yield schema.statement("ready", [[queue.name for queue in queues], wanted], table=table))
+    )
+    first = next((at for at, queue in enumerate(queues) if queue.name >= round_.next_name), 0)
+    waiting = [queue for queue in [*queues[first:], *queues[:first]] if ready.get(queue.name)]
+    shares = dict.fromkeys(waiting, 0)
+    for queue in cycle(waiting):
+        if not wanted or not any(shares[each] < ready[each.name] for each in waiting):
+            round_.next_name = queue.name
+            break
+        if shares[queue] < ready[queue.name]:
+            shares[queue] += 1
+            wanted -= 1
+    return shares

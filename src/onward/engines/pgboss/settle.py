@@ -1,0 +1,117 @@
+"""Records how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import assert_never
+
+import msgspec
+
+from onward.clock import MICROSECOND
+from onward.engine.values import Claim, Settlement, Token
+from onward.engines.pgboss.claims import POLICIES_WITH_ROOM
+from onward.engines.pgboss.enqueue import tell
+from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.rows import Queue, failure_of, fences_of, output_of
+from onward.engines.pgboss.schema import Schema
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
+from onward.pg import arrays
+from onward.pg.plans import Plan
+
+Ended = tuple[str, timedelta | None, str | None, bool]
+"""How a run ended that did not end well: pg-boss's state, the delay, the output, whether the run is given back."""
+
+
+def settle(schema: Schema, shelf: Shelf, settlements: Sequence[Settlement], *, notify: bool) -> Plan[frozenset[Token]]:
+    """Record outcomes; answer the claims that were lost."""
+    queues = yield from shelf.known()
+    done: dict[str, list[Settlement]] = {}
+    others: dict[str, list[Settlement]] = {}
+    for settlement in settlements:
+        name = settlement.claim.ref.queue
+        if isinstance(settlement.outcome, Complete):
+            done.setdefault(name, []).append(settlement)
+        else:
+            others.setdefault(_table_of(name, queues), []).append(settlement)
+    lost: set[Token] = set()
+    for name, some in done.items():
+        lost |= yield from _complete(schema, name, _table_of(name, queues), some)
+    for table, some in others.items():
+        ended = zip(*(_ended(each.claim, each.outcome) for each in some), strict=True)
+        stately = [shelf.policy_of(each.claim.ref.queue) == "stately" for each in some]
+        states, delays, outputs, given_back = ended
+        values = [
+            *fences_of([each.claim.token for each in some]),
+            arrays.words(states),
+            arrays.numbers([None if delay is None else delay // MICROSECOND for delay in delays]),
+            arrays.texts(outputs),
+            arrays.numbers(given_back),
+            arrays.numbers(stately),
+        ]
+        rows = yield schema.statement("settle", values, table=table)
+        lost.update(some[number].claim.token for (number,) in rows)
+    if notify:
+        yield from tell(schema, {each.claim.ref.queue for each in settlements if isinstance(each.outcome, Release)})
+    return frozenset(lost)
+
+
+def _complete(
+    schema: Schema, queue: str, table: str, settlements: Sequence[Settlement], way: str = "by_place"
+) -> Plan[frozenset[Token]]:
+    """Record that runs of one queue ended well; answer the claims that were lost."""
+    _, ids, counts, began, _, places = zip(*[each.claim.token for each in settlements], strict=True)
+    outputs = [output_of(each.outcome.result) for each in settlements if isinstance(each.outcome, Complete)]
+    values = [
+        queue,
+        arrays.words(ids),
+        arrays.numbers(counts),
+        arrays.numbers(began),
+        arrays.quoted(places),
+        arrays.texts(outputs) if any(outputs) else arrays.NOTHING,
+    ]
+    rows = yield schema.statement("complete", values, table=table, way=way)
+    missed = [settlements[number] for (number,) in rows]
+    if missed and way:
+        return (yield from _complete(schema, queue, table, missed, way=""))
+    return frozenset(each.claim.token for each in missed)
+
+
+def change_nothing_to_claim(shelf: Shelf, settlements: Sequence[Settlement]) -> bool:
+    """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
+    return all(
+        isinstance(each.outcome, Complete) and shelf.policy_of(each.claim.ref.queue) not in POLICIES_WITH_ROOM
+        for each in settlements
+    )
+
+
+def start(claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
+    """Answer which claims are lost: pg-boss starts a job with its claim, and nobody claims ahead."""
+    yield from ()
+    return frozenset(each.token for each in claims)
+
+
+def _ended(claim: Claim, outcome: Outcome) -> Ended:
+    used_up = claim.attempts >= claim.max_attempts
+    match outcome:
+        case Retry(delay, failure):
+            return "retry", delay, failure_of(failure), False
+        case Fail(failure):
+            return "failed", None, failure_of(failure, end=State.FAILED if used_up else None), False
+        case Bury(failure):
+            return "failed", None, failure_of(failure, end=None if used_up else State.DEAD_LETTER), False
+        case Snooze(delay):
+            return "retry", delay, None, True
+        case Release():
+            return "retry", None, None, True
+        case Cancel(reason):
+            return "cancelled", None, msgspec.json.encode({"message": reason}).decode(), False
+        case Complete():
+            raise AssertionError("it is recorded by another statement")
+        case _:
+            assert_never(outcome)
+
+
+def _table_of(name: str, queues: Mapping[str, Queue]) -> str:
+    queue = queues.get(name)
+    return "job" if queue is None else queue.table

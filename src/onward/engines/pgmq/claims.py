@@ -1,0 +1,115 @@
+"""Takes messages. What makes a claim fair, and keeps it off what others hold, is in ``0005_claiming.sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from onward.backoff import Backoff
+from onward.clock import MICROSECOND
+from onward.engine.values import Claim, ClaimRequest, Claims
+from onward.engines.pgmq.headers import Note, note_of
+from onward.engines.pgmq.schema import SQL
+from onward.engines.pgmq.settings import Manner
+from onward.job import JobRef
+from onward.lifecycle import MAX_ATTEMPTS
+from onward.pg.arrays import numbers, texts
+from onward.pg.claim_batches import Batches
+from onward.pg.plans import Plan, Row, Statement
+
+_backoffs = msgspec.json.Decoder(Backoff)
+
+
+@dataclass(slots=True)
+class Round:
+    """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
+
+    last_name: str = ""
+
+
+def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, batches: Batches) -> Plan[Claims]:
+    """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
+    names, prefixes = named(request.queues)
+    values = [
+        columns,
+        request.worker_id,
+        "*" in request.queues,
+        texts(names),
+        texts(prefixes),
+        round_.last_name,
+        request.slots,
+        request.lease // MICROSECOND,
+        request.alone,
+        manner.max_reads,
+        manner.hows,
+        numbers(batches.hand_in()),
+    ]
+    claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_)
+    batches.took(claims.claims)
+    return claims
+
+
+def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Tell names from what names begin with. A queue may be called like a pattern: then both are meant."""
+    names = [pattern for pattern in patterns if pattern != "*"]
+    return names, [pattern[:-1] for pattern in names if pattern.endswith("/*")]
+
+
+def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Claims:
+    """Read what a claim answered: see the type ``onward.answer``."""
+    claims: list[Claim] = []
+    suspects_wait = False
+    batch = _NO_BATCH
+    for kind, number, read_ct, waited, text, note, crashes in rows:
+        if kind == "m":
+            claims.append(_claim_of(batch, number, read_ct, waited, text, note_of(note), crashes or 0, manner))
+        elif kind == "b":
+            lease, max_attempts, backoff = _batches.decode(note)
+            kept = None if backoff is None else _backoffs.decode(backoff)
+            batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
+        else:
+            suspects_wait, round_.last_name = bool(read_ct), text
+    return Claims(claims=tuple(claims), suspects_wait=suspects_wait)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What was taken from one queue at once."""
+
+    id: int
+    queue: str
+    worker: str
+    lease: int
+    max_attempts: int | None
+    backoff: Backoff | None
+    is_alone: bool
+
+
+_NO_BATCH: Final = _Batch(0, "", "", 0, None, None, is_alone=False)
+_batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
+
+
+def _claim_of(
+    batch: _Batch, msg_id: int, read_ct: int, waited: float, payload: str, note: Note, crashes: int, manner: Manner
+) -> Claim:
+    queue = batch.queue
+    type_, payload = manner.understand(queue, payload, note.type)
+    return Claim(
+        ref=JobRef(queue, str(msg_id)),
+        # The first three are the fence; the rest is what we want to know of the claim later.
+        token=(msg_id, read_ct, queue, batch.worker, batch.id, batch.lease),
+        type=type_,
+        payload=payload,
+        attempts=note.attempts + 1,
+        started=True,
+        max_attempts=note.max_attempts or batch.max_attempts or MAX_ATTEMPTS,
+        crashes=crashes,
+        is_suspect=batch.is_alone,
+        org_id=note.org_id,
+        backoff=note.backoff or batch.backoff,
+        trace=note.trace,
+        waited=waited,
+    )

@@ -1,0 +1,135 @@
+"""What Onward has to say of a message, in the message's headers under ``onward``: written here, read here.
+
+It survives in PGMQ's archive, and every client of PGMQ's can read it. Others may write there too: a note that cannot be
+understood counts field by field as not written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from onward.backoff import Backoff
+from onward.clock import MICROSECOND as _MICROSECOND
+from onward.engine.values import Settlement
+from onward.engines.pgmq.settings import GROUP_HEADER
+from onward.job import FailedAttempt, NewJob
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze
+
+_encode = msgspec.json.encode
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A note, as it stands in the headers."""
+
+    type: str | None = None
+    org_id: str | None = None
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    trace: str | None = None
+    attempts: int = 0
+    """Runs that ended with an outcome and were not given back."""
+    reads: int = 0
+    """The read count when the last outcome, or loss, was written down: a higher one means that somebody has it now."""
+    lost: int = 0
+    """Reads in a row that ended with their worker."""
+    crashes: int = 0
+    state: str | None = None
+    """How it ended, or why it waits."""
+    worker: str | None = None
+    error: str | None = None
+    errors: tuple[FailedAttempt, ...] = ()
+    progress: int | None = None
+    progress_message: str | None = None
+    result: Any = None
+
+
+NOTHING: Final = Note()
+_decoder = msgspec.json.Decoder(Note)
+_FIELDS: Final = {field.name: field.type for field in msgspec.structs.fields(Note)}
+
+
+def note_of(text: str) -> Note:
+    """Read a note."""
+    if text == "{}":
+        return NOTHING
+    try:
+        return _decoder.decode(text)
+    except (msgspec.ValidationError, ValueError):
+        return _what_can_be_read(text)
+
+
+def _what_can_be_read(text: str) -> Note:
+    sound = {}
+    for name, value in msgspec.json.decode(text).items():
+        if name in _FIELDS:
+            try:
+                sound[name] = msgspec.convert(value, _FIELDS[name])
+            except (msgspec.ValidationError, ValueError):
+                continue
+    return Note(**sound)
+
+
+def headers_of(job: NewJob, *, grouped: bool) -> str:
+    """Write the headers of a message to be."""
+    note = Note(type=job.type, org_id=job.org_id, max_attempts=job.max_attempts, backoff=job.backoff, trace=job.trace)
+    headers: dict[str, object] = {"onward": note}
+    if grouped and job.org_id is not None:
+        headers[GROUP_HEADER] = job.org_id
+    return _encode(headers).decode()
+
+
+def completed(attempts: int, reads: int, worker: str) -> str:
+    """Write down that a run came to its end, and left nothing to be kept."""
+    return _encode({"attempts": attempts, "reads": reads, "worker": worker, "state": "completed"}).decode()
+
+
+Settled = tuple[str, int, int, str, int | None, str, str | None]
+"""A row for ``onward.settle``: queue, id, read count, end, delay, note, failure."""
+
+
+def settled(settlement: Settlement, *, done: str) -> Settled:
+    """Write down how a run ended; ``done`` says what becomes of a message that is completed."""
+    claim = settlement.claim
+    msg_id, read_ct, queue, worker = claim.token[:4]
+    told: dict[str, Any] = {"attempts": claim.attempts, "reads": read_ct, "worker": worker}
+    end, delay = "archive", None
+    failure: Failure | None = None
+    match settlement.outcome:
+        case Complete(result):
+            end = done
+            told["state"] = "completed"
+            if result is not None:
+                told["result"] = msgspec.Raw(result.encode())
+        case Fail(failure):
+            told |= {"state": "failed", "error": str(failure)}
+        case Bury(failure):
+            told |= {"state": "dead_letter", "error": str(failure)}
+        case Cancel(reason):
+            told |= {"state": "cancelled", "error": reason}
+        case Retry(wait, failure):
+            end, delay = "back", wait // _MICROSECOND
+            told |= {"state": "retry", "error": str(failure)}
+        case Snooze(wait):
+            end, delay = "back", wait // _MICROSECOND
+            told |= {"state": "snoozed", "attempts": claim.attempts - 1}
+        case Release():
+            end = "back"
+            told |= {"state": "released", "attempts": claim.attempts - 1}
+        case _:
+            assert_never(settlement.outcome)
+    entry = None if failure is None else _failure_text(failure, claim.attempts, str(worker))
+    return str(queue), int(msg_id), int(read_ct), end, delay, _encode(told).decode(), entry
+
+
+def _failure_text(failure: Failure, attempt: int, worker: str) -> str:
+    """Write one entry of a message's history. The store adds when it was."""
+    entry = {
+        "attempt": attempt,
+        "kind": failure.kind,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "worker_id": worker,
+    }
+    return _encode(entry).decode()

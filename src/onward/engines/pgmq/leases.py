@@ -1,0 +1,40 @@
+"""Keeps what a worker holds: visibility timeouts and progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from onward.engine.values import Claim, Pulse, WorkerInfo
+from onward.engines.pgmq.schema import SQL
+from onward.pg.companion_schema import Beside
+from onward.pg.plans import Plan, Statement
+
+
+def heartbeat(beside: Beside, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+    """Say that a worker is alive and keeps its messages; answer which it has lost."""
+    yield from beside.beat(worker)
+    if not claims:
+        return Pulse()
+    tokens = [claim.token for claim in claims]
+    gone = yield Statement(SQL.extend, [[token[part] for token in tokens] for part in (2, 0, 1, 5)])
+    missing = {(msg_id, read_ct, queue): cancelled for queue, msg_id, read_ct, cancelled in gone}
+    lost = [token for token in tokens if token[:3] in missing]
+    return Pulse(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:3]]))  # type: ignore[index]
+
+
+def report(claim: Claim, progress: int | None, message: str | None) -> Plan[bool]:
+    """Store the progress of a message that is held."""
+    told: dict[str, object] = {}
+    if progress is not None:
+        told["progress"] = progress
+    if message is not None:
+        told["progress_message"] = message
+    ((kept,),) = yield Statement(SQL.report, [claim.token[2], *claim.token[:2], msgspec.json.encode(told).decode()])
+    return bool(kept)
+
+
+def tell(notice: str) -> Plan[None]:
+    """Tell whoever listens."""
+    yield Statement(SQL.notify, [notice])

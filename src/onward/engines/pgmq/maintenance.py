@@ -1,0 +1,35 @@
+"""What one worker does for all: each statement matches the leader's term."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from onward.clock import MICROSECOND
+from onward.engine.values import Batch, Term
+from onward.engines.pgmq.schema import SQL
+from onward.pg.plans import Plan, Statement
+
+
+def promote(term: Term, limit: int) -> Plan[Batch]:
+    """Tell of messages whose time has come."""
+    ((promoted, queues, looked, next_in),) = yield Statement(SQL.promote, [term.number, term.leader_id, limit])
+    return Batch(
+        changed=promoted,
+        queues=frozenset(queues),
+        more=looked >= limit,
+        next_in=None if next_in is None else max(0.0, next_in),
+    )
+
+
+def rescue(term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, columns: str) -> Plan[Batch]:
+    """Give back what dead workers held; forget the workers."""
+    values = [term.number, term.leader_id, worker_timeout // MICROSECOND, max_crashes, limit, columns]
+    ((rescued, buried, queues),) = yield Statement(SQL.rescue, values)
+    changed = rescued + buried
+    return Batch(changed=changed, queues=frozenset(queues), more=changed >= limit, buried=buried)
+
+
+def prune(term: Term, limit: int) -> Plan[Batch]:
+    """Remove archived messages that need not be kept."""
+    ((pruned,),) = yield Statement(SQL.prune, [term.number, term.leader_id, limit])
+    return Batch(changed=pruned, more=pruned >= limit)

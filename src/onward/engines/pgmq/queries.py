@@ -1,0 +1,267 @@
+"""Looks, and changes nothing.
+
+A job is a row of its queue's table or of its queue's archive. So a question about several queues is put to several
+tables, and the answers are merged: by when a message was sent, then by its id, then by its queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from psycopg import sql
+
+from onward.backoff import Backoff
+from onward.clock import micros_of, moment_of
+from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo, QueueSettings, Retention
+from onward.engines.pgmq.headers import note_of
+from onward.engines.pgmq.schema import SQL, ours
+from onward.engines.pgmq.settings import Manner
+from onward.job import Job, JobRef
+from onward.lifecycle import FINISHED, MAX_ATTEMPTS, State
+from onward.pg.plans import Plan, Row, Statement
+from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_place
+
+_SAMPLE: Final = 100_000
+"""Archived messages of a queue that are looked at to say how many of it ended how. PGMQ keeps all, and counts none."""
+
+_COUNTED: Final[Mapping[GroupBy, str]] = {
+    GroupBy.STATE: "state",
+    GroupBy.QUEUE: "queue",
+    GroupBy.TYPE: "type",
+    GroupBy.ORG: "coalesce(org_id, '')",
+}
+
+_SHOWN: Final = """
+select queue, msg_id, onward.micros(enqueued_at), onward.micros(coalesce(last_read_at, claimed_at)),
+       case when state = 'scheduled' then onward.micros(vt) end, onward.micros(archived_at),
+       coalesce(message::text, 'null'), note::text, worker_id, state, is_suspect, crashes
+  from ({parts}) every
+"""
+
+
+class Question:
+    """A filter as a condition on messages, and the tables that it is put to. Values are always parameters."""
+
+    def __init__(self, which: JobFilter, manner: Manner, columns: str, names: Sequence[str]) -> None:
+        self.values: list[Any] = []
+        self._manner = manner
+        self._last_read = "m.last_read_at" if "last_read_at" in columns else "null::timestamptz"
+        self._parts: list[str] = []
+        states = frozenset(State) if which.states is None else which.states
+        if which.finished_before is not None:
+            states &= FINISHED
+        wanted = set(names)
+        if which.refs is not None:
+            by_queue: dict[str, list[int]] = {}
+            for ref in which.refs:
+                if is_id(ref.id):
+                    by_queue.setdefault(ref.queue, []).append(int(ref.id))
+            wanted &= set(by_queue)
+            self._ids = by_queue
+        else:
+            self._ids = {}
+        if which.ids is not None:  # ids are not global here: none is one
+            wanted = set()
+        if which.queues is not None:
+            wanted = {name for name in wanted if any(matches(pattern, name) for pattern in which.queues)}
+        self._wanted = [name for name in names if name in wanted]
+        self._live, self._ended = bool(states - FINISHED), bool(states & FINISHED)
+        if which.types is not None:
+            self.add("type = any ({}::text[])", list(which.types))
+        if which.states is not None:
+            self.add("state = any ({}::text[])", sorted(which.states))
+        if which.org_id is not None:
+            self.add("org_id = {}::text", which.org_id)
+        if which.worker_id is not None:
+            self.add("worker_id = {}::text", which.worker_id)
+        if which.error_contains is not None:
+            self.add("strpos(lower(error), lower({}::text)) > 0", which.error_contains)
+        if which.created_after is not None:
+            self.add("enqueued_at > onward.moment({}::bigint)", micros_of(which.created_after))
+        if which.created_before is not None:
+            self.add("enqueued_at < onward.moment({}::bigint)", micros_of(which.created_before))
+        if which.finished_before is not None:
+            self.add("archived_at < onward.moment({}::bigint)", micros_of(which.finished_before))
+
+    def add(self, fragment: str, *values: Any) -> None:
+        """Narrow it further; each ``{}`` in the fragment stands for the next value."""
+        self._parts.append(fragment.format(*[self.value(value) for value in values]))
+
+    def value(self, value: Any) -> str:
+        """Add a value, and say by which name it is known."""
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+    def tables(self, order: str = "", *, shares: Mapping[str, float] = MappingProxyType({})) -> list[str]:
+        """Write it for each table that it concerns; of archives that are in ``shares``, for that much of it."""
+        condition = " and ".join(self._parts) or "true"
+        written = []
+        for name in self._wanted:
+            queue = sql.Literal(name).as_string()
+            type_ = self._type_of(name)
+            only = "" if name not in self._ids else f" where m.msg_id = any ({self.value(self._ids[name])}::bigint[])"
+            for wanted, text, prefix in ((self._live, SQL.live, "q_"), (self._ended, SQL.ended, "a_")):
+                if wanted:
+                    table = sql.Identifier(prefix + name.lower()).as_string()
+                    sample = f"tablesample system ({100 * shares[name]:.6f}) repeatable (0)" if name in shares else ""
+                    part = text.format(
+                        queue=queue, table=table, type=type_, last_read_at=self._last_read, sample=sample
+                    )
+                    part += only
+                    written.append(f"(select * from ({part}) m where {condition} {order})")  # noqa: S608 - ours only
+        return written
+
+    def _type_of(self, name: str) -> str:
+        parts = ["onward.note_of(m.headers) ->> 'type'"]
+        if self._manner.type_field is not None:
+            parts.append(f"nullif(m.message ->> {sql.Literal(self._manner.type_field).as_string()}, '')")
+        parts.append(sql.Literal(self._manner.types.get(name, name)).as_string())
+        return f"coalesce({', '.join(parts)})"
+
+
+def is_id(text: str) -> bool:
+    """Say whether a text could be the id of a message."""
+    return len(text) < 20 and text.isascii() and text.isdecimal() and int(text) <= LAST_NUMBER
+
+
+def names() -> Plan[list[str]]:
+    """Say which queues there are."""
+    return [row[0] for row in (yield Statement(SQL.queue_names))]
+
+
+def get(ref: JobRef | str, manner: Manner, columns: str) -> Plan[Job | None]:
+    """Find one job. A bare id names none: each queue counts its own."""
+    if isinstance(ref, str) or not is_id(ref.id):
+        return None
+    page = yield from find(JobFilter(refs=(ref,)), None, 1, manner, columns, newest_first=True)
+    return page.items[0] if page.items else None
+
+
+def find(
+    which: JobFilter, after: str | None, limit: int, manner: Manner, columns: str, *, newest_first: bool
+) -> Plan[Page[Job]]:
+    """List jobs by when they were sent."""
+    question = Question(which, manner, columns, (yield from names()))
+    if after is not None:
+        sent, msg_id, queue = _cursor(after)
+        sign = "<" if newest_first else ">"
+        question.add(
+            f'(enqueued_at, msg_id, queue collate "C") {sign} (onward.moment({{}}::bigint), {{}}::bigint, {{}}::text)',
+            sent,
+            msg_id,
+            queue,
+        )
+    way = "desc" if newest_first else "asc"
+    most = question.value(limit + 1)
+    # Within a table by the id, which its primary key has in order: those were given in the order of sending.
+    tables = question.tables(f"order by m.msg_id {way} limit {most}::bigint")
+    if not tables:
+        return Page()
+    order = f'order by enqueued_at {way}, msg_id {way}, queue collate "C" {way} limit {most}::bigint'
+    text = ours(_SHOWN.format(parts=" union all ".join(tables)) + order)
+    rows = yield Statement(text, question.values)
+    shown = rows[:limit]
+    last = shown[-1] if len(rows) > limit else None
+    after = None if last is None else f"{last[2]}.{last[1]}.{last[0]}"
+    return Page(items=tuple(job_of(row, manner) for row in shown), after=after)
+
+
+def _cursor(after: str) -> tuple[int, int, str]:
+    sent, _, rest = after.partition(".")
+    msg_id, _, queue = rest.partition(".")
+    return read_place(after, sent, most=LAST_MOMENT), read_place(after, msg_id), queue
+
+
+def job_of(row: Row, manner: Manner) -> Job:
+    """Read a job."""
+    (queue, msg_id, sent, taken, due, ended, payload, note_text, worker, state_, suspect, crashes) = row
+    note = note_of(note_text)
+    state = State(state_)
+    type_, payload = manner.understand(queue, payload, note.type)
+    running = state is State.RUNNING
+    created, ended_at = moment_of(sent), None if ended is None else moment_of(ended)
+    taken_at = None if taken is None else moment_of(taken)
+    return Job(
+        id=str(msg_id),
+        type=type_,
+        queue=queue,
+        status=state,
+        org_id=note.org_id,
+        payload=msgspec.json.decode(payload),
+        worker_id=worker if running or state in FINISHED else None,
+        attempts=note.attempts + running,
+        max_attempts=note.max_attempts or MAX_ATTEMPTS,
+        crashes=note.crashes if crashes is None else crashes,
+        is_suspect=suspect,
+        backoff=note.backoff,
+        last_error=note.error,
+        errors=note.errors,
+        progress=note.progress,
+        progress_message=note.progress_message,
+        result=note.result if state is State.COMPLETED else None,
+        next_run_at=None if due is None else moment_of(due),
+        created_at=created,
+        claimed_at=taken_at,
+        started_at=taken_at,
+        completed_at=ended_at,
+        updated_at=max(filter(None, (created, taken_at, ended_at))),
+    )
+
+
+def count(which: JobFilter, by: GroupBy, manner: Manner, columns: str) -> Plan[Mapping[str, int]]:
+    """Count jobs."""
+    question = Question(which, manner, columns, (yield from names()))
+    tables = question.tables()
+    if not tables:
+        return {}
+    text = f"select {_COUNTED[by]} as of, count(*) from ({' union all '.join(tables)}) every group by 1"  # noqa: S608 - ours only
+    rows = yield Statement(ours(text), question.values)
+    return {row[0]: row[1] for row in rows}
+
+
+def queues(pattern: str, manner: Manner, columns: str) -> Plan[list[QueueInfo]]:
+    """List queues with their depth: exact but for long archives, of which a part is looked at."""
+    rows = [row for row in (yield Statement(SQL.queues)) if matches(pattern, row[0])]
+    question = Question(JobFilter(queues=(pattern,)), manner, columns, [row[0] for row in rows])
+    shares = {row[0]: _SAMPLE / row[-1] for row in rows if (row[-1] or 0) > _SAMPLE}
+    tables = question.tables(shares=shares)
+    counts: dict[str, dict[State, int]] = {}
+    oldest: dict[str, datetime] = {}
+    if tables:
+        text = (
+            "select queue, state, count(*), onward.micros(min(vt) filter (where state = 'pending'))"  # noqa: S608
+            f" from ({' union all '.join(tables)}) every group by 1, 2"
+        )
+        for queue, named, number, since in (yield Statement(ours(text), question.values)):
+            state = State(named)
+            share = shares.get(queue, 1) if state in FINISHED else 1
+            counts.setdefault(queue, {})[state] = round(number / share)
+            if since is not None:
+                oldest[queue] = moment_of(since)
+    return [_queue_of(row, counts.get(row[0], {}), oldest.get(row[0])) for row in rows]
+
+
+def _queue_of(row: Row, counts: dict[State, int], oldest: datetime | None) -> QueueInfo:
+    (name, paused, lease, max_attempts, backoff, completed, completed_count, failed, failed_count, cancelled, _) = row
+    settings = QueueSettings(
+        paused=paused,
+        lease=_duration(lease),
+        max_attempts=max_attempts,
+        backoff=None if backoff is None else msgspec.json.decode(backoff, type=Backoff),
+        retention=Retention(
+            completed=_duration(completed),
+            completed_count=completed_count,
+            failed=_duration(failed),
+            failed_count=failed_count,
+            cancelled=_duration(cancelled),
+        ),
+    )
+    return QueueInfo(name=name, settings=settings, counts=counts, oldest_ready_at=oldest)
+
+
+def _duration(micros: int | None) -> timedelta | None:
+    return None if micros is None else timedelta(microseconds=micros)

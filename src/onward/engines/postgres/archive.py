@@ -1,0 +1,40 @@
+"""Looks at archived jobs and removes them. How they get there is in the store: ``migrations/0006`` and ``0007``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onward.engine.values import Changed, GroupBy, JobFilter, Page
+from onward.engines.postgres.admin import changed_of
+from onward.engines.postgres.filters import Condition
+from onward.engines.postgres.queries import COUNTED, page_of
+from onward.engines.postgres.schema import Schema
+from onward.job import Job
+from onward.pg.plans import Plan, Statement
+
+
+def find(schema: Schema, which: JobFilter, after: str | None, limit: int) -> Plan[Page[Job]]:
+    """List archived jobs, those created last first."""
+    condition = Condition(which)
+    condition.go_on(after, newest_first=True)
+    text = (
+        f"{schema.find_archived} where {condition.ended()} order by seq desc limit {condition.value(limit + 1)}::bigint"
+    )
+    rows = yield Statement(schema.put_in(text), condition.values)
+    return page_of(rows, limit)
+
+
+def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
+    """Count archived jobs."""
+    condition = Condition(which)
+    text = f"select {COUNTED[by]}, count(*) from onward.archive where {condition.ended()} group by 1"  # noqa: S608 - ours
+    return dict((yield Statement(schema.put_in(text), condition.values)))
+
+
+def purge(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+    """Remove archived jobs."""
+    condition = Condition(which)
+    most = condition.value(limit)
+    text = f"select seq from onward.archive where {condition.ended()} order by seq limit {most}::bigint"  # noqa: S608 - ours only
+    picked = [row[0] for row in (yield Statement(schema.put_in(text), condition.values))]
+    return changed_of((yield Statement(schema.purge_archived, [picked]))) if picked else []

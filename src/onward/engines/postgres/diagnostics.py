@@ -1,0 +1,228 @@
+"""What a doctor should know of the database: gathered by two statements, judged by pure functions, with a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Final, NamedTuple
+
+from onward.clock import MICROSECOND
+from onward.engines.postgres.schema import Schema
+from onward.pg.durability import Durability
+from onward.pg.listener import ASK_EVERY
+from onward.pg.plans import Plan, Row, Statement
+
+LONG: Final = timedelta(minutes=5)
+"""How long a transaction may be open before it is worth a word."""
+OLD: Final = 10_000_000
+"""Transactions after which a replication slot that holds them back is worth a word."""
+WRAPS: Final = 1_000_000_000
+"""Transactions since the last freeze from which on it is urgent: at two thousand million the database stops."""
+SHORT: Final = 10.0
+"""Seconds: a statement_timeout or transaction_timeout below this stops upkeep on a big store."""
+TURN: Final = 1.0
+"""Seconds: who waits for a lock waits for others' turns, all of which together take less, unless somebody is stuck."""
+MANY_DEAD: Final = 100_000
+BIG: Final = 1024**3
+
+INDEXES: Final = frozenset(
+    {"archive_batch", "archive_id", "archive_prune", "archive_row_id", "archive_row_seq", "archive_row_until",
+     "archive_seq", "batch_finished", "batch_pkey", "batch_seq_key", "bookmark_pkey", "event_log_pkey",
+     "event_pkey", "grip_until", "history_batch", "history_id", "history_prune", "history_seq", "hold_pkey",
+     "hold_until", "identity_pkey", "job_batch", "job_claim", "job_dedupe", "job_expire", "job_id", "job_later",
+     "job_pkey", "job_promote", "job_suspect", "key_pkey", "lane_open", "leader_pkey", "link_batch", "link_open",
+     "link_pkey", "log_pkey", "migration_pkey", "news_pkey", "place_pkey", "place_queue", "queue_paused",
+     "queue_pkey", "queue_rated", "schedule_due", "schedule_pkey", "usage_grain", "worker_pkey"}
+)  # fmt: skip
+"""All that the migrations make. Those of a part of a table stand and fall with the whole table's."""
+
+
+class Facts(NamedTuple):
+    """A row of ``sql/facts.sql``."""
+
+    version: str
+    now: int
+    role: str
+    """Ours, as it is written in SQL; so are the next two."""
+    database: str
+    schema: str
+    fsync: str
+    full_page_writes: str
+    synchronous_commit: str
+    is_standby: bool
+    read_only: str
+    autovacuum: str
+    track_counts: str
+    statement_timeout: float
+    transaction_timeout: float
+    """Since PostgreSQL 17; 0 before, as where it is not set."""
+    lock_timeout: float
+    idle_session_timeout: float
+    frozen_age: int
+    sessions: int
+    max_connections: int
+    live: int
+    dead: int
+    size: int
+    without_a_day: int
+    indexes: Sequence[str]
+
+    @property
+    def durability(self) -> Durability:
+        """What survives a crash."""
+        return Durability(self.fsync, self.full_page_writes, self.synchronous_commit)
+
+    def setting(self, name: str, value: str) -> str:
+        """Write how something is set for our role here, whatever else is said of it elsewhere."""
+        return f"alter role {self.role} in database {self.database} set {name} = {value}"
+
+
+class Pin(NamedTuple):
+    """A row of ``sql/pinned.sql``: somebody who keeps the database from cleaning up."""
+
+    kind: str
+    name: str
+    user: str
+    state: str
+    seconds: float | None
+    query: str
+
+
+class Examined(NamedTuple):
+    """What there is to know, and what is wrong with it: see :class:`EngineInfo`."""
+
+    facts: Facts
+    problems: list[str]
+    warnings: list[str]
+
+
+def examine(schema: Schema, *, long: timedelta = LONG, old: int = OLD) -> Plan[Examined]:
+    """Gather what there is to know, and say what is wrong with it."""
+    (row,) = yield Statement(schema.facts, [schema.name])
+    facts = Facts(*row)
+    pins: Sequence[Row] = yield Statement(schema.pinned, [long // MICROSECOND, old])
+    return Examined(facts, [*_problems(facts)], [*_warnings(facts), *(_pinned(Pin(*pin)) for pin in pins)])
+
+
+def _problems(facts: Facts) -> Iterator[str]:
+    if facts.is_standby:
+        yield (
+            "this is a standby, where no job can be added or run. Give the address of the primary, or of all hosts "
+            "with target_session_attrs=read-write"
+        )
+    elif facts.read_only == "on":
+        yield (
+            "default_transaction_read_only is on: no job can be added or run. To mend that: "
+            + facts.setting("default_transaction_read_only", "off")
+        )
+    yield from facts.durability.problems()
+
+
+def _warnings(facts: Facts) -> Iterator[str]:
+    yield from facts.durability.warnings()
+    yield from _settings(facts)
+    yield from _server(facts)
+    yield from _tables(facts)
+
+
+def _settings(facts: Facts) -> Iterator[str]:
+    """Look at what is set for our role. Not at idle_in_transaction_session_timeout: no transaction of ours idles."""
+    if 0 < facts.statement_timeout < SHORT:
+        yield (
+            f"statement_timeout is {facts.statement_timeout:g} s: long upkeep is stopped half-way. "
+            "To mend that: " + facts.setting("statement_timeout", "0")
+        )
+    if 0 < facts.transaction_timeout < SHORT:
+        yield (
+            f"transaction_timeout is {facts.transaction_timeout:g} s: long upkeep is stopped half-way, and its "
+            "connection is cut. To mend that: " + facts.setting("transaction_timeout", "0")
+        )
+    if 0 < facts.lock_timeout < TURN:
+        yield (
+            f"lock_timeout is {facts.lock_timeout:g} s: who waits for another's turn at the same jobs, or at a limited "
+            "queue, fails instead, and a worker pauses before it tries again. To mend that: "
+            + facts.setting("lock_timeout", "0")
+        )
+    if 0 < facts.idle_session_timeout <= ASK_EVERY:
+        yield (
+            f"idle_session_timeout is {facts.idle_session_timeout:g} s: workers are cut off while they listen for new "
+            "jobs, which wait then until they are looked for. To mend that: "
+            + facts.setting("idle_session_timeout", "0")
+        )
+
+
+def _server(facts: Facts) -> Iterator[str]:
+    if facts.autovacuum == "off":
+        yield "autovacuum is off: claims get slower with every job that has ended. Set autovacuum = on"
+    if facts.track_counts == "off":
+        yield (
+            "track_counts is off, so autovacuum does not know where to clean up: claims get slower with every job that "
+            "has ended. Set track_counts = on"
+        )
+    if facts.frozen_age > WRAPS:
+        yield (
+            f"the oldest unfrozen transaction is {facts.frozen_age:,} back, and at 2,000,000,000 the database stops: "
+            "see who pins it below, then run: vacuum (freeze)"
+        )
+    if facts.sessions > 0.9 * facts.max_connections:
+        yield (
+            f"{facts.sessions} of {facts.max_connections} connections are in use: raise max_connections, or put "
+            "PgBouncer in front"
+        )
+
+
+def _tables(facts: Facts) -> Iterator[str]:
+    if missing := sorted(INDEXES - set(facts.indexes)):
+        yield (
+            f"indexes are missing or broken: {', '.join(missing)}; claims and reads will crawl. Make them as in: "
+            "onward migrate --sql"
+        )
+    if facts.dead > MANY_DEAD and facts.dead > 2 * facts.live:
+        yield (
+            f"the table of live jobs holds {facts.dead:,} dead rows for {facts.live:,} live ones: somebody pins them, "
+            "or autovacuum cannot keep up. See first who is named below. If nobody is: "
+            f"vacuum {facts.schema}.job; and if they come back, its workers are busy elsewhere: raise "
+            "autovacuum_max_workers"
+        )
+    elif facts.size > BIG and facts.live * 2000 < facts.size:
+        yield (
+            f"the table of live jobs takes {facts.size / BIG:.1f} GB for {facts.live:,} jobs: a backlog has been "
+            f"there. To get the space back, at a quiet time: vacuum full {facts.schema}.job"
+        )
+    if facts.without_a_day > MANY_DEAD:
+        yield (
+            f"{facts.without_a_day:,} ended jobs are in no day of the history: no leader has made days for a while. "
+            "Is a worker running?"
+        )
+
+
+def _pinned(pin: Pin) -> str:
+    since = "" if pin.seconds is None else f" for {timedelta(seconds=int(pin.seconds))}"
+    effect = "nothing that ended since can be cleaned up"
+    match pin.kind:
+        case "session":
+            return (
+                f"session {pin.name} (user {pin.user}, {pin.state}) has had a transaction open{since}: {effect}. "
+                f"Its last statement: {pin.query!r}. To end it: select pg_terminate_backend({pin.name})"
+            )
+        case "prepared":
+            return (
+                f"the prepared transaction {pin.name} of {pin.user} has been open{since}: {effect}. "
+                f"Commit it or: rollback prepared {pin.name}"
+            )
+        case "standby":
+            return (
+                f"the standby {pin.name} (user {pin.user}, {pin.state}) holds old transactions back for a query there: "
+                f"{effect}. End that query, or set hot_standby_feedback = off there"
+            )
+        case "hidden":
+            return (
+                f"who keeps the database from cleaning up cannot be seen: our role may not look at {pin.name} sessions "
+                f"of others. To let it: grant pg_monitor to {pin.user}"
+            )
+        case "decoding slot":
+            effect = "the database's own tables cannot be cleaned up, and its log since then is kept"
+    return (
+        f"the replication slot {pin.name} ({pin.state}) holds old transactions back: {effect}. See what whoever reads "
+        f"it is waiting for, or if nobody needs it: select pg_drop_replication_slot({pin.name})"
+    )

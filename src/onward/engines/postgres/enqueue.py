@@ -1,0 +1,342 @@
+"""Puts jobs in: on our own connection, or on the caller's, within the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import chain
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+from onward.clock import micros_of
+from onward.engines.postgres import dependencies
+from onward.engines.postgres.maintenance import NextDue
+from onward.engines.postgres.queue_cache import Lane, Seen
+from onward.engines.postgres.rows import backoff_text, micros
+from onward.engines.postgres.schema import Schema
+from onward.ids import ids_in_parts, new_id, new_ids
+from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
+from onward.keys import digest
+from onward.pg import arrays, binary_copy
+from onward.pg.listener import DUE
+from onward.pg.plans import Plan, Rows, Statement
+
+_NOTHING: Final = timedelta(0)
+_SOON: Final = NextDue.TRUST
+"""Of a job that comes due later, whoever leads learns in time."""
+_COPIED: Final = 300
+"""Jobs from which on COPY is quicker than a statement, in spite of what it takes to begin and to end it."""
+_ALIKE: Final = 9
+"""Columns of a job that is copied in but for its id and payload: see enqueue_copy."""
+
+
+def has_keys(jobs: Sequence[NewJob]) -> bool:
+    """Say whether any of these may stand for a job that is there already."""
+    if isinstance(jobs, Alike):
+        return jobs.template.idempotency_key is not None or jobs.template.dedupe_key is not None
+    return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
+
+
+def has_batches(jobs: Sequence[NewJob]) -> bool:
+    """Say whether any of these belongs to a batch."""
+    return jobs.template.batch is not None if isinstance(jobs, Alike) else any(job.batch is not None for job in jobs)
+
+
+def takes_several(jobs: Sequence[NewJob]) -> bool:
+    """Say whether it may take more than one statement to add these."""
+    return has_keys(jobs) or has_batches(jobs)
+
+
+def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
+    """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
+    if isinstance(jobs, Alike):
+        jobs = (jobs.template,)
+    told: set[str] = set()
+    for job in jobs:
+        delay = job.delay or job.debounce
+        if delay is None and job.run_at is None:
+            told.add(job.queue)
+        elif delay is None or delay < _SOON:
+            told.add(DUE)
+        if job.start_by is not None:
+            told.add(DUE)
+    return frozenset(told)
+
+
+class Lone(NamedTuple):
+    """A single job that is to be added, and the statement that does so."""
+
+    added: Enqueued
+    text: str
+    values: tuple[Any, ...]
+
+
+class Shortcut(NamedTuple):
+    """How a single job of a kind is added by one plain statement."""
+
+    queue: str
+    silent: Statement
+    """With the values that it takes behind id and payload."""
+    telling: Statement
+    """The same, for a job that is told of: behind these values it takes what is told."""
+    looking: Statement
+    """The same as ``silent``, if what was seen is still so, nobody listening included: else it adds nothing."""
+
+    def lone(self, payload: str, notice: str | None) -> Lone:
+        """Write the statement for one."""
+        if notice is None:
+            return self._written(self.silent, payload)
+        return self._written(self.telling, payload, notice)
+
+    def lone_look(self, payload: str) -> Lone:
+        """Write the statement for one that looks first."""
+        return self._written(self.looking, payload)
+
+    def _written(self, statement: Statement, payload: str, *notice: str) -> Lone:
+        job_id = new_id()
+        added = Enqueued(JobRef(self.queue, job_id))
+        return Lone(added, statement.text, (job_id, payload, *statement.values, *notice))
+
+
+class Kind(NamedTuple):
+    """What jobs have in common: of those of a task it is read once, however many of them come one by one."""
+
+    template: NewJob | None
+    tidings: frozenset[str]
+    """What is to be told of them."""
+    lane: Lane = ("", 0)
+    shortcut: Shortcut | None = None
+    """None: to add one takes more."""
+
+
+def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
+    """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
+    job = jobs.template if isinstance(jobs, Alike) else jobs[0] if len(jobs) == 1 else None
+    tidings = tidings_of(jobs) if is_told else frozenset[str]()
+    if job is None:
+        return Kind(None, tidings)
+    lane = (job.queue, job.priority)
+    if schema.now is not None or not _is_one_like_most(job):
+        return Kind(job, tidings, lane)
+    start_by = None if job.start_by is None else micros_of(job.start_by)
+    says = job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
+    plain = job.queue, job.type, job.priority
+    if says.count(None) == len(says):
+        silent = Statement(schema.enqueue_plain, plain)
+        telling = Statement(schema.enqueue_plain_and_tell, (*plain, schema.channel))
+        looking = Statement(schema.enqueue_plain_and_look, (*plain, schema.channel))
+    else:
+        silent = Statement(schema.enqueue_one, (*plain, *says))
+        telling = Statement(schema.enqueue_one_and_tell, (*plain, *says, schema.channel))
+        looking = Statement(schema.enqueue_one_and_look, (*plain, *says, schema.channel))
+    return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling, looking))
+
+
+def _is_one_like_most(job: NewJob) -> bool:
+    """Say whether a job has neither keys nor a batch, and is ready now."""
+    more = (job.run_at, job.idempotency_key, job.dedupe_key, job.batch)
+    return not job.delay and more.count(None) == len(more)
+
+
+def lone(kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen) -> Lone | None:
+    """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
+    if kind.shortcut is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
+        return None
+    payloads = jobs.payloads if isinstance(jobs, Alike) else [jobs[0].payload]
+    return kind.shortcut.lone(payloads[0], notice) if len(payloads) == 1 else None
+
+
+def enqueue(
+    schema: Schema, jobs: Sequence[NewJob], *, notice: str | None, copies: bool = False, seen: Seen | None = None
+) -> Plan[list[Enqueued]]:
+    """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
+
+    ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement, or few
+    where they are many and the connection ``copies``. What is ``seen`` on the way is noted for those that come next, if
+    there is nothing more to come that could undo it.
+    """
+    if seen is None or takes_several(jobs):
+        seen = Seen()
+    added = yield from _enqueue(schema, jobs, notice, copies=copies, seen=seen)
+    if has_batches(jobs):
+        yield from dependencies.join(schema, jobs, added)
+    return added
+
+
+def _enqueue(
+    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool, seen: Seen
+) -> Plan[list[Enqueued]]:
+    if has_keys(jobs):
+        return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
+    if isinstance(jobs, Alike):
+        return (
+            yield from _enqueue_alike(schema, jobs.payloads, _shape(jobs.template), notice, copies=copies, seen=seen)
+        )
+    payloads, shapes = [job.payload for job in jobs], list(map(_shape, jobs))
+    if shapes.count(shapes[0]) == len(shapes):
+        return (yield from _enqueue_alike(schema, payloads, shapes[0], notice, copies=copies, seen=seen))
+    ids = new_ids(len(jobs))
+    columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
+    yield Statement(
+        schema.enqueue_each, [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
+    )
+    return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
+
+
+def _enqueue_alike(
+    schema: Schema,
+    payloads: Sequence[str],
+    shape: tuple[Any, ...],
+    notice: str | None,
+    *,
+    copies: bool,
+    seen: Seen,
+) -> Plan[list[Enqueued]]:
+    """Add jobs that differ in nothing but their payloads, many by COPY."""
+    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
+    is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
+    if is_ready and start_by is None and copies and len(payloads) >= _COPIED:
+        added: list[Enqueued] = []
+        before = b"".join(map(binary_copy.text, (queue, type_, org_id))) + binary_copy.number(priority, 4)
+        behind = binary_copy.text(batch) + binary_copy.text(trace)
+        told = [queue, priority, max_attempts, backoff, schema.channel, notice]
+        yield Statement(schema.enqueue_copy, told, _rows(payloads, queue, before, behind, added))
+        return added
+    ids = new_ids(len(payloads))
+    values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
+    began = monotonic()
+    ((is_plain, is_heard),) = yield Statement(schema.enqueue_alike, values)
+    seen.look((queue, priority), began, is_plain=is_plain, is_heard=is_heard)
+    return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+
+
+def _array(payloads: Sequence[str]) -> str:
+    return f"[{','.join(payloads)}]"
+
+
+def _rows(payloads: Sequence[str], queue: str, before: bytes, behind: bytes, added: list[Enqueued]) -> Rows:
+    """Write rows part by part, and the answer for those of a part once it is sent: meanwhile the server reads it.
+
+    What their queue says of them stands between what they all say ``before`` and ``behind`` it.
+    """
+    parts = ids_in_parts(len(payloads))
+    first = next(parts)
+    ((attempts, policy, is_recorded),) = yield b""
+    told = binary_copy.number(attempts, 8) + binary_copy.text(policy) + binary_copy.number(is_recorded, 1)
+    alike = before + told + behind
+    yield binary_copy.BEGIN
+    for ids in chain((first,), parts):
+        yield binary_copy.rows(ids, payloads[len(added) : len(added) + len(ids)], alike, _ALIKE)
+        added += [Enqueued(JobRef(queue, job_id)) for job_id in ids]
+    yield binary_copy.END
+
+
+def _shape(job: NewJob) -> tuple[Any, ...]:
+    """All that a job is but its id, payload and keys."""
+    return (
+        job.queue,
+        job.type,
+        job.priority,
+        job.org_id,
+        micros(job.delay) if job.delay is not None and job.delay > _NOTHING else micros(job.debounce),
+        None if job.run_at is None else micros_of(job.run_at),
+        None if job.start_by is None else micros_of(job.start_by),
+        job.max_attempts,
+        backoff_text(job.backoff),
+        job.batch,
+        len(dict.fromkeys(job.after)) or None,
+        job.on_failure if job.after else None,
+        job.trace,
+    )
+
+
+_NUMBERS, _TEXTS = arrays.numbers, arrays.texts
+_WRITTEN: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
+    _TEXTS,
+    _TEXTS,
+    _NUMBERS,
+    _TEXTS,
+    _NUMBERS,
+    _NUMBERS,
+    _NUMBERS,
+    _NUMBERS,
+    _TEXTS,
+    _TEXTS,
+    _NUMBERS,
+    _TEXTS,
+    _TEXTS,
+)
+"""How each part of a shape is written."""
+
+
+def _enqueue_keyed(
+    schema: Schema, jobs: Sequence[NewJob], ids: Sequence[str], notice: str | None
+) -> Plan[list[Enqueued]]:
+    """Add jobs of which some have keys.
+
+    A job that shares a key with an earlier one of the same call waits until it is known what became of that one: its
+    key may have been taken, or not. So there may be several rounds; almost always there is one.
+    """
+    answers: dict[int, Enqueued] = {}
+    by_key: dict[bytes, Enqueued] = {}
+    by_dedupe: dict[bytes, Enqueued] = {}
+    keys = [None if job.idempotency_key is None else digest(job.type, job.idempotency_key) for job in jobs]
+    dedupes = [None if job.dedupe_key is None else _dedupe_digest(job, job.dedupe_key) for job in jobs]
+    seqs: list[int] | None = None
+    left = list(range(len(jobs)))
+    while left:
+        chosen: list[int] = []
+        later: list[int] = []
+        busy: set[bytes] = set()
+        for number in left:
+            key, dedupe = keys[number], dedupes[number]
+            own = {part for part in (key, dedupe) if part is not None}
+            if own & busy:
+                later.append(number)
+            elif key is not None and key in by_key:
+                answers[number] = Enqueued(by_key[key].ref, Arrival.SAME_KEY)
+            elif key is None and dedupe is not None and dedupe in by_dedupe and jobs[number].debounce is None:
+                answers[number] = Enqueued(by_dedupe[dedupe].ref, Arrival.DEDUPED)
+            else:
+                chosen.append(number)
+            busy |= own
+        if later and seqs is None:
+            seqs = [row[0] for row in (yield Statement(schema.seqs, [len(jobs)]))]
+        if chosen:
+            some = [jobs[number] for number in chosen]
+            columns = _columns_of_each(schema, some, [ids[number] for number in chosen], notice)
+            columns += [
+                None if seqs is None else [seqs[number] for number in chosen],
+                [job.idempotency_key for job in some],
+                [keys[number] for number in chosen],
+                [job.dedupe_key for job in some],
+                [None if _holds(jobs[number]) else dedupes[number] for number in chosen],
+                [dedupes[number] if _holds(jobs[number]) else None for number in chosen],
+                [micros(job.throttle) for job in some],
+                [micros(job.debounce) for job in some],
+            ]
+            rows = yield Statement(schema.enqueue_keyed, columns)
+            for number, (arrival, queue, job_id) in zip(chosen, rows, strict=True):
+                answer = answers[number] = Enqueued(JobRef(queue, job_id), Arrival(arrival))
+                key, dedupe = keys[number], dedupes[number]
+                if key is not None and answer.arrival is not Arrival.DEDUPED:
+                    by_key[key] = answer
+                if dedupe is not None and answer.arrival is not Arrival.SAME_KEY:
+                    by_dedupe[dedupe] = answer
+        left = later
+    return [answers[number] for number in range(len(jobs))]
+
+
+def _holds(job: NewJob) -> bool:
+    return job.throttle is not None or job.debounce is not None
+
+
+def _dedupe_digest(job: NewJob, key: str) -> bytes:
+    if job.debounce is not None:
+        return digest("debounce", key)
+    return digest(key) if job.throttle is None else digest("throttle", key)
+
+
+def _columns_of_each(schema: Schema, jobs: Sequence[NewJob], ids: Sequence[str], notice: str | None) -> list[Any]:
+    shapes = zip(*map(_shape, jobs), strict=True)
+    return [schema.now, list(ids), [job.payload for job in jobs], *map(list, shapes), schema.channel, notice]

@@ -1,0 +1,39 @@
+"""Keeps what a worker holds: leases, progress, log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onward.engine.values import Claim, Pulse, WorkerInfo
+from onward.engines.postgres.schema import Schema
+from onward.pg import arrays
+from onward.pg.plans import Plan, Statement
+from onward.validation import MAX_LOG_LINES
+
+
+def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+    """Say that a worker is alive and keeps its jobs; answer which it has lost."""
+    card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
+    tokens = [arrays.numbers([claim.token[place] for claim in claims]) for place in (0, 1)]
+    gone = yield Statement(schema.heartbeat, [schema.now, *card, *tokens])
+    return Pulse(
+        lost=frozenset((seq, claim_no) for seq, claim_no, _ in gone),
+        cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled),
+    )
+
+
+def leave(schema: Schema, worker_id: str) -> Plan[None]:
+    """Take a worker off the list."""
+    yield Statement(schema.leave, [worker_id])
+
+
+def report(schema: Schema, claim: Claim, progress: int | None, message: str | None, lines: Sequence[str]) -> Plan[bool]:
+    """Store progress and log lines of a job that is held."""
+    newest = list(lines[-MAX_LOG_LINES:])
+    rows = yield Statement(schema.report, [schema.now, *claim.token, progress, message, newest, MAX_LOG_LINES])
+    return bool(rows)
+
+
+def tell(schema: Schema, notice: str) -> Plan[None]:
+    """Tell whoever listens."""
+    yield Statement(schema.notify, [schema.channel, notice])

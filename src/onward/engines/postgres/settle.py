@@ -1,0 +1,142 @@
+"""Records how runs ended. Every statement matches the claim: a lost one changes nothing and is answered as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from onward.clock import MICROSECOND
+from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement, Token
+from onward.engines.postgres.claims import Round, asked, claim, claims_of, nothing_new
+from onward.engines.postgres.rows import failure_text
+from onward.engines.postgres.schema import Schema
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
+from onward.pg import arrays
+from onward.pg.listener import DUE
+from onward.pg.plans import Plan, Row, Statement
+
+_FIRST: Final = itemgetter(0)
+_lost: Final = msgspec.json.Decoder(list[tuple[int, int]])
+
+NEWS: Final[Token] = (0, 0)
+"""Among the claims that were lost: jobs of a batch have ended."""
+AWAITED: Final[Token] = (0, 1)
+"""Among the claims that were lost: a job has ended that others wait for."""
+
+
+def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+    """Record outcomes; answer the claims that were lost, and with them whether there is news of a batch."""
+    rows = yield Statement(schema.settle, [schema.now, schema.channel, *_columns(settlements)])
+    return _tokens(rows)
+
+
+def settle_and_tell(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+    """Record outcomes in somebody else's transaction; whoever leads is told of news of a batch with its commit."""
+    lost = yield from settle(schema, settlements)
+    if lost & {NEWS, AWAITED}:
+        yield Statement(schema.notify, [schema.channel, DUE])
+    return lost - {NEWS, AWAITED}
+
+
+def settle_free(schema: Schema, settlements: Sequence[Settlement]) -> Plan[tuple[frozenset[Token], frozenset[Token]]]:
+    """Record outcomes of jobs that nobody else holds; answer the claims that were lost, and those that were left."""
+    ((held,),) = yield Statement(schema.hold_free, [arrays.numbers([each.claim.token[0] for each in settlements])])
+    left = frozenset(each.claim.token for each in settlements if each.claim.token[0] in held)
+    free = [each for each in settlements if each.claim.token not in left]
+    return (yield from settle(schema, free)) if free else frozenset(), left
+
+
+def start(schema: Schema, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
+    """Record that handlers start; answer the claims that were lost, or whose job has expired."""
+    rows = yield Statement(schema.start, [schema.now, *_by_token(claims)])
+    return _tokens(rows)
+
+
+def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]:
+    """Settle, start and claim, in that order: what is settled makes room in limited queues for what is claimed."""
+    request = wanted.request
+    if request is not None and not wanted.settlements and not wanted.starts:
+        return Exchanged(claimed=(yield from claim(schema, request, round_)))
+    if request is not None and request.alone:  # a rare one: nothing is gained by a statement for it
+        done = yield from exchange(schema, msgspec.structs.replace(wanted, request=None), round_)
+        return Exchanged(lost=done.lost, claimed=(yield from claim(schema, request, round_)))
+    values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
+    places = None if request is None else round_.places(waits=False)
+    values += [None] * 10 if request is None or places == () else asked(request, round_, places)
+    with round_.failing():
+        ((missed, *answer),) = yield Statement(schema.exchange, values)
+    claimed = Claims()
+    if request is not None:
+        claimed = nothing_new(round_) if places == () else claims_of(tuple(answer), round_)
+    return Exchanged(lost=frozenset() if missed is None else frozenset(_lost.decode(missed)), claimed=claimed)
+
+
+def _columns(settlements: Sequence[Settlement]) -> list[str]:
+    """Lay outcomes out in columns: those that complete a job, that end it otherwise, and after which it goes on.
+
+    In the order of the jobs' numbers, in which everybody locks them.
+    """
+    done: list[tuple[Token, str | None]] = []
+    ended: list[tuple[Any, ...]] = []
+    back: list[tuple[Any, ...]] = []
+    for settlement in settlements:
+        token, outcome = settlement.claim.token, settlement.outcome
+        if isinstance(outcome, Complete):  # ahead of the others, which are few
+            done.append((token, outcome.result))
+            continue
+        match outcome:
+            case Fail(failure):
+                ended.append((*token, State.FAILED, *_told(failure)))
+            case Bury(failure):
+                ended.append((*token, State.DEAD_LETTER, *_told(failure)))
+            case Cancel(reason):
+                ended.append((*token, State.CANCELLED, reason, None))
+            case Retry(delay, failure):
+                back.append((*token, "retry", delay // MICROSECOND, *_told(failure)))
+            case Snooze(delay):
+                back.append((*token, "snooze", delay // MICROSECOND, None, None))
+            case Release():
+                back.append((*token, "release", None, None, None))
+            case _:
+                assert_never(outcome)
+    return [*_completed(done), *_written(ended, _ENDED), *_written(back, _BACK)]
+
+
+_WHOLE, _NUMBERS, _TEXTS = arrays.whole, arrays.numbers, arrays.texts
+_ENDED: Final = (_WHOLE, _WHOLE, _TEXTS, _TEXTS, _TEXTS)
+_BACK: Final = (_WHOLE, _WHOLE, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
+
+
+def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
+    """Write what is by far the most of them, and must cost the least."""
+    if not done:
+        return [arrays.NOTHING] * 3
+    done.sort(key=_FIRST)
+    tokens, results = zip(*done, strict=True)
+    seqs, claim_nos = zip(*tokens, strict=True)
+    return [_WHOLE(seqs), _WHOLE(claim_nos), _TEXTS(results)]
+
+
+def _written(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
+    if not rows:
+        return [arrays.NOTHING] * len(kinds)
+    rows.sort(key=_FIRST)
+    return [kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)]
+
+
+def _told(failure: Failure) -> tuple[str, str]:
+    return str(failure), failure_text(failure)
+
+
+def _by_token(claims: Sequence[Claim]) -> list[str]:
+    if not claims:
+        return [arrays.NOTHING] * 2
+    seqs, claim_nos = zip(*sorted(claim.token for claim in claims), strict=True)
+    return [arrays.whole(seqs), arrays.whole(claim_nos)]
+
+
+def _tokens(rows: Sequence[Row]) -> frozenset[Token]:
+    return frozenset((seq, claim_no) for seq, claim_no in rows)

@@ -1,0 +1,166 @@
+"""Keeps batches, and lets jobs wait for each other.
+
+Triggers note what is to be thought through; :func:`advance` does so, at the end of the transaction that ended a job.
+Its steps are bounded: what a stopped batch of a million jobs asks for is done a part at a time, by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from onward.batches.values import BATCH_KEPT, BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.clock import MICROSECOND
+from onward.engine.values import Page
+from onward.engines.sqlite import enqueue, queries
+from onward.engines.sqlite.rows import json_text
+from onward.engines.sqlite.statements import SQL
+from onward.engines.sqlite.writer import Transaction
+from onward.errors import InvalidJob
+from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure
+from onward.validation import read_place
+
+_AT_A_TIME: Final = 100
+_MOST: Final = 2000
+"""Jobs of others that the end of some may change in one transaction."""
+_decode = msgspec.json.decode
+
+
+def put(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    """Make or change a batch, and add jobs to it."""
+    execute = transaction.execute
+    success, failure, finished = texts_of(batch.callbacks)
+    named = {
+        "name": batch.name,
+        "queue": batch.queue,
+        "on_success": success,
+        "on_failure": failure,
+        "on_finished": finished,
+        "now": transaction.now,
+    }
+    if not execute(SQL.batch_put, named).fetchall():
+        raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
+    added = enqueue.enqueue(transaction, jobs) if jobs else []
+    if batch.sealed or batch.stopped:
+        execute(SQL.batch_seal, {"name": batch.name, "sealed": batch.sealed, "stopped": batch.stopped})
+    advance(transaction)
+    return added
+
+
+def batches(transaction: Transaction, names: Sequence[str] | None, after: str | None, limit: int) -> Page[BatchInfo]:
+    """List batches."""
+    wanted = {
+        "names": None if names is None else json_text(names),
+        "before": None if after is None else read_place(after),
+        "limit": limit + 1,
+    }
+    rows = transaction.execute(SQL.batches, wanted).fetchall()
+    shown = rows[:limit]
+    return Page(
+        items=tuple(batch_of(row[:-1]) for row in shown), after=str(shown[-1][-1]) if len(rows) > limit else None
+    )
+
+
+def drop(transaction: Transaction, name: str) -> bool:
+    """Forget a batch that has finished."""
+    if not transaction.execute(SQL.batch_drop, {"name": name}).rowcount:
+        return False
+    transaction.execute(SQL.batch_drop_links, {"name": name})
+    return True
+
+
+def prune(transaction: Transaction, limit: int) -> int:
+    """Forget batches that finished long ago; answer how many."""
+    over = {"before": transaction.now - BATCH_KEPT // MICROSECOND, "limit": limit}
+    names = [name for (name,) in transaction.execute(SQL.batch_over, over).fetchall()]
+    return sum(drop(transaction, name) for name in names)
+
+
+def links(transaction: Transaction, name: str) -> list[Link]:
+    """List which jobs of a batch wait for which."""
+    return [Link(*row) for row in transaction.execute(SQL.links, {"batch": name}).fetchall()]
+
+
+def parents(transaction: Transaction, ref: JobRef) -> list[Job]:
+    """Read the jobs that a job has waited for."""
+    ids = [row[0] for row in transaction.execute(SQL.parents, {"child": ref.id}).fetchall()]
+    found = [queries.get(transaction, job_id) for job_id in ids]
+    return [job for job in found if job is not None]
+
+
+def advance(transaction: Transaction) -> bool:
+    """Do what the ends of jobs mean for others; answer whether there is more to do."""
+    changed = 0
+    while news := transaction.execute(SQL.news, {"limit": _AT_A_TIME}).fetchall():
+        if changed >= _MOST:
+            return True
+        ended = [(no, job) for no, _, job, _ in news if job is not None]
+        done = [no for no, _, job, _ in news if job is None]
+        if ended:
+            told = _tell(transaction, [job for _, job in ended])
+            changed += told
+            if told < _MOST:
+                done += [no for no, _ in ended]
+        stopping = {batch for _, batch, _, stops in news if stops}
+        for name in dict.fromkeys(batch for _, batch, job, _ in news if job is None):
+            changed += _stop(transaction, name) if name in stopping else _turn(transaction, name)
+        transaction.execute(SQL.news_done, {"numbers": json_text(done)})
+        transaction.woke = True
+    return False
+
+
+def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
+    """Tell those that wait for jobs how these have ended; answer how many were told."""
+    execute = transaction.execute
+    told = execute(SQL.news_links, {"jobs": json_text(ended), "limit": _MOST}).fetchall()
+    if not told:
+        return 0
+    execute(SQL.news_links_done, {"links": json_text([(child, place) for child, place, *_ in told])})
+    satisfied = Counter(seq for _, _, seq, _, is_well, _ in told if is_well)
+    named = {"children": json_text(list(satisfied.items())), "now": transaction.now}
+    ready = {queue for (queue,) in execute(SQL.unblock, named).fetchall() if queue is not None}
+    if ready:
+        enqueue.use_queues(transaction, ready)
+    skipped = {seq for _, _, seq, _, is_well, policy in told if not is_well and policy == OnFailure.SKIP}
+    _cancel(transaction, list(skipped), "cancelled: a job that it waited for did not complete")
+    for batch in {batch for _, _, _, batch, is_well, policy in told if not is_well and policy == OnFailure.STOP}:
+        execute(SQL.batch_seal, {"name": batch, "sealed": False, "stopped": True})
+    return len(told)
+
+
+def _stop(transaction: Transaction, name: str) -> int:
+    """Cancel what has not started of a batch, or a part of it; answer how many jobs that were."""
+    execute = transaction.execute
+    waiting: list[int] = _decode(execute(SQL.batch_waiting, {"name": name, "limit": _MOST}).fetchone()[0])
+    if not waiting:
+        return _turn(transaction, name)
+    _cancel(transaction, waiting, "cancelled: its batch was stopped before it started")
+    execute(SQL.batch_look, {"name": name})
+    return len(waiting)
+
+
+def _turn(transaction: Transaction, name: str) -> int:
+    """Do what is due for a batch as it stands; answer how many jobs that has changed."""
+    execute = transaction.execute
+    stand = execute(SQL.batch_stand, {"name": name}).fetchone()
+    if stand is None:
+        return 0
+    finishes, succeeds, fails, on_success, on_failure, on_finished = stand
+    if not finishes and not fails:
+        return 0
+    execute(SQL.batch_turn, {"name": name, "fails": fails, "finishes": finishes, "now": transaction.now})
+    due = [on_failure] if fails else []
+    if finishes:
+        due += [on_success, on_finished] if succeeds else [on_finished]
+    jobs = [callback_of(text) for text in due if text is not None]
+    if jobs:
+        enqueue.enqueue(transaction, jobs)
+    return len(jobs)
+
+
+def _cancel(transaction: Transaction, seqs: Sequence[int], reason: str) -> None:
+    if seqs:
+        transaction.execute(SQL.cancel, {"seqs": json_text(seqs), "last_error": reason, "now": transaction.now})

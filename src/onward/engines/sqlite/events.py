@@ -1,0 +1,218 @@
+"""Records what happens to jobs, while somebody listens, and reads it again.
+
+The record is written by triggers, so whoever moves a job is told of, by hand too. They are made when somebody begins to
+listen and dropped when nobody has listened for a while: SQLite does either in the one transaction that notes it, and a
+trigger that is not there costs nothing.
+
+There is one writer, so the numbers of events are the order of commit. A place is such a number, and the time of that
+event: by the time, what became of jobs while nothing was recorded is found among the finished jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from onward.clock import MICROSECOND
+from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, Read, Recorded
+from onward.engines.sqlite.rows import json_text
+from onward.engines.sqlite.statements import SQL, Statement
+from onward.engines.sqlite.writer import Lane, Transaction
+from onward.errors import InvalidJob
+from onward.events import OLDEST
+
+_TRIGGERS: Final[tuple[tuple[str, Statement], ...]] = (
+    ("onward_event_added", SQL.event_on_added),
+    ("onward_event_moved", SQL.event_on_moved),
+    ("onward_event_progress", SQL.event_on_progress),
+)
+_TRIMMED_AT_ONCE: Final = 5_000
+"""Events that one transaction lets go of: a few milliseconds."""
+_SLACK: Final = 1_000_000
+"""Microseconds that a job's end may lie before an event that was committed before it: where the clock stands still, the
+time of a change is moved on, and the time of an end is not."""
+_CURSOR: Final = re.compile(r"(\d{1,18})-(\d{1,18})(?:-(\d{1,18})-([01])-(\d{1,18}))?")
+
+
+class Place(NamedTuple):
+    """How far the record has been read."""
+
+    no: int
+    at: int
+    seen: tuple[int, int, int] = (-1, 0, 0)
+    """While catching up: the time, the source and the number of the last entry."""
+
+    @classmethod
+    def of(cls, cursor: str) -> Place:
+        """Read a cursor."""
+        if cursor == OLDEST:
+            return _BEGINNING
+        found = _CURSOR.fullmatch(cursor)
+        if found is None:
+            raise InvalidJob("after", cursor, NO_CURSOR)
+        no, at, *seen = (int(number) for number in found.groups() if number is not None)
+        return cls(no, at, (seen[0], seen[1], seen[2])) if seen else cls(no, at)
+
+    def __str__(self) -> str:
+        """Write it down."""
+        numbers = (self.no, self.at) if self.seen[0] < 0 else (self.no, self.at, *self.seen)
+        return "-".join(map(str, numbers))
+
+
+_BEGINNING: Final = Place(0, 0)
+
+
+class _Log(NamedTuple):
+    always: int
+    kept: int
+    is_on: int
+    on_no: int
+    on_at: int
+    heard_until: int
+    pruned_at: int
+    first: int | None
+    last: int | None
+    first_at: int | None
+
+    def caught_up(self, place: Place) -> Place | None:
+        """Say from where on the record is whole, if a place lies before that.
+
+        Raises:
+            InvalidJob: what came after the place is no longer kept.
+        """
+        trimmed = (self.first or 1) - 1
+        if place[:2] == _BEGINNING[:2]:
+            whole = Place(self.on_no, self.on_at)
+            return max(whole, Place(trimmed, self.first_at or 0)) if trimmed else whole
+        if place.no < trimmed:
+            raise InvalidJob("after", str(place), TOO_OLD)
+        if place.no >= self.on_no:
+            return None
+        if self.pruned_at >= max(place.at, place.seen[0]):
+            raise InvalidJob("after", str(place), TOO_OLD)
+        return Place(self.on_no, self.on_at)
+
+
+def settle_on(transaction: Transaction, events: Events | None, kept: int | None) -> None:
+    """Note when events are to be recorded, and how many kept; None: as it was."""
+    always = None if events is None else int(events == "all")
+    transaction.execute(SQL.event_settings, {"always": always, "kept": kept})
+    if events == "all":
+        _switch_on(transaction)
+
+
+def listen(transaction: Transaction) -> None:
+    """Have events recorded for a while."""
+    transaction.execute(SQL.event_listen, {"until": transaction.now + LEASE // MICROSECOND})
+    _switch_on(transaction)
+
+
+def begin(transaction: Transaction, after: str | None) -> Place:
+    """Have events recorded, and find the place to begin at."""
+    place = None if after is None else Place.of(after)
+    listen(transaction)
+    log = _log(transaction)
+    last = log.last or 0
+    if place is None:
+        return Place(last, transaction.now)
+    if place.no > last:
+        raise InvalidJob("after", after, NO_CURSOR)
+    log.caught_up(place)
+    return place
+
+
+def read(transaction: Transaction, place: Place, words: frozenset[str] | None, limit: int) -> Read[Place]:
+    """Read what came after a place."""
+    log = _log(transaction)
+    named: dict[str, Any] = {"words": None if words is None else json_text(sorted(words)), "limit": limit}
+    whole = log.caught_up(place)
+    if whole is None:
+        rows = transaction.execute(SQL.event_read, named | {"no": place.no}).fetchall()
+        entries = [Recorded(str(Place(*row[:2])), *row[1:]) for row in rows]
+        if len(rows) == limit:
+            return Read(entries, Place(*rows[-1][:2]), more=True)
+        # Told or not, what came until now has been seen.
+        last = log.last or 0
+        return Read(entries, place if last == place.no else Place(last, _at(transaction, last)), more=False)
+    seen_at, seen_of, seen = place.seen
+    named |= {"no": place.no, "at": max(0, place.at - _SLACK), "on_no": whole.no, "on_at": whole.at}
+    named |= {"seen_at": seen_at, "seen_of": seen_of, "seen": seen}
+    rows = transaction.execute(SQL.event_catch_up, named).fetchall()
+    places = [place._replace(seen=(row[0], row[1], row[2])) for row in rows]
+    entries = [Recorded(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
+    return Read(entries, places[-1] if len(rows) == limit else whole, more=True)
+
+
+def tend(transaction: Transaction) -> bool:
+    """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
+    log = _log(transaction)
+    if log.is_on and not log.always and log.heard_until < transaction.now:
+        for name, _ in _TRIGGERS:
+            transaction.connection.execute(f"drop trigger if exists {name}")
+        transaction.execute(SQL.event_off)
+    if (log.last or 0) - (log.first or 1) < log.kept:
+        return False
+    return transaction.execute(SQL.event_trim, {"limit": _TRIMMED_AT_ONCE}).rowcount == _TRIMMED_AT_ONCE
+
+
+def hold(transaction: Transaction, name: str, holder: str, lease: timedelta, *, anew: bool) -> str | None:
+    """Hold a bookmark, and have events recorded."""
+    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "anew": int(anew)}
+    named |= {"until": transaction.now + lease // MICROSECOND, "now": transaction.now}
+    row = transaction.execute(SQL.bookmark_hold, named).fetchone()
+    return None if row is None else str(row[0])
+
+
+def move(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
+    """Put a bookmark further on."""
+    return transaction.execute(SQL.bookmark_move, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
+
+
+class Record:
+    """The record of one database: see :class:`onward.engine.event_reader.Record`."""
+
+    def __init__(self, writer: Lane, reader: Lane) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    async def listen(self) -> None:
+        """See the protocol. Who listens also lets go of old events: there may be no leader."""
+        await self._writer.ask(listen)
+        await self.tend()
+
+    def place(self, cursor: str) -> Place:
+        """See the protocol."""
+        return Place.of(cursor)
+
+    async def begin(self, after: str | None) -> Place:
+        """See the protocol."""
+        return await self._writer.ask(lambda transaction: begin(transaction, after))
+
+    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> Read[Place]:
+        """See the protocol."""
+        return await self._reader.ask(lambda transaction: read(transaction, place, words, limit))
+
+    async def tend(self) -> None:
+        """Keep the record as short as it should be."""
+        while await self._writer.ask(tend):
+            pass
+
+
+def _switch_on(transaction: Transaction) -> None:
+    if _log(transaction).is_on:
+        return
+    for name, trigger in _TRIGGERS:
+        transaction.connection.execute(f"drop trigger if exists {name}")
+        transaction.connection.execute(trigger)
+    transaction.execute(SQL.event_on, {"now": transaction.now})
+    transaction.execute(SQL.event_on_since, {"now": transaction.now})
+
+
+def _log(transaction: Transaction) -> _Log:
+    return _Log(*transaction.execute(SQL.event_log).fetchone())
+
+
+def _at(transaction: Transaction, no: int) -> int:
+    at: int = transaction.connection.execute("select at from onward_event where no = ?", (no,)).fetchone()[0]
+    return at

@@ -1,0 +1,117 @@
+"""What one worker does for all: each write matches the leader's term in its own statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from onward.clock import MICROSECOND, moment_of
+from onward.engine.values import Batch, Term
+from onward.engines.sqlite import archive, batches
+from onward.engines.sqlite.enqueue import default_retention, use_queues
+from onward.engines.sqlite.rows import failed_attempt, json_text
+from onward.engines.sqlite.statements import SQL
+from onward.engines.sqlite.usage import roll_up
+from onward.engines.sqlite.writer import Transaction
+from onward.lifecycle import Failure, State
+
+_decode = msgspec.json.decode
+
+
+def elect(transaction: Transaction, candidate: str, lease: timedelta, holding: Term | None) -> Term | None:
+    """Become or stay leader."""
+    execute = transaction.execute
+    named: dict[str, Any] = {"candidate": candidate, "lease_us": lease // MICROSECOND, "now": transaction.now}
+    if holding is not None:
+        done = execute(SQL.elect_again, named | {"number": holding.number})
+    else:
+        done = execute(SQL.elect, named)
+    if done.rowcount != 1:
+        return None
+    number, leader_id, until = execute(SQL.leader).fetchone()
+    return Term(number, leader_id, moment_of(until))
+
+
+def resign(transaction: Transaction, term: Term) -> None:
+    """End a term before its time."""
+    transaction.execute(SQL.resign, _named(transaction, term))
+
+
+def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
+    """Make due jobs ready; cancel expired ones."""
+    execute, named = transaction.execute, _named(transaction, term)
+    expired = execute(SQL.expire, named | {"limit": limit}).rowcount
+    due = _decode(execute(SQL.promote_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
+    promoted = 0
+    if due:
+        promoted = execute(SQL.promote, named | {"seqs": json_text([seq for seq, _ in due])}).rowcount
+    queues = {queue for _, queue in due} if promoted else set()
+    if queues:
+        use_queues(transaction, queues)
+    next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
+    has_news = batches.advance(transaction) if _leads(transaction, term) else False
+    return Batch(
+        changed=promoted + expired,
+        queues=frozenset(queues),
+        more=has_news or limit in {promoted, expired},
+        next_in=None if next_at is None else max(0, next_at - transaction.now) / 1e6,
+    )
+
+
+def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int) -> Batch:
+    """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
+    execute, named = transaction.execute, _named(transaction, term)
+    expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
+    deadly = [row for row in expired if row[2] == State.RUNNING and row[3] and row[4] + 1 >= max_crashes]
+    others = [row for row in expired if row not in deadly]
+    buried = sum(_bury(transaction, named, row) for row in deadly)
+    rescued = 0
+    if others:
+        rescued = execute(SQL.rescue, named | {"seqs": json_text([row[0] for row in others])}).rowcount
+    execute(SQL.rescue_workers, named | {"timeout_us": worker_timeout // MICROSECOND})
+    queues = {row[1] for row in expired} if rescued + buried else set()
+    if queues:
+        use_queues(transaction, queues)
+    execute(SQL.queue_adopt, named | default_retention())
+    if execute(SQL.reopen_lost, named).rowcount:
+        transaction.woke = True
+    if buried:
+        batches.advance(transaction)
+    return Batch(changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried)
+
+
+def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -> int:
+    seq, _, _, _, crashes = row
+    failure = Failure("WorkerLost", f"its process died {crashes + 1} times while it was the only job running there")
+    entry = failed_attempt(failure, at=transaction.now)
+    buried = named | {"seq": seq, "last_error": str(failure), "error": entry}
+    return transaction.execute(SQL.rescue_bury, buried).rowcount
+
+
+def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
+    """Remove finished jobs that are no longer kept."""
+    execute, named = transaction.execute, _named(transaction, term)
+    seqs: list[int] = _decode(execute(SQL.prune_by_age, {"limit": limit, "now": transaction.now}).fetchone()[0])
+    for name, completed, failed in execute(SQL.prune_counted).fetchall():
+        for states, kept in (((State.COMPLETED,), completed), ((State.FAILED, State.DEAD_LETTER), failed)):
+            if kept is not None and len(seqs) < limit:
+                wanted = {"name": name, "states": json_text(states), "kept": kept, "limit": limit - len(seqs)}
+                seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
+    pruned = archive.archive(transaction, seqs, named) if seqs else 0
+    over = archive.prune(transaction, limit, named)
+    ended = batches.prune(transaction, limit) if _leads(transaction, term) else 0
+    roll_up(transaction, term)
+    forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
+    return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, ended, forgotten})
+
+
+def _leads(transaction: Transaction, term: Term) -> bool:
+    number, leader_id, until = transaction.execute(SQL.leader).fetchone() or (0, "", 0)
+    return (number, leader_id) == (term.number, term.leader_id) and until > transaction.now
+
+
+def _named(transaction: Transaction, term: Term) -> dict[str, Any]:
+    return {"number": term.number, "leader_id": term.leader_id, "now": transaction.now}

@@ -1,0 +1,290 @@
+"""The caller's own transaction: a plan is driven on whatever connection the caller has.
+
+A *guest* is such a connection with a way to execute our statements on it: psycopg (plain or asynchronous), asyncpg,
+SQLAlchemy (a connection or a session, plain or asynchronous), or Django's. None of these is imported here: who hands
+one in has imported it.
+
+Statements are written with ``$1``. psycopg and asyncpg take them so; the others want names, and get them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from onward.errors import InvalidJob
+from onward.pg.connection import PatientAsyncConnection, PatientConnection
+from onward.pg.database import Database
+from onward.pg.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
+from onward.pg.pools import Connections
+
+T = TypeVar("T")
+
+_KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
+
+_PLACE: Final = re.compile(r"\$(\d+)")
+
+
+class Bounds(NamedTuple):
+    """What is said before several statements, and behind them to keep what they did, or to undo it."""
+
+    begin: str
+    keep: str
+    undo: tuple[str, ...]
+
+
+_SAVEPOINT: Final = Bounds(
+    "savepoint onward",
+    "release savepoint onward",
+    ("rollback to savepoint onward", "release savepoint onward"),
+)
+"""Within a transaction that is the caller's to end."""
+_BLOCK: Final = Bounds("begin", "commit", ("rollback",))
+"""Where each statement would be committed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A connection for plain code."""
+
+    handle: object
+    """By which it is known again."""
+    execute: Execute
+    transaction: AbstractContextManager[object]
+    """Around everything, so that it is all or none where the caller has no transaction open."""
+    bounds: Bounds | None
+    """Around a plan of several statements; None: ``transaction`` is as good."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncGuest:
+    """A connection for an event loop."""
+
+    handle: object
+    execute: AsyncExecute
+    transaction: AbstractAsyncContextManager[object]
+    bounds: Bounds | None
+
+
+def guest_of(connection: object) -> Guest | None:
+    """Say how to execute on a connection; None: it is none for plain code."""
+    if isinstance(connection, psycopg.Connection):
+        return Guest(connection, on_psycopg(connection), *_transaction_of(connection))
+    if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
+        connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
+    ):
+        connection = connection.connection()
+    if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
+        return Guest(_driver_of(connection), _on_sqlalchemy(connection), nullcontext(), _bounds_of(connection))
+    if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
+        return _django_guest(connection)
+    return None
+
+
+async def async_guest_of(connection: object) -> AsyncGuest | None:
+    """Say how to execute on a connection; None: it is none for an event loop."""
+    if isinstance(connection, psycopg.AsyncConnection):
+        return AsyncGuest(connection, on_async_psycopg(connection), *_transaction_of(connection))
+    if (asyncpg := sys.modules.get("asyncpg")) and isinstance(
+        connection, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
+    ):
+        is_open = connection.is_in_transaction()
+        opened = nullcontext() if is_open else connection.transaction()
+        return AsyncGuest(connection, _on_asyncpg(connection), opened, _SAVEPOINT if is_open else None)
+    if sqlalchemy := sys.modules.get("sqlalchemy.ext.asyncio"):
+        if isinstance(connection, (sqlalchemy.AsyncSession, sqlalchemy.async_scoped_session)):
+            connection = await connection.connection()
+        if isinstance(connection, sqlalchemy.AsyncConnection):
+            sync = connection.sync_connection
+            return AsyncGuest(_driver_of(sync), _on_async_sqlalchemy(connection), nullcontext(), _bounds_of(sync))
+    return None
+
+
+class Guests:
+    """Drives plans on callers' connections: what they do is durable, or gone, with the caller's transaction.
+
+    Each connection is asked once whether it leads to our store: ``same_store`` refuses one that does not.
+    """
+
+    def __init__(self, connections: Connections, database: Database, same_store: Callable[[], Plan[None]]) -> None:
+        self._connections = connections
+        self._database = database
+        self._same_store = same_store
+        self._known: WeakSet[Any] = WeakSet()
+
+    async def drive(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
+        """Drive a plan on a caller's connection, of whichever kind.
+
+        ``in_parts``: it may take several statements, and fail in between. Of one that failed nothing is left, whether
+        or not the caller goes on and commits. Of a single statement that is so by itself, and costs nothing.
+        """
+        self._connections.check_open()
+        guest = await async_guest_of(connection)
+        if guest is None:
+            return self.drive_sync(connection, plan, in_parts=in_parts)
+        with self._database.translated(), _legible():
+            async with guest.transaction:
+                if not self._knows(guest.handle):
+                    await arun(self._same_store(), guest.execute)
+                    self._remember(guest.handle)
+                bounds = guest.bounds if in_parts else None
+                return await arun(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
+
+    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
+        """Do the same on a connection for plain code."""
+        self._connections.check_open()
+        guest = guest_of(connection)
+        if guest is None:
+            raise InvalidJob("within", connection, f"must be {_KINDS}; asynchronous ones where `await` is used")
+        with self._database.translated(), _legible(), guest.transaction:
+            if not self._knows(guest.handle):
+                run(self._same_store(), guest.execute)
+                self._remember(guest.handle)
+            bounds = guest.bounds if in_parts else None
+            return run(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
+
+    def _knows(self, handle: object) -> bool:
+        try:
+            return handle in self._known
+        except TypeError:  # it cannot be remembered: it is asked each time
+            return False
+
+    def _remember(self, handle: object) -> None:
+        with suppress(TypeError):
+            self._known.add(handle)
+
+
+def _whole(plan: Plan[T], bounds: Bounds) -> Plan[T]:
+    """Have all that a plan does undone if it fails."""
+    yield Statement(bounds.begin)
+    try:
+        answer = yield from plan
+    except Exception:
+        with suppress(Exception):  # the connection is gone, and all of the transaction with it: say why
+            for text in bounds.undo:
+                yield Statement(text)
+        raise
+    yield Statement(bounds.keep)
+    return answer
+
+
+@contextmanager
+def _legible() -> Iterator[None]:
+    """Say what to do where a driver cannot write what a job says: it writes as the connection's encoding has it."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        reason = "is how this connection writes text, which cannot write this job: set its client_encoding to utf8"
+        raise InvalidJob("within", error.encoding, reason) from error
+
+
+def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
+    """Execute on a psycopg connection, whatever its own cursors and rows are like."""
+    ours = connection if isinstance(connection, PatientConnection) else None
+
+    def execute(statement: Statement) -> Sequence[Row]:
+        if ours is not None:
+            return ours.answer(statement)
+        with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(statement.text, statement.values or None)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    return execute
+
+
+def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
+    """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
+    ours = connection if isinstance(connection, PatientAsyncConnection) else None
+
+    async def execute(statement: Statement) -> Sequence[Row]:
+        if ours is not None:
+            return await ours.answer(statement)
+        async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.text, statement.values or None)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+    return execute
+
+
+def _transaction_of(connection: Any) -> tuple[Any, Bounds | None]:
+    """Give a transaction for a psycopg connection that commits each statement by itself, and has none open."""
+    idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
+    return (connection.transaction(), None) if connection.autocommit and idle else (nullcontext(), _SAVEPOINT)
+
+
+def _on_asyncpg(connection: Any) -> AsyncExecute:
+    async def execute(statement: Statement) -> Sequence[Row]:
+        return [tuple(record) for record in await connection.fetch(statement.text, *statement.values)]
+
+    return execute
+
+
+def _driver_of(connection: Any) -> Any:
+    return connection.connection.driver_connection
+
+
+def _bounds_of(connection: Any) -> Bounds:
+    """Say whether a connection of SQLAlchemy's has a transaction, or begins one with the next statement."""
+    if not getattr(connection.connection.dbapi_connection, "autocommit", False):
+        return _SAVEPOINT
+    driver = _driver_of(connection)
+    if hasattr(driver, "is_in_transaction"):  # asyncpg's
+        return _SAVEPOINT if driver.is_in_transaction() else _BLOCK
+    return _BLOCK if driver.info.transaction_status == TransactionStatus.IDLE else _SAVEPOINT
+
+
+def _on_sqlalchemy(connection: Any) -> Execute:
+    style = connection.dialect.paramstyle
+
+    def execute(statement: Statement) -> Sequence[Row]:
+        result = connection.exec_driver_sql(*_in_style(statement, style))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return execute
+
+
+def _on_async_sqlalchemy(connection: Any) -> AsyncExecute:
+    style = connection.dialect.paramstyle
+
+    async def execute(statement: Statement) -> Sequence[Row]:
+        result = await connection.exec_driver_sql(*_in_style(statement, style))
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return execute
+
+
+def _django_guest(connection: Any) -> Guest:
+    def execute(statement: Statement) -> Sequence[Row]:
+        with connection.cursor() as cursor:
+            cursor.execute(*_named(statement))
+            return list(cursor.fetchall()) if cursor.description is not None else []
+
+    connection.ensure_connection()
+    atomic = sys.modules["django.db"].transaction.atomic
+    is_open = connection.in_atomic_block
+    opened = nullcontext() if is_open else atomic(using=connection.alias)
+    return Guest(connection.connection, execute, opened, _SAVEPOINT if is_open else None)
+
+
+def _in_style(statement: Statement, style: str) -> tuple[str, Any]:
+    """Write a statement as a driver of SQLAlchemy's wants it."""
+    if style == "numeric_dollar":
+        return statement.text, tuple(statement.values)
+    if style == "pyformat":
+        return _named(statement)
+    raise InvalidJob("within", style, f"is a driver's way to write parameters that is not known here; give {_KINDS}")
+
+
+def _named(statement: Statement) -> tuple[str, dict[str, Any]]:
+    """Write a statement with ``%(p1)s`` for ``$1``."""
+    text = _PLACE.sub(r"%(p\1)s", statement.text.replace("%", "%%"))
+    return text, {f"p{number}": value for number, value in enumerate(statement.values, start=1)}

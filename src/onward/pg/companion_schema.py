@@ -1,0 +1,92 @@
+"""What we keep beside a schema of somebody else's: who works, who leads, how long a queue's jobs are kept.
+
+pg-boss and PGMQ have no place for these, and their schemas are not ours to change. So they are in a small schema of our
+own beside it, which each engine makes by migrations of its own. Whoever drops it loses no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from onward.clock import Clock, moment_of
+from onward.engine.statements import Statements
+from onward.engine.values import Term, WorkerInfo
+from onward.pg.plans import Plan, Statement
+from onward.pg.schema_name import check_name_of_ours, put_in
+
+_STATEMENTS: Final = Statements("onward.pg")
+
+
+class Beside:
+    """A schema of ours, by its name."""
+
+    def __init__(self, name: str, *, clock: Clock | None = None) -> None:
+        """``clock`` None is the database's own, which is right everywhere but in tests."""
+        self.name = check_name_of_ours(name)
+        self._clock = clock
+        self._texts = {each: put_in(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+
+    @property
+    def now(self) -> datetime | None:
+        """The time to go by; None: the database's."""
+        return None if self._clock is None else moment_of(self._clock.micros())
+
+    # Who leads
+
+    def elect(self, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+        """Become or stay leader."""
+        values = [self.now, candidate, lease]
+        if holding is None:
+            rows = yield Statement(self._texts["elect"], values)
+        else:
+            rows = yield Statement(self._texts["elect_again"], [*values, holding.number])
+        return Term(*rows[0]) if rows else None
+
+    def resign(self, term: Term) -> Plan[None]:
+        """End a term before its time."""
+        yield Statement(self._texts["resign"], [self.now, term.number, term.leader_id])
+
+    # Who works
+
+    def beat(self, worker: WorkerInfo) -> Plan[None]:
+        """Register a worker, or say that it is alive."""
+        card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
+        yield Statement(self._texts["beat"], [self.now, *card])
+
+    def leave(self, worker_id: str) -> Plan[None]:
+        """Take a worker off the list."""
+        yield Statement(self._texts["leave"], [worker_id])
+
+    def forget(self, term: Term, silent_for: timedelta) -> Plan[None]:
+        """Take workers off the list that have been silent for too long."""
+        yield Statement(self._texts["forget"], [self.now, term.number, term.leader_id, silent_for])
+
+    def workers(self) -> Plan[list[WorkerInfo]]:
+        """List workers."""
+        return [
+            WorkerInfo(
+                id=row[0],
+                hostname=row[1],
+                pool_size=row[2],
+                version=row[3],
+                queues=tuple(row[4]),
+                types=tuple(row[5]),
+                started_at=row[6],
+                last_heartbeat=row[7],
+                is_leader=row[8] is not None,
+                leader_until=row[8],
+            )
+            for row in (yield Statement(self._texts["workers"], [self.now]))
+        ]
+
+    # How long a queue's jobs are kept
+
+    def leases(self) -> Plan[Mapping[str, timedelta]]:
+        """Read which queues have a lease of their own."""
+        return dict((yield Statement(self._texts["leases"])))
+
+    def keep(self, queue: str, lease: timedelta | None) -> Plan[None]:
+        """Give a queue a lease of its own, or none."""
+        yield Statement(self._texts["keep"], [queue, lease])

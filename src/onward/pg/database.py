@@ -1,0 +1,332 @@
+"""The database: how to reach it, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from onward.errors import (
+    InvalidJob,
+    OnwardError,
+    SchemaTooOld,
+    StoreBusy,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from onward.pg.connection import PatientAsyncConnection, PatientConnection
+
+_WAIT: Final = 10
+"""Seconds until a server that does not let us in is given up."""
+PATIENCE: Final = 30.0
+"""Seconds until a server that does not answer is given up. What takes long on a big store says so."""
+GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
+"""What a statement ends with that the database gave up in favour of another's. It has changed nothing then."""
+_PREPARED_AFTER: Final = 2
+_OURS: Final = {
+    "connect_timeout": str(_WAIT),
+    "application_name": "onward",
+    # A connection whose other end has gone without a word is found out within half a minute.
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+_ALWAYS: Final = {"client_encoding": "utf8"}
+"""What an address cannot change: jobs that are copied in are written so."""
+_SESSION: Final = {
+    # Statements look twice, and have to see the second time what others have committed since.
+    "default_transaction_isolation": "read committed",
+    # The driver reads times and intervals in no other style.
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    # Patterns in functions of the schema have backslashes.
+    "standard_conforming_strings": "on",
+}
+"""What our sessions have to have, whatever is set for the role, the database or the server. It is said with the first
+message of a connection, so it costs nothing."""
+_WISHED: Final = {
+    # Who gives up waiting closes the connection. Else the server would find that out when it has an answer, and until
+    # then a statement that waits for a lock keeps those that it has: so may a whole store stand still.
+    "client_connection_check_interval": "2s",
+    # To compile a statement takes a hundred times as long as any of ours, and the server's guess that it pays goes by
+    # costs that say by which index to go.
+    "jit": "off",
+}
+"""What our sessions had better have. Not every server can, and what an address says about it holds."""
+_FOUND_OUT: Final = ", ".join(["select pg_backend_pid()", *(f"current_setting('{name}')" for name in _SESSION)])
+_NO_OPTIONS: Final = ("startup parameter", "command-line options")
+"""By which poolers say that a session cannot be told anything with the first message: PgBouncer, Amazon's proxy."""
+
+
+class Database:
+    """One PostgreSQL database, by its address."""
+
+    def __init__(self, url: str, *, patience: float = PATIENCE, leave: str = "grant the role what it needs") -> None:
+        """``leave``: how its owner lets a role do what it may not."""
+        try:
+            given: dict[str, Any] = conninfo_to_dict(url)
+        except psycopg.ProgrammingError as error:
+            # libpq's message may quote a part of the URL; the password is not among what it quotes.
+            raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
+        self._given = given
+        self.patience = patience
+        """Seconds to wait for an answer."""
+        self._translated = Translated(self, leave.format(user=given.get("user") or "NAME"))
+        self._plain = make_conninfo(**(_OURS | given | _ALWAYS))
+        """For sessions that are as they are."""
+        self._needed = make_conninfo(self._plain, **_options(given, _SESSION))
+        """For sessions that are as they must be, if not as we wish."""
+        self._conninfo = make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))
+        self.is_pooled = True
+        """Whether a pooler stands in between, so that nothing may depend on the session; until it is known, yes."""
+
+    def __str__(self) -> str:
+        """Name it as errors do: without a password."""
+        shown = " ".join(
+            f"{name}={self._given[name]}" for name in ("host", "port", "dbname", "user") if name in self._given
+        )
+        return f"PostgreSQL ({shown or 'at its default address'})"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """Where it is, without secrets."""
+        return {name: self._given.get(name) for name in ("host", "port", "dbname", "user")}
+
+    def connect(self) -> PatientConnection:
+        """Open a connection for plain code."""
+        how: dict[str, Any] = {
+            "autocommit": True,
+            "cursor_factory": psycopg.RawCursor,
+            "prepare_threshold": self._prepares,
+        }
+        with self.translated():
+            try:
+                connection = PatientConnection.connect(self._conninfo, **how)
+            except psycopg.OperationalError as error:
+                connection = PatientConnection.connect(self._with_less(error), **how)
+        connection.patience = self.patience
+        return connection
+
+    async def aconnect(self) -> PatientAsyncConnection:
+        """Open a connection for an event loop."""
+        how: dict[str, Any] = {
+            "autocommit": True,
+            "cursor_factory": psycopg.AsyncRawCursor,
+            "prepare_threshold": self._prepares,
+        }
+        with self.translated():
+            try:
+                connection = await PatientAsyncConnection.connect(self._conninfo, **how)
+            except psycopg.OperationalError as error:
+                connection = await PatientAsyncConnection.connect(self._with_less(error), **how)
+        connection.patience = self.patience
+        return connection
+
+    def _with_less(self, error: psycopg.OperationalError) -> str:
+        """Say how to connect, now and from now on, if a pooler or the server lets less be said about a session."""
+        if any(words in str(error) for words in _NO_OPTIONS):
+            self._conninfo = self._plain
+        elif any(name in str(error) for name in _WISHED):
+            self._conninfo = self._needed
+        else:
+            raise error
+        return self._conninfo
+
+    @property
+    def _prepares(self) -> int | None:
+        """After how many times a statement is prepared; never, where the next one may go to another session."""
+        return None if self.is_pooled else _PREPARED_AFTER
+
+    def find_out(self, connection: psycopg.Connection[Any]) -> None:
+        """Find out whether a pooler stands in between: the session says another name than the connection was given.
+
+        Such a session may not be as it has to be, since the pooler was not told or has not passed it on; it is refused.
+        """
+        ((pid, *found),) = connection.execute(_FOUND_OUT).fetchall()
+        self.is_pooled = pid != connection.info.backend_pid
+        for (name, needed), value in zip(_SESSION.items(), found, strict=True):
+            if value.split(",")[0] != needed:
+                cause = f"{self}: {name} is {value}, and could not be set for the session; Onward needs {needed}"
+                role = connection.info.user
+                raise StoreUnavailable(cause, remedy=f"alter role \"{role}\" set {name} = '{needed}'")
+
+    def translated(self) -> Translated:
+        """Let the store's errors out as ours."""
+        return self._translated
+
+
+def _options(
+    given: Mapping[str, Any], needed: Mapping[str, str], wished: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Put what our sessions have to have behind what an address says about them, and what we wish before it.
+
+    But only if what it says is for the server to read.
+    """
+    said = given.get("options") or os.environ.get("PGOPTIONS", "")
+    if (said and not said.startswith("-")) or "service" in given or "PGSERVICE" in os.environ:
+        return {}  # it is for a proxy, or in a file that libpq reads
+    return {"options": " ".join(filter(None, [*_written(wished or {}), said, *_written(needed)]))}
+
+
+def _written(settings: Mapping[str, str]) -> list[str]:
+    return ["-c {}={}".format(name, value.replace(" ", r"\ ")) for name, value in settings.items()]
+
+
+class Translated:
+    """A block out of which the store's errors come as ours. It keeps nothing, so one serves all verbs."""
+
+    __slots__ = ("_leave", "_store")
+
+    def __init__(self, store: object, leave: str) -> None:
+        self._store = store
+        self._leave = leave
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Say in our words what went wrong."""
+        if isinstance(error, psycopg.Error) and (ours := translate(error, str(self._store), self._leave)) is not None:
+            raise ours from error
+
+
+Meaning = tuple[type[OnwardError], str, str]
+"""What an error is to us, why it came about where it does not say so itself, and what to do."""
+
+_NO_ROOM: Final = (
+    StoreBusy,
+    "it has no connection left",
+    "close some, raise max_connections, or put PgBouncer in front of it",
+)
+_ON_ITS_WAY: Final = (StoreUnavailable, "it is being stopped or started", "try again when it is up")
+_WRONG_USER: Final = (
+    StoreUnavailable,
+    "it refused the user or the password",
+    "check both in the URL, and pg_hba.conf",
+)
+_NO_USER: Final = (StoreUnavailable, "it does not know this user", "make it first: {createuser}")
+_NO_DATABASE: Final = (StoreUnavailable, "there is no such database", "make it first: {createdb}")
+_NO_HOST: Final = (StoreUnavailable, "there is no such host", "check the URL")
+
+_BY_CODE: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ...]] = (
+    (
+        (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName, pg.UndefinedColumn, pg.UndefinedObject),
+        (SchemaTooOld, "its schema is missing or too old", "open the app once, or run: onward migrate"),
+    ),
+    (
+        (pg.ReadOnlySqlTransaction,),
+        (
+            StoreReadOnly,
+            "a standby, or default_transaction_read_only is on",
+            "connect to the primary: target_session_attrs=read-write",
+        ),
+    ),
+    ((pg.DiskFull, pg.OutOfMemory), (StoreFull, "it has no space left", "free some, nothing was written")),
+    ((pg.TooManyConnections,), _NO_ROOM),
+    (
+        (pg.LockNotAvailable, pg.QueryCanceled),
+        (StoreBusy, "it took too long", "see who holds it up with: onward doctor"),
+    ),
+    (GAVE_WAY, (StoreBusy, "others were writing the same jobs", "try again")),
+    ((pg.InvalidPassword, pg.InvalidAuthorizationSpecification), _WRONG_USER),
+    ((pg.InvalidCatalogName,), _NO_DATABASE),
+    (
+        (pg.InsufficientPrivilege,),
+        (
+            StoreUnavailable,
+            "the user may not do this",
+            "let its owner run onward migrate, and {leave}",
+        ),
+    ),
+    ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow), _ON_ITS_WAY),
+)
+
+# Errors of a connection that never came about have no code, only words: libpq's and the driver's own, or the server's.
+_BY_OUR_WORDS: Final[tuple[tuple[str, Meaning], ...]] = (
+    (
+        "has not answered",
+        (StoreUnavailable, "", "see whether the network loses answers; if it is only slow: answer_within="),
+    ),
+    ("could not translate host name", _NO_HOST),
+    ("failed to resolve host", _NO_HOST),
+)
+_BY_ITS_WORDS: Final[tuple[tuple[str, Meaning], ...]] = (
+    ("authentication failed", _WRONG_USER),
+    (
+        "pg_hba.conf",
+        (StoreUnavailable, "it does not let this user in from here", "add a line to pg_hba.conf, and have it reloaded"),
+    ),
+    ("not permitted to log in", (StoreUnavailable, "", 'let it: alter role "{user}" login')),
+    ("permission denied", (StoreUnavailable, "", 'let it: grant connect on database "{database}" to "{user}"')),
+    ("not currently accepting", (StoreUnavailable, "", 'alter database "{database}" allow_connections true')),
+    ("too many", _NO_ROOM),
+    ("remaining connection slots", _NO_ROOM),
+    ("the database system is", _ON_ITS_WAY),
+    ('role "', _NO_USER),
+    ("no such user", _NO_USER),
+    ('database "', _NO_DATABASE),
+    ("no such database", _NO_DATABASE),
+)
+_ITS_WORDS: Final = re.compile(r"\b\w+:  (.*)")
+"""What the server says stands behind how bad it is, in its language; libpq puts two blanks between."""
+
+
+def translate(error: psycopg.Error, store: str, leave: str = "") -> OnwardError | None:
+    """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    meaning = next((meaning for kinds, meaning in _BY_CODE if isinstance(error, kinds)), None)
+    if meaning is None:
+        if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return None
+        meaning = _of_connecting(error, first) if error.sqlstate is None else (StoreUnavailable, "", "see its log")
+    kind, why, remedy = meaning
+    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error, leave))
+    return kind(cause, remedy=remedy) if issubclass(kind, StoreUnavailable) else kind(f"{cause}; {remedy}")
+
+
+def _of_connecting(error: psycopg.Error, first: str) -> Meaning:
+    """Find out why there is no connection."""
+    said = _ITS_WORDS.search(first)
+    if said is None:
+        if error.pgconn is not None and error.pgconn.needs_password:
+            return StoreUnavailable, "it wants a password", "put one into the URL, PGPASSWORD or ~/.pgpass"
+        away = (StoreUnavailable, "is it running, and is the address right?", "")
+        return next((meaning for words, meaning in _BY_OUR_WORDS if words in first), away)
+    for words, meaning in _BY_ITS_WORDS:
+        if words in said[1]:
+            return meaning
+    # It may not speak English. Whatever it speaks, it names what it does not know.
+    names = _names(error, "")
+    named = [each for each in ("database", "user") if re.search(rf"\W{re.escape(names[each])}\W", said[1])]
+    if named == ["database"]:
+        return _NO_DATABASE
+    if named == ["user"]:
+        return _WRONG_USER if error.pgconn is not None and error.pgconn.used_password else _NO_USER
+    return StoreUnavailable, "", "check the user, the password and the database in the URL"
+
+
+def _names(error: psycopg.Error, leave: str) -> dict[str, str]:
+    """Say whom the connection is for, and how they are made."""
+    pgconn = error.pgconn
+    given = (pgconn.db, pgconn.user, pgconn.host, pgconn.port) if pgconn is not None else (b"NAME", b"NAME", b"", b"")
+    database, user, host, port = (each.decode() for each in given)
+    where = [*(["-h", host] if host else []), *(["-p", port] if port not in {"", "5432"} else [])]
+    return {
+        "database": database,
+        "user": user,
+        "leave": leave,
+        "createdb": shlex.join(["createdb", *where, database]),
+        "createuser": shlex.join(["createuser", *where, user]),
+    }

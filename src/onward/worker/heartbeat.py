@@ -1,0 +1,90 @@
+"""The worker's sign of life, on a thread of its own.
+
+A beat registers the worker, extends the leases of all it holds, and learns which of them it has lost. It must not
+depend on the event loop: a handler that blocks the loop for minutes is slow, not dead, and keeps its jobs. (A handler
+that holds the interpreter's global lock in C code for longer than the lease does lose them; nothing in the process
+could beat then.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from onward.engine.contract import Work
+from onward.engine.values import Pulse as Answer
+from onward.engine.values import WorkerInfo
+from onward.worker.inflight import Holdings
+from onward.worker.service import STORE_AWAY, tell_trouble
+
+log = logging.getLogger("onward.worker")
+
+BEATS_PER_LEASE: Final = 4
+"""Three beats may fail or come late before a lease runs out."""
+_LEAST_BETWEEN: Final = 0.05
+"""Seconds between two beats at least: a burst of cancellations is answered by one."""
+
+
+class Pulse:
+    """Beats until stopped. What a beat learns goes to ``on_answer``, on the pulse's own thread."""
+
+    def __init__(
+        self,
+        engine: Work,
+        holdings: Holdings,
+        *,
+        info: WorkerInfo,
+        lease: timedelta,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        self._engine = engine
+        self._holdings = holdings
+        self._info = info
+        self._interval = lease.total_seconds() / BEATS_PER_LEASE
+        self._on_answer = on_answer
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat, the first time at once."""
+        self._thread = threading.Thread(target=self._run, name="onward-pulse", daemon=True)
+        self._thread.start()
+
+    def set_interval(self, seconds: float) -> None:
+        """Beat that often from now on."""
+        sooner, self._interval = seconds < self._interval, seconds
+        if sooner:
+            self._wanted.set()
+
+    def nudge(self) -> None:
+        """Beat now: something has told that a job of ours may have been taken back."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """Beat no more. Does not wait for a beat that is under way."""
+        self._stopped.set()
+        self._wanted.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for a beat that is under way, after :meth:`stop`."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopped.is_set():
+            self._wanted.clear()
+            try:
+                self._on_answer(self._engine.heartbeat_sync(self._info, self._holdings.claims()))
+            except Exception as error:  # noqa: BLE001 - the pulse goes on whatever happens
+                failures += 1
+                tell_trouble("pulse", error, failures)
+                self._wanted.wait(min(STORE_AWAY.delay(failures).total_seconds(), self._interval))
+                continue
+            failures = 0
+            self._stopped.wait(_LEAST_BETWEEN)
+            self._wanted.wait(self._interval)

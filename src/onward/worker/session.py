@@ -1,0 +1,350 @@
+"""One run of a worker: its actors, wired together, from the first heartbeat to the last outcome stored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from onward.context import Middleware
+from onward.engine.capabilities import Feature
+from onward.engine.checked import ObservedEngine
+from onward.engine.values import Pulse as Answer
+from onward.engine.values import WorkerInfo
+from onward.errors import StoreCorrupt, StoreUnavailable
+from onward.task import Task
+from onward.worker.cancellation import Recall
+from onward.worker.claimer import Claimer
+from onward.worker.deadline import Limit
+from onward.worker.health import Vitals
+from onward.worker.heartbeat import Pulse
+from onward.worker.identity import new_worker_id, onward_version
+from onward.worker.inflight import LOST, RUNNING, SETTLING, Holdings
+from onward.worker.leader import Leader
+from onward.worker.leases import LOOK, Leases
+from onward.worker.maintenance import Duty, Upkeep, duties_of
+from onward.worker.memory import resident_memory
+from onward.worker.metering import Metering
+from onward.worker.options import WorkerOptions
+from onward.worker.pool import Pool
+from onward.worker.processes import Processes
+from onward.worker.quarantine import Quarantine
+from onward.worker.relay import LOOK as LOOK_FOR_EVENTS
+from onward.worker.relay import Relay
+from onward.worker.runner import Invocation, Runner
+from onward.worker.scheduler import Scheduler
+from onward.worker.service import STORE_AWAY, Every, tell_trouble
+from onward.worker.settler import Settler
+from onward.worker.threads import Threads
+from onward.worker.waker import Waker
+
+log = logging.getLogger("onward.worker")
+
+_LAST_WORDS: Final = 5.0
+"""Seconds in which a stopping worker tries to store its outcomes; after that the leases tell."""
+_IN_A_HURRY: Final = 0.5
+"""Seconds that a worker which is cancelled twice gives its handlers to stop, and then itself for its last words. Some
+who cancel do it again at every turn of the loop (anyio), so that twice cannot mean: without a word."""
+_LISTEN_AGAIN: Final = timedelta(seconds=1)
+_LOOK_AT_MEMORY: Final = timedelta(seconds=5)
+_DECLARED: Final = timedelta(days=1)
+_METERED: Final = timedelta(seconds=1)
+"""Once is enough."""
+
+
+class Shift:
+    """The actors of one run."""
+
+    def __init__(
+        self,
+        engine: ObservedEngine,
+        tasks: Mapping[str, Task[..., Any]],
+        options: WorkerOptions,
+        *,
+        middleware: Sequence[Middleware],
+        duties: Sequence[Duty],
+        stopping: asyncio.Event,
+        scheduler: Scheduler,
+        relays: Callable[[str], Sequence[Relay]],
+    ) -> None:
+        self.worker_id = new_worker_id()
+        self._relays = relays(self.worker_id)
+        self.holdings = Holdings()
+        self.stubborn = 0
+        """Handlers that would not stop."""
+        self._grace = Limit()
+        """For handlers to end."""
+        self._patience = Limit()
+        """For those to stop that did not."""
+        self._end = Limit()
+        """For all that is to be stored then."""
+        self._is_cut_short = False
+        self._engine = engine
+        self._options = options
+        self._scheduler = scheduler
+        self._stopping = stopping
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._threads = Threads(options.pool_size)
+        self._processes = Processes(options.processes or os.cpu_count() or 1)
+        self._runner = Runner(
+            tasks=tasks,
+            engine=engine,
+            worker_id=self.worker_id,
+            middleware=middleware,
+            thread=self._on_a_thread,
+            process=self._in_a_process,
+        )
+        self._vitals = Vitals(self.worker_id, polls_every=options.poll, file=options.health_file)
+        self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)
+        self._metering = Metering(engine)
+        self._pools: list[Pool] = []
+        self._claimers: list[Claimer] = []
+        for queues, size in options.shares:
+            self._open_pool(queues, size)
+        self._quarantine.claimers = self._claimers
+        info = WorkerInfo(
+            id=self.worker_id,
+            hostname=socket.gethostname(),
+            pool_size=options.pool_size,
+            version=onward_version(),
+            queues=options.patterns,
+            types=tuple(tasks),
+        )
+        self._pulse = Pulse(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
+        self._leases = Leases(engine, self.holdings, lease=options.lease, set_interval=self._pulse.set_interval)
+        self._recall = Recall(engine, self.holdings, on_found=self._pulse.nudge)
+        self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
+        self._duties = (
+            *duties_of(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
+            *scheduler.duties,
+            *duties,
+        )
+        self._upkeep = Upkeep(self.leader, self._duties, on_ready=lambda _: self._look_for_work())
+        self.leader.on_elected = self._upkeep.nudge
+        self._waker = Waker(
+            engine,
+            options.patterns,
+            on_work=self._look_for_work,
+            on_change=self._look_around,
+            on_cancelled=self._pulse.nudge,
+            on_due=self._upkeep.look_for_due,
+        )
+
+    def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
+        settler = Settler(self.holdings, self._metering.count)
+        pool = Pool(self._runner, size=size, settle=settler.add)
+        claimer = Claimer(
+            self._engine,
+            pool,
+            settler,
+            self.holdings,
+            worker_id=self.worker_id,
+            queues=queues,
+            lease=self._options.lease,
+            poll=self._options.poll,
+            on_claimed=lambda claimed: self._quarantine.note(
+                queues, suspects_wait=claimed.suspects_wait, found=bool(claimed.claims)
+            ),
+            on_answer=self._on_answer,
+        )
+        self._pools.append(pool)
+        self._claimers.append(claimer)
+
+    # Its life
+
+    async def live(self, started: asyncio.Event) -> None:
+        """Work until stopping, then stop in good order.
+
+        In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
+        held for as long as a lease. Who is in a hurry says so by :meth:`cut_short`.
+        """
+        facts = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
+        log.info("worker started", extra=facts)
+        self._pulse.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                services = [group.create_task(part.run(), name=f"onward-{part.name}") for part in self._services()]
+                services.append(group.create_task(self._watch(), name="onward-watch"))
+                rounds = [group.create_task(claimer.run(), name="onward-claimer") for claimer in self._claimers]
+                started.set()
+                await self._stopping.wait()
+                log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.holdings)})
+                for claimer in self._claimers:
+                    claimer.close()
+                rounds.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
+                with contextlib.suppress(TimeoutError):
+                    async with self._grace.within(self._options.grace.total_seconds()):
+                        await asyncio.wait(rounds)
+                await self._let_go()
+                with contextlib.suppress(TimeoutError):
+                    async with self._end.within(_LAST_WORDS):
+                        await asyncio.wait(rounds)
+                for task in (*rounds, *services):
+                    task.cancel()
+        finally:
+            await self._let_go()
+            await self._take_leave()
+
+    def cut_short(self) -> None:
+        """Stop, and wait for no handler. Said again: come to an end, whatever the store still owes an answer to."""
+        if self._is_cut_short:
+            self._patience.bring_forward(_IN_A_HURRY)
+            self._end.bring_forward(2 * _IN_A_HURRY)
+        self._is_cut_short = True
+        self._grace.bring_forward(0)
+        self._stopping.set()
+
+    async def opened(self, started: asyncio.Event) -> bool:
+        """Open the store if it is not, however long that takes; False: told to stop before it could be."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                await self._engine.open()
+            except StoreCorrupt:
+                raise
+            except StoreUnavailable as error:
+                failures += 1
+                tell_trouble("worker", error, failures)
+                started.set()  # as far as that goes: whoever starts us need not wait for the store as well
+                give_up = self._options.give_up_after
+                if give_up is not None and self._loop.time() - self._began > give_up.total_seconds():
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(STORE_AWAY.delay(failures).total_seconds()):
+                        await self._stopping.wait()
+            else:
+                return True
+        return False
+
+    async def _let_go(self) -> None:
+        """Stop what still runs, at no cost to the jobs."""
+        with contextlib.suppress(TimeoutError):
+            async with self._patience.within(_LAST_WORDS):
+                await asyncio.gather(*(pool.close() for pool in self._pools))
+        self.stubborn = sum(pool.stubborn for pool in self._pools)
+        if self.stubborn:
+            for claimer in self._claimers:
+                claimer.abandon()
+
+    async def _take_leave(self) -> None:
+        """Give back whatever is still held, the term, and the place on the list of workers."""
+        self._pulse.stop()
+        # A beat that is under way would put us on the list again after we have left it.
+        with contextlib.suppress(TimeoutError):
+            async with self._end.within(_LAST_WORDS):
+                await asyncio.to_thread(self._pulse.join, _LAST_WORDS)
+        try:
+            async with self._end.within(_LAST_WORDS):
+                for claimer in self._claimers:
+                    await claimer.last_words()
+                await self._metering.send()
+                for relay in self._relays:
+                    await relay.let_go()
+                await self.leader.resign()
+                await self._engine.leave(self.worker_id)
+        except (StoreUnavailable, TimeoutError):
+            log.warning("could not take leave of the store, the leases will tell", extra={"worker_id": self.worker_id})
+        self._threads.close()
+        self._processes.close()
+        self._vitals.remove()
+        log.info("worker stopped", extra={"worker_id": self.worker_id, **self.holdings.tally})
+
+    def _services(self) -> list[Every]:
+        services = [
+            Every("waker", self._waker.step, interval=_LISTEN_AGAIN),
+            Every("recall", self._recall.step, interval=_LISTEN_AGAIN),
+            Every("leases", self._leases.step, interval=LOOK),
+        ]
+        has = self._engine.capabilities.has
+        if has(Feature.LEADER):
+            services.append(Every("leader", self.leader.step, interval=self.leader.interval))
+            services.extend(self._upkeep.loops)
+        if has(Feature.SCHEDULES):
+            services.append(Every("schedules", self._scheduler.declare, interval=_DECLARED))
+        if has(Feature.USAGE):
+            services.append(Every("usage", self._metering.send, interval=_METERED))
+        services += [Every("webhook", relay.step, interval=LOOK_FOR_EVENTS) for relay in self._relays]
+        if has(Feature.SUSPECTS):
+            services.append(Every("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
+        if self._options.max_memory is not None:
+            services.append(Every("memory", self._look_at_memory, interval=_LOOK_AT_MEMORY))
+        return services
+
+    async def _watch(self) -> None:
+        """Give up when the store has owed an answer for too long."""
+        if self._options.give_up_after is None:
+            return
+        limit = self._options.give_up_after.total_seconds()
+        while True:
+            await asyncio.sleep(limit / 10)
+            if self._owed() > limit:
+                raise StoreUnavailable(f"the store has not answered for {limit:g} s: {dict(self._engine.describe())}")
+
+    def _owed(self) -> float:
+        """Say for how many seconds the store has owed an answer."""
+        since = [claimer.unanswered_since for claimer in self._claimers if claimer.unanswered_since is not None]
+        return self._loop.time() - min(since) if since else 0.0
+
+    async def _look_at_memory(self) -> None:
+        memory = resident_memory()
+        if self._options.max_memory is not None and memory > self._options.max_memory:
+            log.info("worker retires, it has grown too large", extra={"worker_id": self.worker_id, "memory": memory})
+            self._stopping.set()
+
+    # What its actors tell each other
+
+    def _on_answer(self) -> None:
+        self._vitals.polled()
+        most = self._options.max_jobs
+        if most is not None and sum(pool.finished for pool in self._pools) >= most and not self._stopping.is_set():
+            log.info("worker retires, it has done its share", extra={"worker_id": self.worker_id, "jobs": most})
+            self._stopping.set()
+
+    def _look_for_work(self) -> None:
+        for claimer in self._claimers:
+            claimer.work_may_wait()
+
+    def _look_around(self) -> None:
+        self._look_for_work()
+        self._recall.note_change()
+
+    def _on_pulse(self, answer: Answer) -> None:
+        """Take a beat's answer, on the pulse's thread, to the loop."""
+        self._vitals.beat()
+        with contextlib.suppress(RuntimeError):  # the loop has closed: there is nobody left to tell
+            self._loop.call_soon_threadsafe(self._heed, answer)
+
+    def _heed(self, answer: Answer) -> None:
+        """Stop the handlers of claims that are ours no longer."""
+        if not self._owed():
+            self._vitals.polled()
+        for token in answer.lost:
+            held = self.holdings.get(token)
+            # An outcome on its way has the store's own answer coming: a beat that overtook it knows less.
+            if held is None or held.stage is SETTLING:
+                continue
+            was_running, held.stage = held.stage is RUNNING, LOST
+            self.holdings.drop(token)
+            cancelled = token in answer.cancelled
+            facts = {"job_id": held.claim.ref.id, "queue": held.claim.ref.queue, "task": held.claim.type}
+            if cancelled:
+                log.info("job cancelled, stopping its handler", extra=facts)
+            else:
+                log.warning("claim lost, stopping its handler", extra=facts)
+            if was_running:
+                self._runner.cancel(token)
+
+    # Where plain functions run
+
+    def _on_a_thread(self, invocation: Invocation) -> Awaitable[Any]:
+        return self._threads.call(invocation.call)
+
+    def _in_a_process(self, invocation: Invocation) -> Awaitable[Any]:
+        function = invocation.task.function
+        return self._processes.call(function.__module__, function.__qualname__, invocation.run)

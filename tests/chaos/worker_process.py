@@ -1,0 +1,73 @@
+"""A worker that is meant to be killed: ``python -m tests.chaos.worker_process URL DIRECTORY MAX_CRASHES``.
+
+Its handlers keep a ledger, one line for each effect, written in one step to a file that no worker of Onward knows of:
+by it a test can tell what really happened from what the store says happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from onward.app import App
+from onward.context import JobContext
+from onward.worker.logs import configure
+from onward.worker.serve import serve
+
+LEASE = timedelta(seconds=2)
+
+
+def make_app(url: str, directory: Path) -> App:
+    """Make the App that labourers and the test share."""
+    app = App(url, worker_timeout=LEASE)
+    ledger = os.open(directory / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def enter(context: JobContext) -> int:
+        """Leave the effect of a run, with the number of the claim it rests on."""
+        number = int(context._run.claim.token[1])
+        os.write(ledger, f"{context.id} {number} {os.getpid()}\n".encode())
+        return number
+
+    @app.task(name="labour", max_attempts=1)
+    async def labour(context: JobContext, seconds: float) -> dict[str, int]:
+        number = enter(context)
+        await asyncio.sleep(seconds)
+        return {"claim": number, "pid": os.getpid()}
+
+    @app.task(name="toil", max_attempts=1)
+    def toil(context: JobContext, seconds: float) -> dict[str, int]:
+        number = enter(context)
+        signal.sigtimedwait([], seconds)
+        return {"claim": number, "pid": os.getpid()}
+
+    @app.task(name="murder", max_attempts=1)
+    async def murder(context: JobContext) -> None:
+        enter(context)
+        await asyncio.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return app
+
+
+def main() -> int:
+    """Work until killed, or asked to stop."""
+    configure("json", level=logging.WARNING)
+    logging.getLogger("onward.worker").setLevel(logging.INFO)
+    app = make_app(sys.argv[1], Path(sys.argv[2]))
+    options: dict[str, Any] = {
+        "lease": LEASE,
+        "leader_lease": LEASE,
+        "concurrency": 10,
+        "max_crashes": int(sys.argv[3]),
+    }
+    return serve(app.worker(**options), opened=app)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,311 @@
+"""What a worker that waits asks when it is told of a queue: that queue alone; and all of them soon after."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from onward.backoff import Backoff
+from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Rate, Settlement
+from onward.engines.postgres import claims, settle
+from onward.engines.postgres.engine import PostgresEngine
+from onward.errors import StoreUnavailable
+from onward.job import JobRef
+from onward.lifecycle import Complete, Release, State
+from onward.pg.listener import Listener
+from tests.conformance.driver import LEASE, Desk
+from tests.conformance.postgres_case import PostgresStore
+
+REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
+
+
+async def ask(desk: Desk, request: ClaimRequest) -> Claims:
+    """Ask as a worker does."""
+    return (await desk.engine.exchange(Exchange(request=request))).claimed
+
+
+async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
+    """Claim when something is told; say whether only queues with news were asked."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    if notice:
+        engine._hear(notice)
+    claims = await ask(desk, request)
+    return claims, not engine._round(request.queues, request.worker_id).is_whole
+
+
+@pytest.fixture(autouse=True)
+def listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody listens: what is told is told by the tests. And no look takes long, however busy the machine is."""
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
+    monkeypatch.setattr(claims, "_LONG_TOUR", math.inf)
+
+
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at all queues takes long."""
+    monkeypatch.setattr(claims, "_LONG_TOUR", -1.0)
+
+
+def names(claims: Claims) -> list[str]:
+    return [claim.ref.queue for claim in claims.claims]
+
+
+def facts_of(claim: Claim) -> Any:
+    return msgspec.structs.replace(claim, ref=JobRef(claim.ref.queue, "any"), token=claim.token[1:])
+
+
+async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  # H9
+    fields = {"type": "odd", "queue": "q", "org_id": "o", "priority": 3, "max_attempts": 2, "backoff": Backoff()}
+    await desk.add(**fields, trace="{}")
+    by_tour = (await ask(desk, REQUEST)).claims[0]
+    ref = await desk.add(**fields, trace="{}")
+    claims, is_alone = await told(desk, "q")
+    assert is_alone
+    assert [facts_of(claim) for claim in claims.claims] == [facts_of(by_tour)]
+    job = await desk.job(ref)
+    assert (job.attempts, job.worker_id) == (1, "w")
+    await desk.advance(LEASE)
+    assert (await desk.rescue()).changed == 2  # X2
+
+
+async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_for(desk: Desk):  # O3
+    await ask(desk, REQUEST)
+    later = await desk.add_many(3, queue="q")
+    await desk.advance(1)
+    first = await desk.add_many(2, queue="q", priority=5)
+    await desk.add(queue="q", start_by=desk.now + timedelta(seconds=1), priority=9)
+    await desk.advance(2)
+    claims, is_alone = await told(desk, "q", msgspec.structs.replace(REQUEST, slots=3, soon=1))
+    assert is_alone
+    assert [claim.ref for claim in claims.claims] == [*first, *later[:2]]
+    await desk.add(queue="r")
+    claims, is_alone = await told(desk, "q")
+    assert not is_alone  # there was no room left: there may be more, and elsewhere too
+    assert names(claims) == ["q", "r"]
+
+
+@pytest.mark.parametrize(
+    ("said", "given"),
+    [
+        ({"paused": True}, 0),
+        ({"concurrency": 1}, 1),
+        ({"rate": Rate(1, timedelta(minutes=1))}, 1),
+        ({"lease": timedelta(seconds=7)}, 2),
+        ({"weight": 3}, 2),
+    ],
+)
+async def test_what_is_said_of_the_queue_holds(desk: Desk, said: dict[str, Any], given: int):  # H9
+    await desk.set("q", **said)
+    await ask(desk, REQUEST)
+    refs = await desk.add_many(2, queue="q")
+    claims, _ = await told(desk, "q")
+    assert len(claims.claims) == given
+    if "lease" in said:
+        await desk.advance(8)
+        assert (await desk.rescue()).changed == len(refs)
+
+
+@pytest.mark.parametrize("notice", ["q,r", "*", "?", "q,*"])
+async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, notice: str):  # H9
+    await ask(desk, REQUEST)
+    for queue in ("q", "r"):
+        await desk.add(queue=queue)
+    claims, is_alone = await told(desk, notice)
+    assert not is_alone
+    assert names(claims) == ["q", "r"]
+
+
+async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.MonkeyPatch):  # H9
+    now = 1000.0
+    monkeypatch.setattr("onward.engines.postgres.claims.monotonic", lambda: now)
+    await ask(desk, REQUEST)
+    await desk.add(queue="unheard")
+    now += 0.3
+    claims, is_alone = await told(desk, "q")
+    assert (claims.claims, is_alone) == ((), True)
+    assert claims.again_in == pytest.approx(0.2)
+    now += 0.2
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_a_queue_that_has_the_same_lane_twice_gives_all_there_is_room_for(desk: Desk, store: PostgresStore):
+    await ask(desk, REQUEST)
+    refs = [*await desk.add_many(3, queue="q", priority=5), *await desk.add_many(9, queue="q")]
+    with psycopg.connect(store.url) as connection:  # as two may who add a queue's first jobs at the same time
+        connection.execute(f"insert into {store.schema}.lane (queue, priority) values ('q', 5)")
+    claims, is_alone = await told(desk, "q")
+    assert is_alone
+    assert [claim.ref for claim in claims.claims] == refs[:10]
+
+
+async def test_a_queue_that_is_known_and_of_which_nothing_is_said_takes_no_tour(desk: Desk):
+    await desk.set("q", weight=1)
+    await ask(desk, REQUEST)
+    claims, is_alone = await told(desk, "q")
+    assert (claims.claims, is_alone) == ((), True)
+
+
+@pytest.mark.parametrize("starts", [False, True])
+async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhere(
+    desk: Desk, long: None, starts: bool
+):  # X3
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    await ask(desk, REQUEST)
+    ref = await desk.add(queue="q")
+    claim = await desk.take_one("q")
+    engine._hear("q")
+    exchange = Exchange(starts=(claim,) if starts else (), request=REQUEST)
+    asking = settle.exchange(engine.schema, exchange, engine._round(REQUEST.queues, "w"))
+    next(asking)
+    with pytest.raises(StoreUnavailable):
+        asking.throw(StoreUnavailable())
+    await desk.end(claim, Release())
+    claims, _ = await told(desk, "")
+    assert [claim.ref for claim in claims.claims] == [ref]
+
+
+async def test_each_worker_goes_its_own_way_round_and_is_forgotten_when_it_leaves(desk: Desk):  # H9
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    full, idle = (msgspec.structs.replace(REQUEST, worker_id=who, slots=1) for who in ("full", "idle"))
+    await desk.add_many(2, queue="q")
+    await engine.exchange(Exchange(request=full))
+    await engine.exchange(Exchange(request=msgspec.structs.replace(idle, slots=5)))
+    assert [engine._round(each.queues, each.worker_id).has_more for each in (full, idle)] == [True, False]
+    for who in ("full", "idle"):
+        await engine.leave(who)
+    assert not engine._rounds
+
+
+async def test_those_who_ask_once_go_one_way_together(desk: Desk):  # H7, H9
+    """A tick is another worker each time: if each began anew, the last queues would wait for ever."""
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    for queue in ("a", "a", "a", "b", "c"):
+        await desk.add(queue=queue)
+    once = [msgspec.structs.replace(REQUEST, worker_id=f"tick-{no}", slots=1) for no in range(3)]
+    assert [names(await engine.claim(request)) for request in once] == [["a"], ["b"], ["c"]]
+    assert len(engine._rounds) == 1
+
+
+async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: PostgresStore):
+    for queue in ("a", "z"):
+        await desk.set(queue, concurrency=5)
+        await desk.add(queue=queue)
+    claim = f"select jobs from {store.schema}.claim(%s, 'w', array[''], array['~'], 5, 0, 0, 1000000, '', 0, 'z')"
+    with psycopg.connect(store.url) as other, psycopg.connect(store.url) as connection:
+        other.execute(f"select from {store.schema}.queue where name = 'a' for update")
+        connection.execute("set lock_timeout = '5s'")
+        ((jobs,),) = connection.execute(claim, [store.clock.micros()]).fetchall()
+    assert [visit[0] for visit in msgspec.json.decode(jobs)] == ["z"]
+
+
+async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
+    await ask(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    engine._round(REQUEST.queues, "w").is_news_anywhere = False
+    await desk.add(queue="unheard")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
+    await ask(desk, REQUEST)
+    await desk.add(queue="unheard")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone) == (["unheard"], False)
+
+
+async def test_where_a_tour_is_long_only_queues_with_news_are_asked(desk: Desk, long: None):  # H9
+    await ask(desk, REQUEST)
+    for queue in ("unheard", "a", "b"):
+        await desk.add_many(2, queue=queue)
+    claims, is_alone = await told(desk, "b,a", msgspec.structs.replace(REQUEST, slots=3))
+    assert is_alone
+    assert sorted(names(claims)) == ["a", "a", "b"]
+    claims, is_alone = await told(desk, "b")
+    assert (sorted(names(claims)), is_alone) == (["b", "unheard", "unheard"], False)  # there was no room left
+
+
+async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Desk, long: None):
+    await desk.add(queue="q")
+    (claim,) = (await ask(desk, REQUEST)).claims
+    await desk.add(queue="unheard")
+    answer = await desk.engine.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
+    assert (answer.lost, answer.claimed.claims, (answer.claimed.again_in or 0) > 0) == (frozenset(), (), True)
+    assert (await desk.job(claim.ref)).status is State.COMPLETED
+    claims, _ = await told(desk, "")
+    assert (claims.claims, (claims.again_in or 0) > 0) == ((), True)
+    claims, _ = await told(desk, "unheard")
+    assert names(claims) == ["unheard"]
+
+
+async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # H9
+    await ask(desk, REQUEST)
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    round_ = engine._round(REQUEST.queues, "w")
+    round_.took = 0.001
+    assert 0 < round_.look_again_in() <= 0.5
+    round_.took = 0.015
+    assert 1 < round_.look_again_in() <= 1.5
+    round_.took = 5.0  # something held it up
+    assert 1.5 < round_.look_again_in() <= 2
+
+
+def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
+    round_ = claims.Round(is_news_anywhere=False)
+    for _ in range(30):
+        round_.hear(("q/*",), ["q/1", "q/2", "r", "q/3"])
+    assert (list(round_.news), round_.is_news_anywhere) == (["q/1", "q/2", "q/3"], False)
+    round_.hear(("q/*",), [f"r/{n}" for n in range(200)])
+    assert (len(round_.news), round_.is_news_anywhere) == (3, False)
+    round_.hear(("q/*",), [f"q/{n}" for n in range(200)])
+    assert (len(round_.news), round_.is_news_anywhere) == (100, True)
+
+
+async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9
+    await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
+    await desk.add_many(2, queue="slow")
+    claims = await ask(desk, REQUEST)
+    assert (len(claims.claims), claims.again_in is None) == (1, False)
+    await desk.add(queue="q")
+    claims, is_alone = await told(desk, "q")
+    assert (names(claims), is_alone, claims.again_in is None) == (["q"], False, False)
+
+
+async def test_a_claim_says_whether_others_work_too(desk: Desk):
+    """What a worker does to be quicker where it is alone costs the store more."""
+
+    async def others_work(worker: str) -> bool:
+        await desk.add()
+        (claim,) = (claims := await ask(desk, msgspec.structs.replace(REQUEST, worker_id=worker))).claims
+        answer = await desk.engine.exchange(
+            Exchange(
+                settlements=(Settlement(claim, Release()),),
+                request=msgspec.structs.replace(REQUEST, worker_id=worker),
+            )
+        )
+        assert answer.claimed.others_work is claims.others_work  # whichever way it was asked
+        (claim,) = answer.claimed.claims
+        await desk.end(claim, Complete())
+        return claims.others_work
+
+    assert not await others_work("w")
+    await desk.beat(worker="w")
+    assert not await others_work("w")
+    assert await others_work("another")
+    await desk.beat(worker="another")
+    assert await others_work("w")
+    await desk.engine.leave("another")
+    assert not await others_work("w")

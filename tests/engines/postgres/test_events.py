@@ -1,0 +1,148 @@
+"""Events on a database where transactions become visible in another order than that in which they wrote (B7)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import psycopg
+import pytest
+
+from onward.engine.values import Settlement
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.events import Record
+from onward.job import JobRef
+from onward.lifecycle import Complete
+from tests.conformance.cases import Caller
+from tests.conformance.driver import Desk, new_job
+from tests.conformance.event_recorder import DEADLINE, fall_silent, hear, take
+from tests.conformance.postgres_case import PostgresStore
+
+
+async def add_within(desk: Desk, caller: Caller) -> JobRef:
+    """Add a job in a caller's transaction, which stays open."""
+    (added,) = await desk.engine.enqueue([new_job()], within=caller.handle)
+    return added.ref
+
+
+async def test_a_transaction_that_began_first_and_commits_last_is_neither_missed_nor_waited_for(desk: Desk):  # B7
+    early, late = desk.store.caller(), desk.store.caller()
+    async with aclosing(await desk.engine.events(["*"])) as events:
+        slow = await add_within(desk, early)
+        quick = await add_within(desk, late)
+        late.commit()
+        (first,) = await take(events, 1)
+        assert first.ref == quick  # while the one that began before it is open
+        later = await desk.add()
+        (second,) = await take(events, 1)
+        assert second.ref == later
+        early.commit()
+        (third,) = await take(events, 1)
+        assert third.ref == slow
+    last = await desk.add()
+    for cursor, rest in ((first.cursor, {later, slow, last}), (second.cursor, {slow, last}), (third.cursor, {last})):
+        async with aclosing(await desk.engine.events(["*"], after=cursor)) as events:
+            assert {event.ref for event in await take(events, len(rest))} == rest
+
+
+async def test_from_the_middle_of_what_was_seen_together_comes_the_rest_and_what_commits_then(desk: Desk):  # B7
+    caller = desk.store.caller()
+    async with aclosing(await desk.engine.events(["*"])) as events:
+        slow = await add_within(desk, caller)
+        jobs = await desk.add_many(5)
+        told = await take(events, 5)
+    caller.commit()
+    async with aclosing(await desk.engine.events(["*"], after=told[1].cursor)) as events:
+        assert [event.ref for event in await take(events, 4)] == [*jobs[2:], slow]
+
+
+async def test_events_begin_when_those_have_ended_who_wrote_before_they_were_recorded(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):  # B7
+    caller = desk.store.caller()
+    before = await add_within(desk, caller)
+    looks = 0
+    has_waited = asyncio.Event()
+    look = Record._writers
+
+    async def counted(record: Record, of: list[str] | None) -> list[str]:
+        nonlocal looks
+        looks += 1
+        if looks > 2:
+            has_waited.set()
+        return await look(record, of)
+
+    monkeypatch.setattr(Record, "_writers", counted)
+    beginning = asyncio.create_task(desk.engine.events(["*"]))
+    await asyncio.wait_for(has_waited.wait(), DEADLINE)
+    assert not beginning.done()
+    caller.commit()
+    async with aclosing(await asyncio.wait_for(beginning, DEADLINE)) as events:
+        claim = await desk.take_one()
+        assert claim.ref == before
+        await desk.end(claim, Complete())
+        assert [event.name for event in await hear(events, until="completed")] == ["active", "completed"]
+
+
+async def test_a_transaction_that_sees_the_past_is_told_of_all_the_same(desk: Desk, store: PostgresStore):  # B7
+    with psycopg.connect(store.url) as caller:
+        caller.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        caller.execute(f"select count(*) from {store.schema}.migration")  # from here on it sees nothing new
+        async with aclosing(await desk.engine.events(["*"])) as events:
+            (added,) = await desk.engine.enqueue([new_job()], within=caller)
+            caller.commit()
+            assert [event.ref for event in await take(events, 1)] == [added.ref]
+
+
+async def test_an_end_in_a_transaction_that_stayed_open_while_recording_stopped_is_told(desk: Desk):  # B7
+    caller = desk.store.caller()
+    caller.begin()
+    caller.note("open since before the cursor")
+    async with aclosing(await desk.engine.events(["*"])) as events:
+        ref = await desk.add()
+        claim = await desk.take_one()
+        (*_, active) = await hear(events, until="active")
+    await fall_silent(desk)
+    with caller.handle.transaction():  # a savepoint: what is written in it bears another number
+        assert not await desk.engine.settle([Settlement(claim, Complete())], within=caller.handle)
+    caller.commit()
+    async with aclosing(await desk.engine.events(["*"], after=active.cursor)) as events:
+        assert (await hear(events, until="completed"))[-1].ref == ref
+
+
+@pytest.mark.parametrize("count", [1, 500])
+@pytest.mark.parametrize("org_id", [None, "o"])
+async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count: int, org_id: str | None):  # B7
+    engine = PostgresEngine(store.url, schema=store.schema)
+    await engine.open()
+    try:
+        await engine.enqueue([new_job()])
+        async with aclosing(await engine.events(["*"])) as events:
+            added = []
+            for apart in (60, 0):  # relying on what was seen, if it is one; with a notice, too
+                engine._bell._apart = apart
+                engine._seen.is_heard = True
+                added += await engine.enqueue([new_job(org_id=org_id)] * count)
+            assert {event.ref for event in await take(events, 2 * count)} == {each.ref for each in added}
+    finally:
+        await engine.close()
+
+
+async def test_what_is_done_by_one_who_may_not_write_the_record_is_recorded(desk: Desk, store: PostgresStore):  # B7
+    role = f"worker_{store.schema}"
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"create role {role} login")
+        connection.execute(f"select {store.schema}.allow_worker('{role}')")
+        connection.execute(f"revoke all on {store.schema}.event, {store.schema}.event_log from {role}")
+        for function in ("wake_listeners", "tell_of_job", "tell_of_end"):
+            connection.execute(f"revoke all on function {store.schema}.{function} from {role}")
+    try:
+        async with aclosing(await desk.engine.events(["*"])) as events:
+            with psycopg.connect(store.url) as connection:
+                connection.execute(f"set role {role}")
+                connection.execute(f"insert into {store.schema}.job (type) values ('greet')")
+            assert [event.name for event in await take(events, 1)] == ["waiting"]
+    finally:
+        with psycopg.connect(store.url) as connection:
+            connection.execute(f"drop owned by {role}")
+            connection.execute(f"drop role {role}")

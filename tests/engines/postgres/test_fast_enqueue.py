@@ -1,0 +1,444 @@
+"""Who is alone adds jobs on the spot: for moments only, not beside others, and nothing is lost or done twice by it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.backoff import Backoff
+from onward.engine.values import ClaimRequest, QueueChange
+from onward.engines.postgres import fast_enqueue, notify_throttle, queue_cache
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.enqueue import Shortcut
+from onward.engines.postgres.fast_enqueue import Permit
+from onward.engines.postgres.notify_throttle import Bell
+from onward.errors import StoreUnavailable
+from onward.job import Alike, Enqueued
+from onward.pg.connection import Asks, PatientAsyncConnection
+from onward.pg.pools import Connections
+from tests.conformance.driver import new_job
+from tests.conformance.postgres_case import PostgresStore
+from tests.engines.postgres.turns import turns_of_the_loop
+
+PLAIN = new_job(queue="q")
+OTHER = new_job(queue="other")
+LONG = 3600.0
+
+
+@pytest.fixture
+async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
+    """An engine whose permits last, for what is not about that."""
+    monkeypatch.setattr(queue_cache, "TRUST", LONG)
+    monkeypatch.setattr(fast_enqueue, "_TURN", LONG)
+    engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
+    await engine.open()
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The payloads that were added on the spot."""
+    spots: list[str] = []
+    add = Permit.add
+
+    def noted(permit: Permit, jobs: Alike) -> Any:
+        spots.append(jobs.payloads[0])
+        return add(permit, jobs)
+
+    monkeypatch.setattr(Permit, "add", noted)
+    return spots
+
+
+async def add(engine: PostgresEngine, *payloads: str, template: Any = PLAIN) -> list[Enqueued]:
+    return [(await engine.enqueue(Alike(template, [payload])))[0] for payload in payloads]
+
+
+async def warmed(engine: PostgresEngine, spots: list[str]) -> None:
+    """Come so often that the next one is added on the spot, by a statement that the server knows."""
+    for _ in range(10):
+        await add(engine, "0")
+    assert spots
+    spots.clear()
+
+
+async def stored(engine: PostgresEngine) -> list[tuple[str, str, str]]:
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=1000))).claims
+    return [(claim.ref.id, claim.ref.queue, claim.payload) for claim in claims]
+
+
+@contextmanager
+def locked(store: PostgresStore) -> Iterator[None]:
+    """Keep everybody from adding jobs for the length of a block."""
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
+        yield
+        connection.rollback()
+
+
+async def test_who_comes_a_third_time_is_added_on_the_spot_and_each_job_once(engine: PostgresEngine, spots: list[str]):
+    payloads = [str(number) for number in range(9)]
+    added = await add(engine, *payloads)
+    assert spots == payloads[2:]
+    assert await stored(engine) == [(one.id, "q", payload) for one, payload in zip(added, payloads, strict=True)]
+
+
+async def test_others_are_not_covered(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await asyncio.create_task(add(engine, "1"))
+    await add(engine, "2", "3")
+    assert spots == []  # each came after another
+    await add(engine, "4")
+    assert spots == ["4"]
+    await add(engine, "5", template=OTHER)
+    await engine.enqueue(Alike(PLAIN, ["6", "7"]))
+    await engine.enqueue([PLAIN])
+    assert spots == ["4"]
+    assert len(await stored(engine)) == 10 + 8
+
+
+async def test_callers_who_come_together_gather_all_the_same(engine: PostgresEngine, spots: list[str]):
+    async def come() -> None:
+        await add(engine, *map(str, range(5)))
+
+    await asyncio.gather(*(come() for _ in range(20)))
+    assert len(spots) < 10
+    assert len(await stored(engine)) == 100
+
+
+@pytest.fixture
+async def other(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
+    """Somebody else's engine on the same store."""
+    other = PostgresEngine(store.url, schema=store.schema)
+    await other.open()
+    yield other
+    await other.close()
+
+
+@asynccontextmanager
+async def heard(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
+    """Have somebody else listen for jobs, and note when they are told of one."""
+    told = asyncio.Event()
+
+    async def listen() -> None:
+        async for _ in other.signals(["q"]):
+            told.set()
+
+    listening = asyncio.create_task(listen())
+    try:
+        await told.wait()  # it has begun to listen
+        yield told
+    finally:
+        listening.cancel()
+        await asyncio.wait([listening])
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
+    monkeypatch.setattr(queue_cache, "TRUST", 0.05)
+    monkeypatch.setattr(notify_throttle, "TRUST", 0.05)
+    looks: list[str] = []
+    lone_look = Shortcut.lone_look
+
+    def noted(shortcut: Shortcut, payload: str) -> Any:
+        looks.append(payload)
+        return lone_look(shortcut, payload)
+
+    monkeypatch.setattr(Shortcut, "lone_look", noted)
+    return looks
+
+
+async def sleep_until_it_is_to_be_looked_again(looks: list[str]) -> None:
+    await asyncio.sleep(0.06)
+    looks.clear()
+
+
+async def test_what_was_seen_is_looked_at_again_on_the_way(engine: PostgresEngine, spots: list[str], looks: list[str]):
+    await warmed(engine, spots)
+    permit = engine._permit
+    for number in range(5):
+        await sleep_until_it_is_to_be_looked_again(looks)
+        await add(engine, str(number), f"1{number}")
+        assert looks == [str(number)]  # and the next relies on it
+    assert spots == [one for number in range(5) for one in (str(number), f"1{number}")]
+    assert engine._permit is permit
+    assert len(await stored(engine)) == 20
+
+
+@pytest.mark.parametrize("change", [QueueChange(max_attempts=9), QueueChange(backoff=Backoff.fixed(7))])
+async def test_a_queue_that_says_something_since_is_heeded(
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str], change: QueueChange
+):
+    await warmed(engine, spots)
+    await other.configure("q", change)
+    await sleep_until_it_is_to_be_looked_again(looks)
+    await add(engine, "1", "2", "3")
+    assert (looks, spots) == (["1"], ["1"])  # where it was not added; the others do not come so any more
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert [claim.payload for claim in claims] == ["0"] * 10 + ["1", "2", "3"]
+    if change.max_attempts:
+        assert [claim.max_attempts for claim in claims] == [5] * 10 + [9] * 3
+    else:
+        assert [claim.backoff for claim in claims] == [None] * 10 + [change.backoff] * 3
+
+
+async def test_a_lane_that_has_gone_since_is_opened_again(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+):
+    await warmed(engine, spots)
+    before = len(await stored(engine))
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"delete from {store.schema}.lane")
+    await sleep_until_it_is_to_be_looked_again(looks)
+    await add(engine, "1")
+    assert looks == ["1"]
+    assert (before, [payload for _, _, payload in await stored(engine)]) == (10, ["1"])
+
+
+async def test_somebody_who_listens_since_is_told(
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str]
+):
+    if engine.database.is_pooled:
+        pytest.skip("through a pooler nobody is told")
+    await warmed(engine, spots)
+    engine._bell._send = lambda _: None  # with its commit, or not at all
+    async with heard(other) as told:
+        told.clear()
+        await sleep_until_it_is_to_be_looked_again(looks)
+        await add(engine, "1")
+        await asyncio.wait_for(told.wait(), 10)
+    assert looks == ["1"]
+    assert [payload for _, _, payload in await stored(engine)][-1] == "1"
+
+
+async def test_one_that_looks_and_takes_longer_is_added_once(
+    engine: PostgresEngine, other: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+):
+    await warmed(engine, spots)
+    for change in (None, QueueChange(max_attempts=9)):
+        if change is not None:
+            await other.configure("q", change)
+        await sleep_until_it_is_to_be_looked_again(looks)
+        with psycopg.connect(store.url) as connection:
+            connection.execute(f"lock table {store.schema}.job in share mode")
+            adding = asyncio.create_task(add(engine, "1"))
+            await asyncio.sleep(0.1)
+            connection.rollback()
+        await adding
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert [(claim.payload, claim.max_attempts) for claim in claims[-2:]] == [("1", 5), ("1", 9)]
+    assert len(claims) == 12
+
+
+async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await engine.configure("q", QueueChange(max_attempts=9))
+    await add(engine, "1")
+    claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
+    assert claims[-1].max_attempts == 9
+
+
+async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
+    """Answers that are waited for on the spot hold the loop up: others must get their turn."""
+    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    monkeypatch.setattr(Bell, "notice_for", lambda *_: None)  # what is new to the server takes a turn by itself
+    await warmed(engine, spots)
+    async with turns_of_the_loop() as turns:
+        await add(engine, *map(str, range(20)))
+        assert turns.count == 0
+        monkeypatch.setattr(fast_enqueue, "_TURN", 0.01)
+        engine._permit = None
+        await add(engine, "0", "0", "0")
+        had_turns = 0
+        for number in range(20):
+            time.sleep(0.011)  # noqa: ASYNC251 - the loop must not turn meanwhile
+            before = turns.count
+            await add(engine, str(number))
+            had_turns += turns.count > before
+    assert had_turns == 20
+    assert len(spots) >= 36  # and goes on as before then
+    assert len(await stored(engine)) == 53
+
+
+async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_loop(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """To ask is a call of the kernel, as sending the job is one."""
+    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    await warmed(engine, spots)
+    is_sound, asked = Asks.is_sound, 0
+
+    def noted(asks: Asks) -> bool:
+        nonlocal asked
+        asked += 1
+        return is_sound(asks)
+
+    monkeypatch.setattr(Asks, "is_sound", noted)
+    for _ in range(3):
+        await asyncio.sleep(0)
+        await add(engine, *map(str, range(10)))
+    assert (len(spots), asked) == (30, 3)
+
+
+async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    idle = engine._connections.here().idle
+    taken = idle.copy()
+    idle.clear()
+    try:
+        await add(engine, "1")
+    finally:
+        idle.extend(taken)
+    assert spots == []
+
+
+async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    monkeypatch.setattr(fast_enqueue, "_TURN", 0.01)
+    await warmed(engine, spots)
+    async with turns_of_the_loop() as turns:
+        for number in range(5):
+            await asyncio.sleep(0.02)
+            before = turns.count
+            await add(engine, str(number))
+            assert turns.count == before
+    assert spots == list("01234")
+
+
+async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    await warmed(engine, spots)
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
+
+        async def let_go() -> None:
+            await asyncio.sleep(0.1)
+            connection.rollback()
+
+        letting = asyncio.create_task(let_go())  # it must have its turn, or the job would wait for ever
+        added = await add(engine, "1")
+        await letting
+    assert spots == ["1"]
+    added += await add(engine, "2", "3", "4")
+    assert [job_id for job_id, _, _ in await stored(engine)][-4:] == [one.id for one in added]
+
+
+async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_be(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    engine._connections = Connections(engine.database, most=1)
+    engine._connections.open()
+    await warmed(engine, spots)
+    order: list[str] = []
+
+    async def look() -> None:
+        async with engine._connections.borrowed():
+            order.append("looked")
+
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"lock table {store.schema}.job in share mode")
+
+        async def let_go(looking: asyncio.Task[None]) -> None:
+            await asyncio.wait([looking], timeout=0.3)
+            connection.rollback()
+
+        looking = asyncio.create_task(look())
+        letting = asyncio.create_task(let_go(looking))
+        await add(engine, "1")
+        order.append("added")
+        await asyncio.gather(looking, letting)
+    assert (spots, order) == (["1"], ["added", "looked"])
+
+
+async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhile_is_told_of(
+    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+):
+    await warmed(engine, spots)
+    cut(store)
+    await asyncio.sleep(0)  # whether it is sound is asked once for each turn of the loop
+    await add(engine, "1")  # on another
+    await warmed(engine, spots)
+
+    async def cut_soon() -> None:
+        await asyncio.sleep(0.05)
+        cut(store)
+
+    with locked(store):
+        cutting = asyncio.create_task(cut_soon())
+        with pytest.raises(StoreUnavailable, match="terminating"):
+            await add(engine, "99")
+        await cutting
+    await add(engine, "2", "3", "4")
+    assert [payload for _, _, payload in await stored(engine) if payload != "0"] == ["1", "2", "3", "4"]
+
+
+def cut(store: PostgresStore) -> None:
+    """End the sessions of all others that add jobs."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+            " where application_name = 'onward' and query like %s",
+            [f'insert into "{store.schema}".job%'],
+        )
+
+
+async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, spots: list[str]):
+    await warmed(engine, spots)
+    for connection in engine._connections.here().idle:
+        connection.patience = None  # as after a look at all jobs
+    with locked(store), pytest.raises(StoreUnavailable, match="not answered"):
+        await add(engine, "99")
+
+
+async def test_one_that_had_to_give_way_is_added_all_the_same(
+    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    await warmed(engine, spots)
+    do, refused = PatientAsyncConnection.do_at_once, 0
+
+    def refuse(connection: PatientAsyncConnection, text: str, values: Any) -> int | None:
+        nonlocal refused
+        refused += 1
+        if refused == 1:
+            raise psycopg.errors.SerializationFailure
+        return do(connection, text, values)
+
+    monkeypatch.setattr(PatientAsyncConnection, "do_at_once", refuse)
+    await add(engine, "1", "2")
+    assert refused == 2  # the other was not
+    assert [payload for _, _, payload in await stored(engine)][-2:] == ["1", "2"]
+
+
+async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
+    engine: PostgresEngine, other: PostgresEngine, spots: list[str]
+):
+    if engine.database.is_pooled:
+        pytest.skip("through a pooler nobody is told")
+    async with heard(other) as told:
+        await warmed(engine, spots)
+        engine._bell._send = lambda _: None  # with its commit, or not at all
+        for number in range(5):
+            await asyncio.sleep(0.5)  # until it was told of what came before
+            told.clear()
+            await add(engine, str(number))
+            await asyncio.wait_for(told.wait(), 10)
+    assert spots == [str(number) for number in range(5)]
+
+
+async def test_a_closed_engine_adds_nothing(store: PostgresStore, engine: PostgresEngine, spots: list[str]):
+    await warmed(engine, spots)
+    await engine.close()
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await add(engine, "1")
+    await engine.open()
+    assert len(await stored(engine)) == 10

@@ -1,0 +1,331 @@
+"""When the leader asks the store, and how far back: what it knows spares both (O7)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from onward.engine.values import Batch, Retention, Settlement, Term
+from onward.engines.postgres import maintenance
+from onward.engines.postgres.engine import PostgresEngine
+from onward.engines.postgres.maintenance import Rescuing, Sweeping, Tending
+from onward.job import Arrival
+from onward.lifecycle import Complete, Release, Retry, State
+from onward.pg.listener import Listener
+from tests.conformance.cases import BOOM
+from tests.conformance.driver import LEASE, PAST_LEASE, Desk, new_job
+from tests.conformance.postgres_case import PostgresStore
+from tests.engines.postgres.test_lanes import by_hand, sweep, tended
+
+MINUTE = 60_000_000
+
+
+class Clock:
+    """Time that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(maintenance, "monotonic", clock)
+    return clock
+
+
+def test_a_look_for_leases_that_ran_out_may_wait_once_where_nothing_goes_on(clock: Clock):
+    rescuing = Rescuing()
+    assert not rescuing.may_wait()
+    rescuing.begin()
+    rescuing.learn(7, next_in=None)
+    clock.now += 2
+    assert rescuing.may_wait()
+    clock.now += 2
+    assert not rescuing.may_wait()
+
+
+def test_it_does_not_wait_where_jobs_come_and_go(clock: Clock):
+    rescuing = Rescuing()
+    rescuing.begin()
+    rescuing.stir()  # while the look is under way
+    rescuing.learn(7, next_in=None)
+    assert not rescuing.may_wait()
+    rescuing.begin()
+    rescuing.learn(7, next_in=None)
+    assert rescuing.may_wait()
+    rescuing.stir()
+    assert not rescuing.may_wait()
+
+
+def test_it_does_not_wait_for_a_lease_that_runs_out_before_the_next_look(clock: Clock):
+    rescuing = Rescuing()
+    rescuing.begin()
+    rescuing.learn(7, next_in=4.0)
+    clock.now += 1
+    assert rescuing.may_wait()
+    clock.now += 1
+    assert not rescuing.may_wait()
+
+
+def test_it_goes_back_to_where_the_last_one_ended_and_now_and_then_to_the_beginning():
+    rescuing = Rescuing()
+    assert rescuing.begin() is None
+    rescuing.learn(None, next_in=None)  # there was more than one look could take
+    assert rescuing.begin() is None
+    rescuing.learn(5 * MINUTE, next_in=None)
+    assert [rescuing.begin() for _ in range(64)].count(None) == 1
+    assert rescuing.begin() == 4 * MINUTE
+
+
+async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_the_same(
+    desk: Desk, store: PostgresStore
+):  # O7
+    ref = await desk.add()
+    await desk.take_one()
+    await desk.advance(600)
+    by_hand(store, "create table onward.kept as table onward.grip")
+    by_hand(store, "delete from onward.grip")
+    assert (await desk.rescue()).changed == 0
+    by_hand(store, "insert into onward.grip table onward.kept")  # as if it were committed only now
+    changed = [(await desk.rescue()).changed for _ in range(64)]
+    assert (sum(changed), (await desk.job(ref)).crashes) == (1, 0)
+
+
+def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
+    sweeping = Sweeping()
+    assert sweeping.is_due(hears=True)
+    sweeping._swept_at, sweeping._is_busy = clock.now, False
+    clock.now += 11
+    assert (sweeping.is_due(hears=True), sweeping.is_due(hears=False)) == (False, True)
+    sweeping.stir()
+    assert sweeping.is_due(hears=True)
+    sweeping._is_busy = False
+    clock.now += 50
+    assert sweeping.is_due(hears=True)
+
+
+def test_a_look_that_began_before_the_ground_went_ahead_says_nothing_of_that(clock: Clock):  # X4
+    sweeping = Sweeping()
+    sweeping.late, sweeping._ground = 5, 20
+    sweeping.tended(None, 10)
+    assert sweeping.late == 5
+    sweeping.tended(5, 10)
+    assert sweeping.late == 10
+    sweeping.tended(10, 20)
+    assert sweeping.late is None
+
+
+def test_who_leads_again_knows_nothing_of_what_others_did_meanwhile():  # X3
+    sweeping = Sweeping()
+
+    def lead(number: int) -> tuple[int | None, int]:
+        sweeping.lead(Term(number, "w", datetime(2030, 1, 1, tzinfo=UTC)))
+        return sweeping.late, len(sweeping._seen)
+
+    lead(1)
+    sweeping.late, sweeping._seen = None, [(5, "7")]
+    assert [lead(1), lead(2)] == [(None, 1)] * 2  # nobody else has
+    assert lead(4) == (0, 0)
+
+
+def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_the_other(clock: Clock):
+    tending, parts = Tending(), []
+    for _ in range(65):
+        parts.append(tending.part())
+        tending.done(clock.now)
+    assert parts[0] is None
+    assert set(parts[1:]) == set(range(64))
+
+
+async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
+    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    engine = desk.engine.inner
+    assert isinstance(engine, PostgresEngine)
+    asked: list[str] = []
+    ask = engine._ask
+
+    async def listen(plan: Any, **options: Any) -> Any:
+        asked.append("advance" if options.get("atomic") else "other")
+        return await ask(plan, **options)
+
+    monkeypatch.setattr(engine, "_ask", listen)
+    await desk.promote()
+    assert "advance" not in asked
+    by_hand(store, "insert into onward.news (batch, completed) values ('gone', 1)")
+    await desk.promote()
+    assert asked.count("advance") == 1
+
+
+async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
+    engine = PostgresEngine(store.url, schema=store.schema)  # by the store's own clock
+    await engine.open()
+    term = await engine.elect("w", lease=timedelta(minutes=5), holding=None)
+    assert term is not None
+
+    async def rescue() -> Batch:
+        return await engine.rescue(term, worker_timeout=LEASE, max_crashes=3)
+
+    await rescue()
+    by_hand(store, "update onward.leader set number = number + 1")  # whoever asks now would be told nothing
+    looked_at = engine._rescuing._looked_at
+    await rescue()
+    assert engine._rescuing._looked_at == looked_at
+    engine._hear("q")
+    await rescue()
+    assert engine._rescuing._looked_at > looked_at
+    await engine.close()
+
+
+# Beside a transaction that stays open ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def holding(store: PostgresStore, what: str) -> Iterator[None]:
+    """Have somebody hold rows until the block ends."""
+    with psycopg.connect(store.url) as holder:
+        holder.execute(f"select from {store.schema}.{what} for update")
+        yield
+        holder.rollback()
+
+
+async def test_no_step_of_a_leader_waits_for_a_callers_transaction(desk: Desk, store: PostgresStore):  # O6, X3, X4
+    """It holds what callers can: lanes, by jobs that are given back; jobs that wait, and ended ones, by their keys."""
+
+    async def end_five(key: str) -> None:
+        await desk.put([new_job(queue="brief", idempotency_key=key), *[new_job(queue="brief")] * 4])
+        await desk.end_all(await desk.take("brief", slots=5), Complete())
+
+    await desk.set("brief", retention=Retention(completed=timedelta(days=1), completed_count=3))
+    await end_five("old")
+    await desk.add_many(2)
+    given, lost = await desk.take(slots=2)
+    await desk.advance(timedelta(days=2))
+    await end_five("one too many")
+    await desk.add(delay=timedelta(seconds=1))
+    held = await desk.add(delay=timedelta(seconds=1), idempotency_key="due")
+    term = await desk.lead(lease=timedelta(hours=1))
+    caller = store.caller()
+    caller.begin()
+    assert not await desk.engine.settle([Settlement(given, Release())], within=caller.handle)
+    again = [new_job(idempotency_key=key) for key in ("old", "one too many", "due")]
+    assert [one.arrival for one in await desk.engine.enqueue(again, within=caller.handle)] == [Arrival.SAME_KEY] * 3
+    await desk.advance(PAST_LEASE)
+    by_hand(store, "insert into onward.job (type, ready_at) values ('greet', timestamptz '2020-01-01')")
+
+    async with asyncio.timeout(20):
+        await sweep(desk, term)
+        assert (await desk.engine.promote(term)).changed == 1
+        assert (await desk.rescue_as(term)).changed == 1  # and looks after the lanes
+        assert (await desk.engine.prune(term)).changed == 4 + 1
+        assert await desk.engine.elect(term.leader_id, lease=timedelta(hours=2), holding=term) is not None
+        assert len(await desk.taken()) == 2  # one that was due, and one that was put there by hand
+        assert await desk.taken(alone=True) == [lost.ref]
+    caller.commit()
+    assert await desk.taken() == [given.ref]
+    assert (await desk.engine.promote(term)).changed == 1
+    assert await desk.taken() == [held]
+    assert (await desk.engine.prune(term)).changed == 2
+
+
+async def test_a_lane_that_somebody_holds_is_neither_marked_nor_taken_away_nor_waited_for(
+    desk: Desk, store: PostgresStore
+):  # O6
+    await desk.add(queue="q")
+    await desk.end(await desk.take_one("q"), Complete())
+    await desk.advance(61)
+    lanes = "select closing is null from onward.lane"
+    async with asyncio.timeout(20):
+        with holding(store, "lane"):
+            await tended(desk)
+        assert by_hand(store, lanes) == [(True,)]
+        await tended(desk)
+        assert by_hand(store, lanes) == [(False,)]
+        with holding(store, "lane"):
+            await tended(desk)
+        assert by_hand(store, lanes) == [(False,)]
+        await tended(desk)
+    assert by_hand(store, lanes) == []
+
+
+async def test_a_lost_job_is_found_though_somebody_holds_its_lane_and_there_are_not_more_lanes_each_time(
+    desk: Desk, store: PostgresStore
+):  # O7
+    for _ in range(3):
+        ref = await desk.add()
+        await desk.take_ahead()
+        await desk.advance(PAST_LEASE)
+        async with asyncio.timeout(20):
+            with psycopg.connect(store.url) as holder:
+                first = "select min(ctid) from onward.lane".replace("onward", store.schema)
+                holder.execute(f"select from {store.schema}.lane where ctid = ({first}) for update")
+                await sweep(desk)
+                await desk.rescue()
+                assert await desk.taken() == [ref]
+    assert by_hand(store, "select count(*) from onward.lane") == [(2,)]
+
+
+async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_later(
+    desk: Desk, store: PostgresStore
+):  # O6
+    await desk.set("q", retention=Retention(completed=timedelta(0), archived=timedelta(days=1)))
+    await desk.add(queue="q")
+    await desk.end(await desk.take_one("q"), Complete())
+    await desk.beat()
+    await desk.advance(1)
+    await desk.prune()
+    await desk.advance(timedelta(days=2))
+    left = "select (select count(*) from onward.archive_rows), (select count(*) from onward.worker)"
+    async with asyncio.timeout(20):
+        with holding(store, "archive_rows"), holding(store, "worker"):
+            await desk.prune()
+            await desk.rescue()
+        assert by_hand(store, left) == [(1, 1)]
+        await desk.prune()
+        await desk.rescue()
+    assert by_hand(store, left) == [(0, 0)]
+
+
+# What people do by hand -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edit", ["attempts = 0", "crashes = -1, updated_at = updated_at + interval '1 us'"])
+async def test_a_job_that_was_edited_by_hand_while_it_ran_holds_up_no_other(
+    desk: Desk, store: PostgresStore, edit: str
+):  # O7
+    refs = await desk.add_many(4)
+    lost, given, failed, fine = await desk.take(slots=4)
+    by_hand(store, f"update {store.schema}.job set {edit} where id <> '{fine.ref.id}'")
+    await desk.end_all([given, fine], Release())
+    assert await desk.end(failed, Retry(timedelta(0), BOOM))
+    await desk.advance(PAST_LEASE)
+    assert (await desk.rescue()).changed == 1
+    await desk.promote()
+    assert {await desk.state(ref) for ref in refs} == {State.PENDING}
+    assert (await desk.job(lost.ref)).attempts == 0
+
+
+async def test_a_job_that_cannot_be_costs_no_other_its_lease(desk: Desk, store: PostgresStore):  # O7
+    """Hands that move ``updated_at`` themselves are not looked at."""
+    await desk.add_many(2)
+    odd, fine = await desk.take(slots=2)
+    edit = "crashes = -1, updated_at = updated_at + interval '1 us'"
+    by_hand(store, f"update {store.schema}.job set {edit} where id = '{odd.ref.id}'")
+    await desk.advance(LEASE * 0.75)
+    assert not (await desk.beat(odd, fine)).lost
+    await desk.advance(LEASE * 0.75)
+    assert (await desk.rescue()).changed == 0
+    await desk.end_all([odd, fine], Complete())

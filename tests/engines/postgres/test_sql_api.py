@@ -1,0 +1,377 @@
+"""For everybody who speaks SQL: adding jobs and taking them back by two functions, and nothing else without leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from onward.engines.postgres.engine import PostgresEngine
+from onward.keys import digest
+from onward.lifecycle import Complete, State
+from tests.conformance.driver import PAST_LEASE, Desk, new_job
+from tests.conformance.postgres_case import PostgresStore
+
+
+@contextmanager
+def as_role(store: PostgresStore, role: str) -> Iterator[psycopg.Connection[Any]]:
+    """Speak SQL as somebody else."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"set role {role}")
+        yield connection
+
+
+@pytest.fixture
+def role(store: PostgresStore, desk: Desk) -> Iterator[str]:
+    """A role that may do nothing yet."""
+    name = f"role_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {name} login")
+        yield name
+        connection.execute(f"drop owned by {name}")
+        connection.execute(f"drop role {name}")
+
+
+def call(store: PostgresStore, function: str, *values: object) -> Any:
+    with psycopg.connect(store.url) as connection:
+        found = connection.execute(f"select {store.schema}.{function}", values).fetchone()
+        assert found is not None
+        return found[0]
+
+
+async def test_a_job_added_with_sql_is_a_job_like_any_other(desk: Desk, store: PostgresStore):  # X4
+    id = call(
+        store,
+        """enqueue('send', payload => '{"to": "ada"}', queue => 'mail/acme', priority => 3, org_id => 'acme',
+                   max_attempts => 2)""",
+    )
+    assert UUID(str(id)).version == 7
+    (job,) = await desk.jobs()
+    assert (job.id, job.type, job.queue, job.org_id) == (str(id), "send", "mail/acme", "acme")
+    assert (job.payload, job.priority, job.max_attempts, job.status) == ({"to": "ada"}, 3, 2, State.PENDING)
+    claim = await desk.take_one("mail/*")
+    assert await desk.end(claim, Complete())
+
+
+async def test_the_shortest_call_is_enough_and_ids_rise(desk: Desk, store: PostgresStore):
+    ids = [str(call(store, "enqueue('send')")) for _ in range(3)]
+    assert [job.id for job in await desk.jobs()] == ids
+    assert [ref.id for ref in await desk.taken()] == ids
+
+
+async def test_times_of_sql_are_kept(desk: Desk, store: PostgresStore):
+    call(store, "enqueue('send', delay => '1 hour', queue => 'a')")
+    call(store, "enqueue('send', run_at => '2099-01-01', start_by => '2099-02-01', queue => 'b')")
+    later, much_later = await desk.jobs()
+    assert (later.status, much_later.status) == (State.SCHEDULED, State.SCHEDULED)
+    assert later.next_run_at is not None
+    assert later.next_run_at - later.created_at == timedelta(hours=1)
+    assert much_later.next_run_at is not None
+    assert much_later.next_run_at.year == 2099
+    assert much_later.start_by is not None
+
+
+async def test_keys_mean_the_same_in_sql_and_in_python(desk: Desk, store: PostgresStore):  # O4, H5
+    first = await desk.enqueue(type="charge", idempotency_key="naïve – 東京", dedupe_key="d" * 5000)
+    again = "enqueue('charge', idempotency_key => %s)"
+    assert str(call(store, again, "naïve – 東京")) == first.id
+    assert str(call(store, "enqueue('other', dedupe_key => %s)", "d" * 5000)) == first.id
+    assert str(call(store, "enqueue('refund', idempotency_key => %s)", "naïve – 東京")) != first.id
+    assert len(await desk.jobs()) == 2
+    for parts in (["a"], ["a", "bc"], ["ab", "c"], ["", "é"]):
+        assert call(store, "digest(variadic %s::text[])", parts) == digest(*parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("''", "type"),
+        ("E' \\t\\n'", "type"),
+        ("null", "type"),
+        ("'x', payload => null", "payload"),
+        ("'x', queue => 'Mail'", "queue"),
+        ("'x', queue => 'a//b'", "queue"),
+        ("'x', queue => 'a; drop table job'", "queue"),
+        ("'x', queue => repeat('a', 121)", "queue"),
+        ("'x', priority => -1", "priority"),
+        ("'x', priority => 1000001", "priority"),
+        ("'x', delay => '-1 second'", "delay"),
+        ("'x', delay => '1 second', run_at => now()", "not both"),
+        ("'x', delay => '101 years'", "delay"),
+        ("'x', run_at => 'infinity'", "years"),
+        ("'x', run_at => '20000-01-01'", "years"),
+        ("'x', start_by => '20000-01-01'", "years"),
+        ("'x', start_by => '0001-12-31 BC'", "years"),
+        ("'x', max_attempts => 0", "max_attempts"),
+        ("'x', idempotency_key => ''", "keys"),
+        ("'x', payload => '{\"a\": [1, {\"b\": -9007199254740993}]}'", "2.53"),
+        ("'x', payload => '1e400'", "2.53"),
+        ("'x', payload => (repeat('[', 101) || repeat(']', 101))::jsonb", "nested"),
+        ("'x', payload => to_jsonb(repeat('x', 12900000))", "12.3 MB exceeds limit of 10.0 MB"),
+        ("'x', idempotency_key => repeat('x', 12900000)", "12.3 MB exceeds limit of 10.0 MB"),
+    ],
+)
+async def test_sql_is_held_to_the_same_rules(desk: Desk, store: PostgresStore, arguments: str, words: str):  # B3, B4
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
+        call(store, f"enqueue({arguments})")
+    assert await desk.jobs() == ()
+
+
+async def test_what_is_just_within_the_rules_is_taken_and_comes_back(desk: Desk, store: PostgresStore):  # B4
+    deep = "[" * 100 + "9007199254740992" + "]" * 100
+    call(store, "enqueue('x', payload => %s, run_at => '9898-12-31', start_by => '0002-01-02')", deep)
+    call(store, "enqueue('x', payload => '{\"a\": [0.1, null, \"1e400\"]}', delay => '99 years')")
+    first, second = await desk.jobs()
+    assert msgspec.json.encode(first.payload).decode() == deep
+    assert second.payload == {"a": [0.1, None, "1e400"]}
+
+
+async def test_a_trigger_of_the_users_can_add_jobs_and_they_vanish_with_its_transaction(
+    desk: Desk, store: PostgresStore
+):  # X4, G6
+    table = f"orders_{store.schema}"
+    with psycopg.connect(store.url) as connection:
+        connection.execute(f"create table {table} (id int)")
+        connection.execute(
+            f"""create function {table}_added() returns trigger language plpgsql as $$
+                begin
+                  perform {store.schema}.enqueue('ship', to_jsonb(new), idempotency_key => new.id::text);
+                  return new;
+                end $$"""
+        )
+        connection.execute(
+            f"create trigger added after insert on {table} for each row execute function {table}_added()"
+        )
+        connection.commit()
+        connection.execute(f"insert into {table} values (1), (2)")
+        connection.rollback()
+        assert await desk.jobs() == ()
+        connection.execute(f"insert into {table} values (1), (2), (1)")
+        connection.commit()
+        assert [job.payload for job in await desk.jobs()] == [{"id": 1}, {"id": 2}]
+        connection.execute(f"drop table {table}")
+        connection.execute(f"drop function {table}_added")
+
+
+async def test_sql_takes_back_what_is_not_over(desk: Desk, store: PostgresStore):
+    ref = await desk.add()
+    claim = await desk.take_one()
+    assert call(store, "cancel(%s, 'ordered twice')", ref.id) is True
+    assert call(store, "cancel(%s)", ref.id) is False
+    job = await desk.job(ref)
+    assert (job.status, job.last_error) == (State.CANCELLED, "ordered twice")
+    assert not await desk.end(claim, Complete())
+    assert call(store, "cancel(gen_random_uuid())") is False
+
+
+# Who may do what ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_role_without_leave_sees_and_does_nothing(desk: Desk, store: PostgresStore, role: str):  # G8
+    await desk.add()
+    forbidden = psycopg.errors.InsufficientPrivilege
+    with as_role(store, role) as connection:
+        for statement in (
+            "select * from onward.job",
+            "select * from onward.jobs",
+            "select onward.enqueue('x')",
+            "select onward.prune(null, 1, 'x', 1)",
+            "select nextval('onward.job_seq')",
+            "select onward.allow_worker(current_role)",
+        ):
+            with pytest.raises(forbidden):
+                connection.execute(statement.replace("onward.", f"{store.schema}."))
+
+
+async def test_a_producer_adds_and_takes_back_and_that_is_all(desk: Desk, store: PostgresStore, role: str):  # G8
+    call(store, f"allow_producer('{role}')")
+    with as_role(store, role) as connection:
+        ((id,),) = connection.execute(f"select {store.schema}.enqueue('send', idempotency_key => 'k')").fetchall()
+        assert connection.execute(f"select {store.schema}.cancel(%s)", [id]).fetchall() == [(True,)]
+        for statement in (
+            "select * from onward.job",
+            "insert into onward.job (type) values ('x')",
+            "delete from onward.history",
+            "select * from onward.claim(null, 'w', array[''], array['~'], 1, 0, 0, 1000, '', 0)",
+            f"select onward.enqueue_alike(null, '{{}}', '[]', 'q', 't', 0{', null' * 12})",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.replace("onward.", f"{store.schema}."))
+    assert await desk.state((await desk.jobs())[0].ref) is State.CANCELLED
+
+
+async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
+    desk: Desk, store: PostgresStore, role: str
+):  # G8
+    call(store, f"allow_producer('{role}')")
+    trap = f"trap_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as owner:
+        owner.execute(f"create schema {trap} authorization {role}")
+    with as_role(store, role) as connection:
+        for function in ("btrim(text, text)", "concat(text, text, text, text)", "octet_length(text)", "length(text)"):
+            connection.execute(
+                f"""create function {trap}.{function} returns text language plpgsql as
+                    $$ begin raise exception 'it runs as %', current_user; end $$"""
+            )
+        connection.execute("create temp table job (like pg_class)")
+        connection.execute(f"set search_path = {trap}, pg_temp, pg_catalog")
+        with pytest.raises(psycopg.errors.RaiseException, match="it runs as"):
+            connection.execute("select btrim('a', 'b')")  # so it would be run
+        connection.execute(f"select {store.schema}.enqueue('send', queue => 'q')")
+        connection.execute(f"select {store.schema}.cancel(gen_random_uuid())")
+    assert len(await desk.jobs()) == 1
+
+
+async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(desk: Desk, store: PostgresStore):  # G8
+    with psycopg.connect(store.url) as connection:
+        loose = connection.execute(
+            """select proname from pg_proc where pronamespace = %s::regnamespace and prosecdef
+                and not coalesce('search_path=pg_catalog, pg_temp' = any(proconfig), false)""",
+            [store.schema],
+        ).fetchall()
+    assert loose == [("is_told",)]  # it has no name without its schema, and is asked for each statement
+
+
+async def test_everybody_may_do_nothing_and_a_producer_two_things(desk: Desk, store: PostgresStore, role: str):  # G8
+    may = """select proname from pg_proc
+              where pronamespace = %(schema)s::regnamespace and has_function_privilege(%(role)s, oid, 'execute')
+             union all
+             select relname from pg_class
+              where relnamespace = %(schema)s::regnamespace
+                and case relkind when 'S' then has_sequence_privilege(%(role)s, oid, 'usage, select, update')
+                                 when 'i' then false
+                                 when 'I' then false
+                                 else has_any_column_privilege(%(role)s, oid, 'select, insert, update')
+                                      or has_table_privilege(%(role)s, oid, 'delete, truncate') end
+              order by 1"""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        named = {"schema": store.schema, "role": role}
+        assert connection.execute(may, named).fetchall() == []
+        connection.execute(f"select {store.schema}.allow_producer('{role}')")
+        assert connection.execute(may, named).fetchall() == [("cancel",), ("enqueue",)]
+
+
+async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(desk: Desk, store: PostgresStore, role: str):  # G8
+    await desk.add()
+    call(store, f"allow_worker('{role}')")
+    address = make_conninfo(store.url, options=f"-c role={role}")
+    engine = PostgresEngine(address, schema=store.schema, clock=store.clock)
+    await engine.open()
+    worker = Desk(store, engine)  # type: ignore[arg-type]
+    try:
+        claim = await worker.take_one()
+        await worker.beat(claim)
+        assert await worker.engine.report(claim, progress=5, lines=["half"])
+        assert await worker.end(claim, Complete('"done"'))
+        await worker.engine.enqueue([new_job(idempotency_key="k", dedupe_key="d", delay=timedelta(seconds=1))])
+        await worker.wait(1)
+        await worker.take_one()
+        await worker.advance(PAST_LEASE)
+        assert (await worker.rescue()).changed == 1
+        await worker.set("q", concurrency=2)
+        await worker.advance(timedelta(days=9))
+        assert (await worker.prune()).changed == 1
+        assert [job.status for job in await worker.jobs()] == [State.PENDING]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), psycopg.connect(store.url) as connection:
+            connection.execute(f"set role {role}")
+            connection.execute(f"drop table {store.schema}.job")
+    finally:
+        await engine.close()
+
+
+@contextmanager
+def looking_for_long(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that has read the jobs, and does not end."""
+    with psycopg.connect(store.url, application_name="a_report") as connection:
+        connection.execute(f"select count(*) from {store.schema}.job")
+        yield connection
+        connection.rollback()
+
+
+def allow_within(store: PostgresStore, role: str) -> None:
+    """Let a role work, and do not wait for that without end."""
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute("set statement_timeout = '10s'")
+        connection.execute(f"select {store.schema}.allow_worker(%s::name)", [role])
+
+
+def policies_of(store: PostgresStore, role: str) -> list[tuple[Any, ...]]:
+    with psycopg.connect(store.url) as connection:
+        asked = """select c.relname, p.oid from pg_policy p join pg_class c on c.oid = p.polrelid
+                    where c.relnamespace = %s::regnamespace and %s::regrole = any (p.polroles) order by 1"""
+        return connection.execute(asked, [store.schema, role]).fetchall()
+
+
+async def test_who_may_work_already_is_allowed_again_while_somebody_reads(
+    desk: Desk, store: PostgresStore, role: str
+):  # O9, G8
+    allow_within(store, role)
+    before = policies_of(store, role)
+    assert "job" in [table for table, _ in before]
+    with looking_for_long(store):
+        allow_within(store, role)
+        assert (await desk.enqueue()).is_new
+    assert policies_of(store, role) == before
+
+
+async def test_who_cannot_be_allowed_to_work_while_somebody_reads_is_told_who_that_is(
+    desk: Desk, store: PostgresStore, role: str
+):  # O9, G8
+    with looking_for_long(store) as reader:
+        named = f"session {reader.info.backend_pid} a_report holds .*job"
+        with pytest.raises(
+            psycopg.errors.LockNotAvailable, match=f"{role} was not allowed to work: {named}.*try again"
+        ):
+            allow_within(store, role)
+        assert (await desk.enqueue()).is_new
+    assert policies_of(store, role) == []
+    allow_within(store, role)
+    assert policies_of(store, role) != []
+
+
+async def test_a_role_may_be_allowed_to_work_by_several_at_once(desk: Desk, store: PostgresStore, role: str):  # G8
+    await asyncio.gather(*(asyncio.to_thread(allow_within, store, role) for _ in range(4)))
+    tables = [table for table, _ in policies_of(store, role)]
+    assert "job" in tables
+    assert len(tables) == len(set(tables))
+
+
+async def test_roles_whose_names_begin_alike_do_not_take_each_others_leave(desk: Desk, store: PostgresStore):  # G8
+    await desk.add()
+    stem = f"role_{store.schema}".ljust(60, "x")
+    first, second, third = f"{stem}a", f"{stem}b", f"{stem}c"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {first}")
+        connection.execute(f"create role {second}")
+        try:
+            allow_within(store, first)
+            allow_within(store, second)
+            connection.execute(f"alter role {first} rename to {third}")
+            connection.execute(f"create role {first}")  # another one, by the same name
+            allow_within(store, first)
+            for each in (first, second, third):
+                with as_role(store, each) as worker:
+                    assert worker.execute(f"select count(*) from {store.schema}.job").fetchall() == [(1,)]
+        finally:
+            for (each,) in connection.execute("select rolname from pg_roles where starts_with(rolname, %s)", [stem]):
+                connection.execute(f"drop owned by {each}")
+                connection.execute(f"drop role {each}")
+
+
+async def test_row_level_security_is_on_for_every_table(desk: Desk, store: PostgresStore):  # G8
+    await desk.prune()  # makes days
+    with psycopg.connect(store.url) as connection:
+        bare = connection.execute(
+            "select relname from pg_class where relnamespace = %s::regnamespace and relkind in ('r', 'p')"
+            " and not relrowsecurity",
+            [store.schema],
+        ).fetchall()
+    assert bare == []
