@@ -25,15 +25,15 @@ from onward.context import JobContext, Middleware
 from onward.control_flow import as_duration
 from onward.cron import rhythm_of
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.checked import ObservedEngine, Observer
-from onward.engine.contract import Engine, Enqueue
+from onward.engine.checked import CheckedEngine, Observer
+from onward.engine.contract import Engine, Producer
 from onward.engine.event_reader import Events
 from onward.engine.values import Claim
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent, Event, EventStream, JobCompleted, JobFailed
 from onward.handle import JobHandle
-from onward.job import Alike, Enqueued, NewJob
+from onward.job import Enqueued, NewJob, UniformJobs
 from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
 from onward.metering import Span, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
@@ -118,9 +118,9 @@ class App:
         )
         self.max_payload = max_payload
         self.clock = clock
-        self.engine = ObservedEngine(engine, observer=observer, max_payload=max_payload)
+        self.engine = CheckedEngine(engine, observer=observer, max_payload=max_payload)
         self.middleware: list[Middleware] = list(middleware)
-        self.enqueuer: Enqueue = self.engine
+        self.enqueuer: Producer = self.engine
         """Who stores new jobs: the engine, or what a test has put before it."""
         self._tasks: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
@@ -171,7 +171,7 @@ class App:
         """Close it."""
         await self.close()
 
-    async def _opened(self) -> ObservedEngine:
+    async def _opened(self) -> CheckedEngine:
         if not self._is_open:
             await self.open()
         return self.engine
@@ -580,7 +580,7 @@ class App:
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # A job that we have no task for fails at once, and on a foreign store it may be for somebody else's worker.
-        if not self.capabilities.foreign_names and self._tasks.keys().isdisjoint(only):
+        if not self.capabilities.is_shared and self._tasks.keys().isdisjoint(only):
             return ("*",)
         tasks = [task for name, task in self._tasks.items() if not only or name in only]
         return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in tasks))
@@ -602,7 +602,7 @@ class App:
         )
 
     def _handles(self, jobs: Sequence[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
-        types = repeat(jobs.template.type, len(jobs)) if isinstance(jobs, Alike) else [job.type for job in jobs]
+        types = repeat(jobs.template.type, len(jobs)) if isinstance(jobs, UniformJobs) else [job.type for job in jobs]
         made = []
         for type_, one in zip(types, enqueued, strict=True):
             task = self._tasks.get(type_)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from onward import validation
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Settlement
 from onward.errors import ClaimLost
 from onward.job import Job, JobRef
@@ -34,7 +34,7 @@ class RunState(msgspec.Struct, eq=False):
     """One run of one job, as its runner keeps it."""
 
     claim: Claim
-    engine: ObservedEngine | None = None
+    engine: CheckedEngine | None = None
     encode: Encode | None = None
     on_note: Callable[[RunState], None] | None = None
     """Called when there is something to report; from any thread."""
@@ -173,7 +173,7 @@ class JobContext:
         """Do the same from a plain function."""
         return self._run.wait_for(self._store().parents(self.ref))
 
-    def _store(self) -> ObservedEngine:
+    def _store(self) -> CheckedEngine:
         if self._run.engine is None:
             raise ClaimLost("this handler was called by hand, or in a process of its own: there is no store to ask")
         return self._run.engine
@@ -197,7 +197,7 @@ class JobContext:
         engine, settlement = self._completion(result)
         self._completed(engine.settle_sync([settlement], within=connection))
 
-    def _completion(self, result: Any) -> tuple[ObservedEngine, Settlement]:
+    def _completion(self, result: Any) -> tuple[CheckedEngine, Settlement]:
         run = self._run
         if run.engine is None or run.encode is None:
             raise ClaimLost("this handler was called by hand: there is no job to complete")

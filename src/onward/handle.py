@@ -11,7 +11,7 @@ import msgspec
 
 from onward.control_flow import as_duration
 from onward.errors import JobFailed, JobNotFound
-from onward.job import Arrival, Enqueued, Job, JobRef
+from onward.job import Enqueued, EnqueueStatus, Job, JobRef
 from onward.lifecycle import State
 from onward.results import Results
 
@@ -31,13 +31,13 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
         return self._enqueued.ref
 
     @property
-    def arrival(self) -> Arrival:
+    def enqueue_status(self) -> EnqueueStatus:
         """What the enqueue did: made a job, or found one with the same key."""
-        return self._enqueued.arrival
+        return self._enqueued.enqueue_status
 
     def __repr__(self) -> str:
         """Name the job."""
-        return f"<JobHandle {self.ref} {self.arrival}>"
+        return f"<JobHandle {self.ref} {self.enqueue_status}>"
 
     @property
     def id(self) -> str:
@@ -47,7 +47,7 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
     @property
     def is_new(self) -> bool:
         """Whether the enqueue made the job, and did not find one with the same key."""
-        return self.arrival is Arrival.INSERTED
+        return self.enqueue_status is EnqueueStatus.INSERTED
 
     async def job(self) -> Job:
         """Read the job as the store has it now.

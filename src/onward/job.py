@@ -74,7 +74,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     ``onward.contrib.otel``."""
 
 
-class Alike(Sequence[NewJob]):
+class UniformJobs(Sequence[NewJob]):
     """Jobs of a task that differ in nothing but their payload, each of which the task itself has written as JSON.
 
     To whoever does not know it, a sequence of jobs like any other.
@@ -93,15 +93,15 @@ class Alike(Sequence[NewJob]):
     @overload
     def __getitem__(self, index: int) -> NewJob: ...
     @overload
-    def __getitem__(self, index: slice) -> Alike: ...
-    def __getitem__(self, index: int | slice) -> NewJob | Alike:
+    def __getitem__(self, index: slice) -> UniformJobs: ...
+    def __getitem__(self, index: int | slice) -> NewJob | UniformJobs:
         """Make one job of them, or take some of them."""
         if isinstance(index, slice):
-            return Alike(self.template, self.payloads[index])
+            return UniformJobs(self.template, self.payloads[index])
         return msgspec.structs.replace(self.template, payload=self.payloads[index])
 
 
-class Arrival(StrEnum):
+class EnqueueStatus(StrEnum):
     """What an enqueue did."""
 
     INSERTED = "inserted"
@@ -117,7 +117,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     """The answer to an enqueue: which job stands for it now."""
 
     ref: JobRef
-    arrival: Arrival = Arrival.INSERTED
+    enqueue_status: EnqueueStatus = EnqueueStatus.INSERTED
 
     @property
     def id(self) -> str:
@@ -127,7 +127,7 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_new(self) -> bool:
         """Whether this call made the job."""
-        return self.arrival is Arrival.INSERTED
+        return self.enqueue_status is EnqueueStatus.INSERTED
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from onward.arguments import nearest, to_json
 from onward.backoff import Backoff
 from onward.cron import rhythm_of
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import (
     Changed,
     GroupBy,
@@ -45,7 +45,7 @@ Which = One | JobFilter
 """Some jobs."""
 _NAMED: Final = 5
 """Jobs that are told by name where there may be many."""
-Opened = Callable[[], Awaitable[ObservedEngine]]
+Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
 
 
@@ -310,7 +310,7 @@ def _filter_of(which: Which) -> JobFilter:
             return JobFilter(refs=(which.ref,))
 
 
-def _dead(engine: ObservedEngine, which: Which) -> JobFilter:
+def _dead(engine: CheckedEngine, which: Which) -> JobFilter:
     # An engine that cannot tell dead letters from other failures shows those too (O1).
     states = frozenset({engine.capabilities.shown(State.DEAD_LETTER)})
     return msgspec.structs.replace(_filter_of(which), states=states)
@@ -359,7 +359,7 @@ class Schedules:
     async def pause(self, name: str) -> Schedule:
         """Let no turn come until it is resumed."""
         schedule = await self.get(name)
-        return await (await self._opened()).put_schedule(schedule.stopped())
+        return await (await self._opened()).save_schedule(schedule.stopped())
 
     async def resume(self, name: str) -> Schedule:
         """Go on with the next turn from now; those that passed meanwhile were not missed."""
@@ -372,7 +372,7 @@ class Schedules:
         Raises:
             InvalidJob: there is none of that name.
         """
-        if not await (await self._opened()).drop_schedule(name):
+        if not await (await self._opened()).delete_schedule(name):
             await self.get(name)
 
     async def run(self, name: str) -> JobHandle[Any]:
@@ -381,4 +381,4 @@ class Schedules:
 
     async def _go_on(self, schedule: Schedule) -> Schedule:
         engine = await self._opened()
-        return await engine.put_schedule(schedule.going_on((await engine.due_schedules(limit=1)).now))
+        return await engine.save_schedule(schedule.going_on((await engine.due_schedules(limit=1)).now))

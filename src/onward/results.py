@@ -16,7 +16,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
 from onward.job import Job, JobRef
@@ -38,7 +38,7 @@ _TOGETHER: Final = 500
 class Results:
     """Where the ends of jobs are waited for."""
 
-    def __init__(self, engine: ObservedEngine, ready: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: CheckedEngine, ready: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._ready = ready
         """Sees to it that the engine is open."""
@@ -87,7 +87,7 @@ class Results:
 
 
 class _Watcher:
-    def __init__(self, engine: ObservedEngine) -> None:
+    def __init__(self, engine: CheckedEngine) -> None:
         self._engine = engine
         self._waiting: dict[JobRef, set[asyncio.Future[Job | None]]] = {}
         self._bell = asyncio.Event()

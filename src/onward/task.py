@@ -26,7 +26,7 @@ from onward.control_flow import as_duration
 from onward.engine.capabilities import Capabilities
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
-from onward.job import Alike, Enqueued, NewJob
+from onward.job import Enqueued, NewJob, UniformJobs
 from onward.results import Results
 
 P = ParamSpec("P")
@@ -152,7 +152,7 @@ class Task(Generic[P, R]):
             raise InvalidJob("executor", self.options.executor, rule)
 
     def _check_queue(self, queue: str) -> None:
-        check_queue_template(queue, foreign=self._app.capabilities.foreign_names)
+        check_queue_template(queue, foreign=self._app.capabilities.is_shared)
 
     # Making jobs
 
@@ -275,7 +275,7 @@ class Task(Generic[P, R]):
     def _jobs(self, payloads: Sequence[str]) -> Sequence[NewJob]:
         template = self._template or self._make_template()
         if self._are_alike:
-            return Alike(template, payloads)
+            return UniformJobs(template, payloads)
         return [
             msgspec.structs.replace(
                 template,
@@ -295,7 +295,7 @@ class Task(Generic[P, R]):
             dedupe = f"{self.name}::{org_id or 'global'}"
         self._template = NewJob(
             type=self.name,
-            queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._app.capabilities.foreign_names),
+            queue=fill_queue(_or(using.queue, options.queue), org_id, foreign=self._app.capabilities.is_shared),
             org_id=org_id,
             priority=_or(using.priority, options.priority),
             idempotency_key=_or(using.idempotency_key, None),

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ _LONG: Final = 0.5
 
 
 async def follow(
-    engine: ObservedEngine, queues: tuple[str, ...], look: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]
+    engine: CheckedEngine, queues: tuple[str, ...], look: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
     """Tell what ``look`` sees, each time that it sees something else."""
     bell = asyncio.Event()

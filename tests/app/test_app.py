@@ -262,7 +262,7 @@ class Lesser(SQLiteEngine):
                 absent("this store is a lesser one"),
             ),
         }
-        return Capabilities(engine="Lesser", features=features, folds={State.DEAD_LETTER: State.FAILED})
+        return Capabilities(engine="Lesser", features=features, status_aliases={State.DEAD_LETTER: State.FAILED})
 
 
 async def test_what_an_engine_cannot_do_is_refused_before_anything_is_written():  # X1

@@ -165,7 +165,7 @@ async def test_a_schedule_that_cannot_be_fired_here_keeps_no_other_from_its_turn
         await app.schedules.set(name, digest.job(user=1), "* * * * *")
     foreign = await app.schedules.get("a")
     elsewhere = msgspec.structs.replace(foreign, rhythm=Cron("* * * * *", "Mars/Olympus"))
-    await app.engine.put_schedule(elsewhere)
+    await app.engine.save_schedule(elsewhere)
     clock.advance(MINUTE)
     assert (await app.tick()).fired == 1
     assert [schedule.name for schedule in await app.schedules.list()] == ["a", "b"]

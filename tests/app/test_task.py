@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onward import App, Backoff, BadPayload, InvalidJob, JobContext, JobHandle, NewJob
-from onward.job import Arrival
+from onward.job import EnqueueStatus
 from onward.keys import dedupe_key
 from onward.task import AsyncTask, PlainTask
 
@@ -295,5 +295,5 @@ async def test_an_enqueue_says_that_a_waiting_job_was_replaced(app: App):
 
     first = await index.using(debounce=5).enqueue(document=1)
     last = await index.using(debounce=5).enqueue(document=2)
-    assert (last.id, last.arrival, last.is_new) == (first.id, Arrival.REPLACED, False)
+    assert (last.id, last.enqueue_status, last.is_new) == (first.id, EnqueueStatus.REPLACED, False)
     assert (await last.job()).payload == {"document": 2}

@@ -15,7 +15,7 @@ import pytest
 
 from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidJob, JobContext, Snooze, State
 from onward.clock import ManualClock
-from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Pulse, WorkerInfo
+from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, HeartbeatReply, WorkerInfo
 from onward.worker.runner import CallNext, Runner
 from tests.app.test_app import Lesser
 
@@ -216,10 +216,10 @@ async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(monkeypatc
             stopped.set()
 
     handle = await run.enqueue()
-    beats: list[Pulse] = []
+    beats: list[HeartbeatReply] = []
     beat = app.engine.heartbeat_sync
 
-    def heartbeat(worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat(worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         beats.append(beat(worker, claims))
         return beats[-1]
 

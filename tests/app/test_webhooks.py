@@ -140,7 +140,7 @@ async def test_chosen_events_are_posted_signed_and_once(tmp_path: Path, receiver
 async def bookmarked(app: App) -> None:
     """Wait until a worker has begun to read events for a webhook: what comes then is posted for certain."""
     async with asyncio.timeout(DEADLINE):
-        while await app.engine.hold_bookmark("crm", "a test", lease=timedelta(0)) is not None:  # noqa: ASYNC110
+        while await app.engine.acquire_cursor("crm", "a test", lease=timedelta(0)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -210,14 +210,14 @@ async def test_a_worker_that_comes_back_delivers_what_ended_meanwhile(tmp_path: 
 async def test_an_event_that_is_told_twice_makes_one_delivery(tmp_path: Path):  # B7
     async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
         app.webhook("crm", "https://example.com", secret=SECRET)
-        start = await app.engine.hold_bookmark("crm", "one", lease=timedelta(seconds=30))
+        start = await app.engine.acquire_cursor("crm", "one", lease=timedelta(seconds=30))
         assert start is not None
         await add(8)
         await app.tick()
         for _ in range(2):
             (relay,) = app._relays("one")
             await relay.step()
-            assert await app.engine.move_bookmark(
+            assert await app.engine.commit_cursor(
                 "crm", "one", start
             )  # as if it had died before it noted how far it was
         assert await app.jobs.count(JobFilter(queues=(QUEUE,))) == {"pending": 1}

@@ -79,7 +79,7 @@ async def test_work_goes_on_until_it_is_cancelled(tmp_path: Path):
 class Shared(SQLiteEngine):
     """A store in which others, too, name queues and work."""
 
-    capabilities = replace(CAPABILITIES, foreign_names=True)
+    capabilities = replace(CAPABILITIES, is_shared=True)
 
 
 async def test_in_a_store_shared_with_others_a_worker_takes_the_jobs_of_its_own_tasks(tmp_path):  # X5

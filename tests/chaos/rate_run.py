@@ -168,7 +168,7 @@ async def work(path: Path, ledger: Path) -> None:
         claimed = (await engine.exchange(Exchange(settlements=settlements, request=request))).claimed
         settlements = tuple(_handle(claim, asked, book) for claim in claimed.claims)
         if not settlements:
-            await asyncio.sleep(0.02 if claimed.again_in is None else claimed.again_in)
+            await asyncio.sleep(0.02 if claimed.retry_after is None else claimed.retry_after)
 
 
 def _handle(claim: Claim, asked: int, book: int) -> Settlement:

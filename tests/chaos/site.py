@@ -111,7 +111,7 @@ class Site:
         while True:
             worker.send_signal(signal.SIGSTOP)
             with suppress(StoreUnavailable):
-                await self.app.engine.leave("nobody")
+                await self.app.engine.deregister("nobody")
                 return
             worker.send_signal(signal.SIGCONT)
             await asyncio.sleep(self.random.uniform(0, 0.05))  # or it would not have come any further

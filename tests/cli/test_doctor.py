@@ -14,7 +14,7 @@ from onward.engines.sqlite.migrations import MIGRATIONS
 from tests.cli.conftest import Cli
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-CAPABILITIES = Capabilities(engine="Any", features=dict.fromkeys(Feature, NATIVE), folds={})
+CAPABILITIES = Capabilities(engine="Any", features=dict.fromkeys(Feature, NATIVE), status_aliases={})
 
 
 def picture(**known: Any) -> Picture:

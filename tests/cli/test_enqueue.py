@@ -32,9 +32,9 @@ def test_arguments_can_come_from_the_standard_input(shop: Cli):
 
 def test_the_answer_as_json_says_what_the_enqueue_did(shop: Cli):
     first = shop("enqueue", "send_mail", "to=ann", "--key", "order-7", "--json").ok().json
-    assert first == {"id": first["id"], "queue": "mail", "arrival": "inserted"}
+    assert first == {"id": first["id"], "queue": "mail", "enqueue_status": "inserted"}
     again = shop("enqueue", "send_mail", "to=bob", "--key", "order-7", "--json").ok().json
-    assert again == {"id": first["id"], "queue": "mail", "arrival": "same_key"}
+    assert again == {"id": first["id"], "queue": "mail", "enqueue_status": "same_key"}
     assert "there already" in shop("enqueue", "send_mail", "to=bob", "--key", "order-7").ok().err
 
 

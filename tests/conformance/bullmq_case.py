@@ -13,7 +13,7 @@ from pathlib import Path
 import redis
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.engine import BullMQEngine
@@ -95,10 +95,10 @@ class BullMQStore(Store):
         self._client.close()
 
 
-def attach(address: str) -> ObservedEngine:
+def attach(address: str) -> CheckedEngine:
     """Make a handle on the store at an address."""
     prefix, url = address.split(" ", 1)
-    return ObservedEngine(BullMQEngine(url, prefix=prefix))
+    return CheckedEngine(BullMQEngine(url, prefix=prefix))
 
 
 BULLMQ: EngineCase = EngineCase(

@@ -20,7 +20,7 @@ import pytest
 
 from onward.clock import ManualClock
 from onward.engine.capabilities import Capabilities, Feature, absent
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
@@ -86,7 +86,7 @@ class Store(ABC):
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self._handles: list[ObservedEngine] = []
+        self._handles: list[CheckedEngine] = []
         self._callers: list[Caller] = []
 
     # What each engine's case says
@@ -118,14 +118,14 @@ class Store(ABC):
         """When events are to be recorded: always, where the test is about them."""
         return "all" if Feature.EVENTS in self.needed else self.events
 
-    async def connect(self) -> ObservedEngine:
+    async def connect(self) -> CheckedEngine:
         """Open a further handle, closed with the store."""
-        handle = ObservedEngine(self.bare())
+        handle = CheckedEngine(self.bare())
         self._handles.append(handle)
         await handle.open()
         return handle
 
-    async def reconnect(self, handle: ObservedEngine) -> ObservedEngine:
+    async def reconnect(self, handle: CheckedEngine) -> CheckedEngine:
         """Close a handle as a program that ends would, and open another as the next one would."""
         await handle.close()
         return await self.connect()
@@ -151,7 +151,7 @@ class Store(ABC):
         for handle in self._handles:
             await handle.close()
 
-    async def plant(self, engine: ObservedEngine, state: State, *, queue: str = "planted") -> Planted:
+    async def plant(self, engine: CheckedEngine, state: State, *, queue: str = "planted") -> Planted:
         """Put a new job in a state, by the engine's own verbs wherever they lead there.
 
         Every planted job has been held twice, so that a token which once was good, and for illegal moves even the
@@ -183,14 +183,16 @@ class Store(ABC):
         return Planted(added.ref, claim, stale)
 
 
-async def _take(engine: ObservedEngine, ref: JobRef, *, started: bool = True) -> Claim:
-    request = ClaimRequest(worker_id="planter", queues=(ref.queue,), slots=int(started), ahead=int(not started))
+async def _take(engine: CheckedEngine, ref: JobRef, *, started: bool = True) -> Claim:
+    request = ClaimRequest(
+        worker_id="planter", queues=(ref.queue,), slots=int(started), prefetch_claimed=int(not started)
+    )
     (claim,) = (await engine.claim(request)).claims
     assert claim.ref == ref
     return claim
 
 
-async def _end(engine: ObservedEngine, claim: Claim, outcome: Outcome) -> None:
+async def _end(engine: CheckedEngine, claim: Claim, outcome: Outcome) -> None:
     assert not await engine.settle([Settlement(claim, outcome)])
 
 
@@ -201,7 +203,7 @@ class EngineCase:
     name: str
     make: Callable[[Path], Store]
     """Makes an empty store; the folder is the test's own."""
-    attach: Callable[[str], ObservedEngine]
+    attach: Callable[[str], CheckedEngine]
     """Makes a handle on the store at an address, not yet open, on the store's real clock: for other processes."""
     capable: Callable[[], Capabilities]
     has_native_ids: bool
@@ -216,11 +218,11 @@ class EngineCase:
     def states(self) -> list[State]:
         """The states that the engine can tell apart."""
         missing = set() if self.capabilities.has(Feature.CANCELLED_STATE) else {State.CANCELLED}
-        return [state for state in State if state not in self.capabilities.folds and state not in missing]
+        return [state for state in State if state not in self.capabilities.status_aliases and state not in missing]
 
     def shown_as(self, state: State) -> set[State]:
         """The states that the engine shows as this one."""
-        return {state} | {hidden for hidden, shown in self.capabilities.folds.items() if shown is state}
+        return {state} | {hidden for hidden, shown in self.capabilities.status_aliases.items() if shown is state}
 
 
 class Lacking:
@@ -317,7 +319,7 @@ class SQLiteCaller(Caller):
 SQLITE = EngineCase(
     name="sqlite",
     make=SQLiteStore,
-    attach=lambda address: ObservedEngine(SQLiteEngine(address)),
+    attach=lambda address: CheckedEngine(SQLiteEngine(address)),
     capable=lambda: SQLiteEngine("never-opened.db").capabilities,
     has_native_ids=True,
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from tests.conformance.cases import CASES, EngineCase, Store
 from tests.conformance.driver import Desk
 
@@ -37,12 +37,12 @@ async def store(case: EngineCase, tmp_path: Path, request: pytest.FixtureRequest
 
 
 @pytest.fixture
-async def engine(store: Store) -> ObservedEngine:
+async def engine(store: Store) -> CheckedEngine:
     """An open handle on the store."""
     return await store.connect()
 
 
 @pytest.fixture
-def desk(store: Store, engine: ObservedEngine) -> Desk:
+def desk(store: Store, engine: CheckedEngine) -> Desk:
     """The sentences that tests are written in, said to the engine."""
     return Desk(store, engine)

@@ -12,15 +12,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
+    HeartbeatReply,
     JobFilter,
-    Pulse,
+    MaintenanceResult,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -51,7 +51,7 @@ class Desk:
     """One handle of the engine, spoken to in short sentences."""
 
     store: Store
-    engine: ObservedEngine
+    engine: CheckedEngine
 
     # Time
 
@@ -109,7 +109,7 @@ class Desk:
 
     async def take_ahead(self, *queues: str, worker: str = "worker-1", count: int = 1) -> tuple[Claim, ...]:
         """Claim jobs without starting them."""
-        return await self.take(*queues, worker=worker, slots=0, ahead=count)
+        return await self.take(*queues, worker=worker, slots=0, prefetch_claimed=count)
 
     async def taken(self, *queues: str, slots: int = 1000, **fields: Any) -> list[JobRef]:
         """Take all there is, and hear the names in the order they came."""
@@ -125,7 +125,7 @@ class Desk:
         """Settle claims that must be recorded."""
         assert not await self.engine.settle([Settlement(claim, outcome) for claim in claims])
 
-    async def beat(self, *claims: Claim, worker: str = "worker-1") -> Pulse:
+    async def beat(self, *claims: Claim, worker: str = "worker-1") -> HeartbeatReply:
         """Say that a worker is alive and holds these."""
         return await self.engine.heartbeat(worker_info(worker), claims)
 
@@ -199,35 +199,35 @@ class Desk:
         assert term is not None, "somebody else leads"
         return term
 
-    async def promote(self, *, limit: int = 1000) -> Batch:
+    async def promote(self, *, limit: int = 1000) -> MaintenanceResult:
         """Make what is due ready, as the leader of the moment."""
         term = await self.lead()
         batch = await self.engine.promote(term, limit=limit)
         await self.engine.resign(term)
         return batch
 
-    async def rescue(self, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> Batch:
+    async def rescue(self, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> MaintenanceResult:
         """Give back what has been lost, as the leader of the moment."""
         term = await self.lead()
         batch = await self.rescue_as(term, max_crashes=max_crashes, limit=limit)
         await self.engine.resign(term)
         return batch
 
-    async def rescue_as(self, term: Term, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> Batch:
+    async def rescue_as(self, term: Term, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> MaintenanceResult:
         """Give back what has been lost, as a leader: at once, or where the store says so, at a second look."""
         batch = await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
         if batch.changed or batch.next_in is None:
             return batch
         return await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
 
-    async def prune(self, *, limit: int = 1000) -> Batch:
+    async def prune(self, *, limit: int = 1000) -> MaintenanceResult:
         """Remove what need not be kept, as the leader of the moment."""
         term = await self.lead()
         batch = await self.engine.prune(term, limit=limit)
         await self.engine.resign(term)
         return batch
 
-    async def wait(self, by: timedelta | float) -> Batch:
+    async def wait(self, by: timedelta | float) -> MaintenanceResult:
         """Let time pass, and make ready what has become due."""
         await self.advance(by)
         return await self.promote()

@@ -14,7 +14,7 @@ from typing import Any
 
 from onward.clock import MICROSECOND, ManualClock, micros_of
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
-from onward.job import Arrival, Job, JobRef, NewJob
+from onward.job import EnqueueStatus, Job, JobRef, NewJob
 from onward.lifecycle import (
     FINISHED,
     HELD,
@@ -129,15 +129,15 @@ class Model:
 
     # Enqueue
 
-    def standing_for(self, new: NewJob) -> tuple[JobRef | None, Arrival]:
+    def standing_for(self, new: NewJob) -> tuple[JobRef | None, EnqueueStatus]:
         """Say which job stands for a new one already."""
         for job in self.jobs.values():
             if new.idempotency_key is not None and (job.type, job.key) == (new.type, new.idempotency_key):
-                return job.ref, Arrival.SAME_KEY
+                return job.ref, EnqueueStatus.SAME_KEY
         for job in self.jobs.values():
             if new.dedupe_key is not None and job.dedupe == new.dedupe_key and job.state not in FINISHED:
-                return job.ref, Arrival.DEDUPED
-        return None, Arrival.INSERTED
+                return job.ref, EnqueueStatus.DEDUPED
+        return None, EnqueueStatus.INSERTED
 
     def enqueue(self, new: NewJob, ref: JobRef) -> None:
         """Take in a job that was inserted under this name."""
@@ -204,16 +204,20 @@ class Model:
 
         started = [claim for claim in answer.claims if claim.started]
         assert len(started) == min(request.slots, sum(capacity.values())), "slots were left empty, or overfilled"
-        ahead = [claim for claim in answer.claims if not claim.started]
+        prefetch_claimed = [claim for claim in answer.claims if not claim.started]
         free = {name for name in names if not self.queue(name).is_limited}
-        assert {claim.ref.queue for claim in ahead} <= free, "a limited queue was claimed ahead"
+        assert {claim.ref.queue for claim in prefetch_claimed} <= free, "a limited queue was claimed ahead"
         left = sum(capacity[name] for name in free) - sum(claim.ref.queue in free for claim in started)
-        assert len(ahead) <= min(request.ahead, left), "more were claimed ahead than could be"
+        assert len(prefetch_claimed) <= min(request.prefetch_claimed, left), "more were claimed ahead than could be"
 
         # An engine may take a moment to see that a queue has run empty; where none has, each has its turn.
-        if not request.ahead and all(capacity.values()) and request.slots >= sum(self.queue(q).weight for q in names):
+        if (
+            not request.prefetch_claimed
+            and all(capacity.values())
+            and request.slots >= sum(self.queue(q).weight for q in names)
+        ):
             assert set(names) == set(given), "a queue was passed over though there was room for a turn of each"
-        if request.slots + request.ahead:
+        if request.slots + request.prefetch_claimed:
             waiting = [name for name in names if self.ready(name, suspects=True)]
             assert answer.suspects_wait or all(self.queue(name).paused for name in waiting)
             assert waiting or not answer.suspects_wait
@@ -228,8 +232,8 @@ class Model:
                 trial.use_slot(self.now)
             waits = len(self.ready(name)) > given[name] and self._places(name) > given[name] and not queue.paused
             if waits and queue.rate is not None and trial.slot_in(self.now):
-                assert answer.again_in is not None, f"nobody says when {name} has its next slot"
-                assert answer.again_in * 1e6 <= trial.slot_in(self.now) + 1
+                assert answer.retry_after is not None, f"nobody says when {name} has its next slot"
+                assert answer.retry_after * 1e6 <= trial.slot_in(self.now) + 1
 
     def _check_alone(self, names: Sequence[str], answer: Claims) -> None:
         allowed = {

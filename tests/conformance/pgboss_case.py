@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 
 from onward.clock import ManualClock
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.pgboss.engine import CAPABILITIES, PgBossEngine
 from onward.job import JobRef
@@ -69,10 +69,10 @@ class PgBossStore(Store):
             connection.execute(f"drop table if exists note_{self.schema}")
 
 
-def attach(address: str) -> ObservedEngine:
+def attach(address: str) -> CheckedEngine:
     """Make a handle on the store at an address."""
     schema, url = address.split(" ", 1)
-    return ObservedEngine(PgBossEngine(url, schema=schema, supervise=True))
+    return CheckedEngine(PgBossEngine(url, schema=schema, supervise=True))
 
 
 PGBOSS: EngineCase = EngineCase(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.pgmq.engine import CAPABILITIES, PGMQEngine
 from onward.engines.pgmq.settings import Manner
@@ -86,9 +86,9 @@ class PGMQStore(Store):
         _free.append(self.url)
 
 
-def attach(address: str) -> ObservedEngine:
+def attach(address: str) -> CheckedEngine:
     """Make a handle on the store at an address."""
-    return ObservedEngine(PGMQEngine(address, manner=MANNER))
+    return CheckedEngine(PGMQEngine(address, manner=MANNER))
 
 
 PGMQ: EngineCase = EngineCase(

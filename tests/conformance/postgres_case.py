@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.postgres.engine import CAPABILITIES, PostgresEngine
 from onward.job import JobRef
@@ -108,10 +108,10 @@ class PsycopgCaller(Caller):
         self.handle.close()
 
 
-def attach(address: str) -> ObservedEngine:
+def attach(address: str) -> CheckedEngine:
     """Make a handle on the store at an address."""
     schema, url = address.split(" ", 1)
-    return ObservedEngine(PostgresEngine(url, schema=schema))
+    return CheckedEngine(PostgresEngine(url, schema=schema))
 
 
 POSTGRES: EngineCase = EngineCase(

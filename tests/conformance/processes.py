@@ -17,7 +17,7 @@ from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, Settlement, Term
 from onward.lifecycle import MAX_CRASHES, Complete
 from tests.conformance.cases import CASE_OF, EngineCase
@@ -28,7 +28,7 @@ T = TypeVar("T")
 DEADLINE = 60.0
 """Seconds after which a process that should have answered is given up; never reached where all is well."""
 
-Role = Callable[[ObservedEngine, Connection], Awaitable[None]]
+Role = Callable[[CheckedEngine, Connection], Awaitable[None]]
 
 
 def play(role: Role, case_name: str, address: str, pipe: Connection) -> None:
@@ -133,13 +133,13 @@ async def eventually(ask: Callable[[], Awaitable[T | None]]) -> T:
 # Roles ----------------------------------------------------------------------------------------------------------------
 
 
-async def migrate(engine: ObservedEngine, pipe: Connection) -> None:
+async def migrate(engine: CheckedEngine, pipe: Connection) -> None:
     """Open the store for the first time, and say what schema it has then."""
     await engine.open()
     pipe.send((await engine.check()).schema)
 
 
-async def drain(engine: ObservedEngine, pipe: Connection) -> None:
+async def drain(engine: CheckedEngine, pipe: Connection) -> None:
     """Claim and complete until nothing is left, and say which claims were had."""
     await engine.open()
     worker_id = f"worker-{os.getpid()}"
@@ -150,7 +150,7 @@ async def drain(engine: ObservedEngine, pipe: Connection) -> None:
     pipe.send(had)
 
 
-async def lead(engine: ObservedEngine, pipe: Connection) -> None:
+async def lead(engine: CheckedEngine, pipe: Connection) -> None:
     """Become leader, say so, and do a leader's work when told to, with the term of then."""
     await engine.open()
     lease = pipe.recv()

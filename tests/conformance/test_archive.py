@@ -9,7 +9,7 @@ import pytest
 from onward.engine.capabilities import Feature
 from onward.engine.values import GroupBy, JobFilter, Retention
 from onward.errors import InvalidJob
-from onward.job import Arrival, Job, JobRef
+from onward.job import EnqueueStatus, Job, JobRef
 from onward.lifecycle import Bury, Cancel, Complete, Outcome, State
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.driver import EVERY, Desk, new_job
@@ -129,7 +129,7 @@ async def test_an_archived_job_is_in_nobodys_way(desk: Desk):  # P9, O4
     (queue,) = await desk.engine.queues("q")
     assert not any(queue.counts.values())
     (again,) = await desk.engine.enqueue([new_job(queue="q", idempotency_key="k")])
-    assert again.arrival is Arrival.INSERTED
+    assert again.enqueue_status is EnqueueStatus.INSERTED
     assert again.ref != ref
     assert await refs(desk) == [ref]
 

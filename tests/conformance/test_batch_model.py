@@ -190,9 +190,9 @@ class Machine(RuleBasedStateMachine):
         new = NewBatch(name=name, callbacks=calls if known is None else Callbacks(), sealed=sealed)
         if known is not None and (known.finished or (known.stopped and jobs)):
             with pytest.raises(InvalidJob):
-                self.run(self.desk.engine.put_batch(new, jobs))
+                self.run(self.desk.engine.save_batch(new, jobs))
             return
-        added = [one.ref for one in self.run(self.desk.engine.put_batch(new, jobs))]
+        added = [one.ref for one in self.run(self.desk.engine.save_batch(new, jobs))]
         batch = self.model.batches.setdefault(name, ModelBatch())
         batch.total += len(added)
         for place, ref in enumerate(added):
@@ -210,7 +210,7 @@ class Machine(RuleBasedStateMachine):
         batch = self.model.batches.get(name)
         if batch is None or batch.finished or batch.stopped:
             return
-        self.run(self.desk.engine.put_batch(NewBatch(name=name, stopped=True)))
+        self.run(self.desk.engine.save_batch(NewBatch(name=name, stopped=True)))
         self.model.stop(name)
 
     @rule(slots=st.integers(1, 6))

@@ -13,7 +13,7 @@ from onward.batches.values import BatchInfo, Callbacks, Link, NewBatch
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, Settlement
 from onward.errors import InvalidJob
-from onward.job import Alike, JobRef, NewJob, OnFailure
+from onward.job import JobRef, NewJob, OnFailure, UniformJobs
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, State
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.driver import PAST_LEASE, Desk, new_job
@@ -33,7 +33,7 @@ def member(**fields: Any) -> NewJob:
 
 async def put(desk: Desk, *jobs: NewJob, sealed: bool = True, **fields: Any) -> list[JobRef]:
     batch = NewBatch(name="import", sealed=sealed, **fields)
-    return [one.ref for one in await desk.engine.put_batch(batch, jobs)]
+    return [one.ref for one in await desk.engine.save_batch(batch, jobs)]
 
 
 async def info(desk: Desk, name: str = "import") -> BatchInfo:
@@ -115,8 +115,8 @@ async def test_jobs_that_end_without_a_worker_are_counted(desk: Desk):
 
 
 async def test_jobs_alike_are_counted_in(desk: Desk):
-    await desk.engine.put_batch(NewBatch(name="import"), Alike(member(), ["{}"] * 700))
-    await desk.engine.enqueue(Alike(member(), ["{}"] * 400))
+    await desk.engine.save_batch(NewBatch(name="import"), UniformJobs(member(), ["{}"] * 700))
+    await desk.engine.enqueue(UniformJobs(member(), ["{}"] * 400))
     assert await counts(desk) == (1100, 0, 0, 0)
 
 
@@ -206,7 +206,7 @@ async def test_a_job_of_no_known_batch_is_refused_and_its_neighbours_with_it(des
 
 async def test_batches_are_listed_from_the_newest_on(desk: Desk):
     for name in "abc":
-        await desk.engine.put_batch(NewBatch(name=name, queue=f"q/{name}"))
+        await desk.engine.save_batch(NewBatch(name=name, queue=f"q/{name}"))
     page = await desk.engine.batches(limit=2)
     assert [(one.name, one.queue) for one in page.items] == [("c", "q/c"), ("b", "q/b")]
     assert [one.name for one in (await desk.engine.batches(limit=2, after=page.after)).items] == ["a"]
@@ -214,7 +214,7 @@ async def test_batches_are_listed_from_the_newest_on(desk: Desk):
 
 async def test_a_batch_is_forgotten_a_month_after_it_has_finished(desk: Desk):  # P9
     a, b = await put(desk, member(), member(after=(0,)))
-    await desk.engine.put_batch(NewBatch(name="open"))
+    await desk.engine.save_batch(NewBatch(name="open"))
     await run(desk, a)
     await run(desk, b)
     await desk.promote()
@@ -229,11 +229,11 @@ async def test_a_batch_is_forgotten_a_month_after_it_has_finished(desk: Desk):  
 
 async def test_a_finished_batch_can_be_dropped_and_its_name_used_again(desk: Desk):
     a, b = await put(desk, member(), member(after=(0,)))
-    assert not await desk.engine.drop_batch("import")
+    assert not await desk.engine.delete_batch("import")
     await run(desk, a)
     await run(desk, b)
     await desk.promote()
-    assert await desk.engine.drop_batch("import")
+    assert await desk.engine.delete_batch("import")
     assert (await desk.engine.batches()).items == ()
     assert await desk.engine.links("import") == []
     assert await desk.state(a) is State.COMPLETED
@@ -306,12 +306,12 @@ async def test_a_batch_is_made_within_the_callers_transaction(desk: Desk):
     # X4
     caller = desk.store.caller()
     caller.begin()
-    await desk.engine.put_batch(NewBatch(name="import"), [member()], within=caller.handle)
+    await desk.engine.save_batch(NewBatch(name="import"), [member()], within=caller.handle)
     caller.rollback()
     assert (await desk.engine.batches()).items == ()
     assert await desk.taken() == []
     caller.begin()
-    await desk.engine.put_batch(NewBatch(name="import"), [member()], within=caller.handle)
+    await desk.engine.save_batch(NewBatch(name="import"), [member()], within=caller.handle)
     caller.commit()
     assert await counts(desk) == (1, 0, 0, 0)
 
@@ -503,7 +503,7 @@ async def test_jobs_added_while_their_parent_ends_are_never_left_waiting(desk: D
 
 async def test_only_a_leader_goes_on_with_what_was_left_undone(desk: Desk):
     # O6: much is done in steps, and the steps that nobody else takes are the leader's
-    await desk.engine.put_batch(NewBatch(name="import"), Alike(member(), ["{}"] * 5000))
+    await desk.engine.save_batch(NewBatch(name="import"), UniformJobs(member(), ["{}"] * 5000))
     term = await desk.lead()
     await desk.advance(timedelta(minutes=5))
     await put(desk, stopped=True)

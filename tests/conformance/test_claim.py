@@ -100,7 +100,7 @@ async def test_a_claim_with_a_free_slot_starts_the_job_in_the_same_step(desk: De
 @needs(Feature.CLAIMED_STATE)
 async def test_slots_are_filled_before_anything_is_claimed_ahead(desk: Desk):
     refs = await desk.add_many(5)
-    claims = await desk.take(slots=2, ahead=2)
+    claims = await desk.take(slots=2, prefetch_claimed=2)
     assert [claim.ref for claim in claims] == refs[:4]
     assert [claim.started for claim in claims] == [True, True, False, False]
     assert [claim.attempts for claim in claims] == [1, 1, 0, 0]
@@ -116,7 +116,7 @@ async def test_slots_are_filled_before_anything_is_claimed_ahead(desk: Desk):
 @needs(Feature.CLAIMED_STATE)
 async def test_fewer_jobs_than_slots_leave_nothing_ahead(desk: Desk):
     await desk.add_many(2)
-    assert [claim.started for claim in await desk.take(slots=2, ahead=5)] == [True, True]
+    assert [claim.started for claim in await desk.take(slots=2, prefetch_claimed=5)] == [True, True]
 
 
 @needs(Feature.CLAIMED_STATE)

@@ -14,7 +14,7 @@ from onward.backoff import Backoff
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, GroupBy
 from onward.errors import InvalidJob, OnwardError, PayloadTooLarge
-from onward.job import Alike, Arrival, FailedAttempt, JobRef
+from onward.job import EnqueueStatus, FailedAttempt, JobRef, UniformJobs
 from onward.lifecycle import Complete, Retry, State
 from onward.validation import encode_json
 from tests.conformance.cases import BOOM, EngineCase, needs
@@ -91,8 +91,8 @@ async def test_what_tracing_sends_along_comes_with_the_claim_and_with_each_later
     plain, traced = new_job(), new_job(trace=headers)
     jobs = [plain, traced, new_job(trace=headers, max_attempts=7)]
     await desk.engine.enqueue(jobs)
-    await desk.engine.enqueue(Alike(traced, ["{}"] * 400))  # many, which some stores take in by another way
-    await desk.engine.enqueue(Alike(traced, ["{}"]))
+    await desk.engine.enqueue(UniformJobs(traced, ["{}"] * 400))  # many, which some stores take in by another way
+    await desk.engine.enqueue(UniformJobs(traced, ["{}"]))
     claims: list[Claim] = []
     while taken := await desk.take(slots=500):
         claims += taken
@@ -195,7 +195,7 @@ async def test_a_job_is_found_by_its_name_and_by_a_bare_id_where_ids_are_global(
 async def test_bulk_answers_for_each_job_in_the_order_asked(desk: Desk):
     jobs = [new_job(queue=f"q{n % 3}", payload=str(n)) for n in range(30)]
     answers = await desk.put(jobs)
-    assert [answer.arrival for answer in answers] == [Arrival.INSERTED] * 30
+    assert [answer.enqueue_status for answer in answers] == [EnqueueStatus.INSERTED] * 30
     assert [answer.ref.queue for answer in answers] == [job.queue for job in jobs]
     assert [(await desk.job(answer.ref)).payload for answer in answers] == list(range(30))
 
@@ -313,7 +313,7 @@ async def test_a_queue_with_a_bad_name_cannot_be_made_by_its_settings_either(des
 @pytest.mark.parametrize("pattern", ["", "A", "mail/", "mail*", "*/mail", "mail/*/acme", "**"])
 async def test_a_bad_pattern_is_refused_and_nothing_is_claimed(desk: Desk, pattern: str):  # X5
     ref = await desk.add(queue="mail")
-    if pattern and desk.engine.capabilities.foreign_names:  # any text may be a queue's name there
+    if pattern and desk.engine.capabilities.is_shared:  # any text may be a queue's name there
         assert await desk.take(pattern) == ()
     else:
         with pytest.raises(InvalidJob):

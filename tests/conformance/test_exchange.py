@@ -35,7 +35,7 @@ async def test_what_is_given_back_can_be_claimed_in_the_same_step(desk: Desk):
 @needs(Feature.CLAIMED_STATE)
 async def test_claimed_jobs_start_in_the_same_step(desk: Desk):
     refs = await desk.add_many(4)
-    claims = await desk.take(slots=1, ahead=2)
+    claims = await desk.take(slots=1, prefetch_claimed=2)
     answer = await desk.engine.exchange(
         Exchange(settlements=(Settlement(claims[0], Complete()),), starts=claims[1:], request=REQUEST)
     )
@@ -48,12 +48,16 @@ async def test_claimed_jobs_start_in_the_same_step(desk: Desk):
 @needs(Feature.CLAIMED_STATE)
 async def test_lost_outcomes_and_lost_starts_are_answered_together_and_nothing_else_suffers(desk: Desk):  # X3
     refs = await desk.add_many(5)
-    running, ahead = await desk.take(slots=2), await desk.take_ahead(count=2)
-    await desk.cancel(running[0].ref, ahead[0].ref)
+    running, prefetch_claimed = await desk.take(slots=2), await desk.take_ahead(count=2)
+    await desk.cancel(running[0].ref, prefetch_claimed[0].ref)
     answer = await desk.engine.exchange(
-        Exchange(settlements=tuple(Settlement(claim, Complete()) for claim in running), starts=ahead, request=REQUEST)
+        Exchange(
+            settlements=tuple(Settlement(claim, Complete()) for claim in running),
+            starts=prefetch_claimed,
+            request=REQUEST,
+        )
     )
-    assert answer.lost == {running[0].token, ahead[0].token}
+    assert answer.lost == {running[0].token, prefetch_claimed[0].token}
     left = [await desk.state(ref) for ref in (refs[1], refs[3], refs[4])]
     assert left == [State.COMPLETED, State.RUNNING, State.RUNNING]
 

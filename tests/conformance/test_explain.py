@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.explain import Why
 from onward.job import JobRef
@@ -18,7 +18,7 @@ from tests.conformance.driver import LEASE, Desk
 
 
 async def why(desk: Desk, ref: JobRef) -> list[Why]:
-    async def opened() -> ObservedEngine:
+    async def opened() -> CheckedEngine:
         return desk.engine
 
     return [reason.why for reason in await Jobs(opened, timeout=LEASE).explain(ref)]

@@ -9,7 +9,7 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter
-from onward.job import Arrival
+from onward.job import EnqueueStatus
 from onward.keys import dedupe_key
 from onward.lifecycle import FINISHED, Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
 from tests.conformance.cases import BOOM, needs
@@ -32,7 +32,7 @@ async def test_the_same_type_and_key_is_the_same_job_and_touches_it(desk: Desk):
     before = await desk.job(first.ref)
     await desk.advance(10)
     second = await desk.enqueue(type="charge", idempotency_key="order-7", payload='{"n":2}', priority=0)
-    assert (first.arrival, second.arrival) == (Arrival.INSERTED, Arrival.SAME_KEY)
+    assert (first.enqueue_status, second.enqueue_status) == (EnqueueStatus.INSERTED, EnqueueStatus.SAME_KEY)
     assert second.ref == first.ref
     after = await desk.job(first.ref)
     assert after.updated_at == desk.now or not desk.keeps_change_times
@@ -58,7 +58,7 @@ async def test_type_and_key_do_not_run_into_each_other(desk: Desk):  # O4
 async def test_another_queue_makes_no_other_job(desk: Desk):  # O4
     first = await desk.enqueue(queue="here", idempotency_key="k")
     second = await desk.enqueue(queue="there", idempotency_key="k")
-    assert (second.arrival, second.ref) == (Arrival.SAME_KEY, first.ref)
+    assert (second.enqueue_status, second.ref) == (EnqueueStatus.SAME_KEY, first.ref)
 
 
 @needs(Feature.IDEMPOTENCY)
@@ -72,13 +72,13 @@ async def test_keys_hold_within_one_bulk_and_against_what_is_there(desk: Desk): 
     jobs = [new_job(idempotency_key=key, type=type) for type, key in [("greet", "a"), ("greet", "old"), ("greet", "a")]]
     jobs += [new_job(idempotency_key="a", type="part"), new_job(), new_job(idempotency_key="a")]
     answers = await desk.put(jobs)
-    assert [answer.arrival for answer in answers] == [
-        Arrival.INSERTED,
-        Arrival.SAME_KEY,
-        Arrival.SAME_KEY,
-        Arrival.INSERTED,
-        Arrival.INSERTED,
-        Arrival.SAME_KEY,
+    assert [answer.enqueue_status for answer in answers] == [
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.SAME_KEY,
+        EnqueueStatus.SAME_KEY,
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.SAME_KEY,
     ]
     assert answers[1].ref == old.ref
     assert answers[0].ref == answers[2].ref == answers[5].ref
@@ -93,7 +93,7 @@ async def test_a_finished_job_still_stands_for_its_key(desk: Desk, outcome: Outc
     finished = await desk.job(first.ref)
     await desk.advance(timedelta(days=3))
     second = await desk.enqueue(idempotency_key="k")
-    assert (second.arrival, second.ref) == (Arrival.SAME_KEY, first.ref)
+    assert (second.enqueue_status, second.ref) == (EnqueueStatus.SAME_KEY, first.ref)
     after = await desk.job(first.ref)
     assert after.status is finished.status
     assert after.status in FINISHED
@@ -136,7 +136,7 @@ async def test_keys_of_any_length_are_told_apart_to_the_last_character(desk: Des
 async def test_keys_hold_from_code_without_an_event_loop_too(desk: Desk):  # O4
     first = await desk.enqueue(idempotency_key="k")
     (second,) = await asyncio.to_thread(desk.engine.enqueue_sync, [new_job(idempotency_key="k")])
-    assert (second.arrival, second.ref) == (Arrival.SAME_KEY, first.ref)
+    assert (second.enqueue_status, second.ref) == (EnqueueStatus.SAME_KEY, first.ref)
 
 
 # Deduplication --------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ KEY = dedupe_key("greet", "acme", {"to": "ada"})
 async def test_a_second_enqueue_adds_nothing_while_the_first_waits(desk: Desk):  # H5
     first = await desk.enqueue(dedupe_key=KEY, payload='{"n":1}')
     second = await desk.enqueue(dedupe_key=KEY, payload='{"n":2}')
-    assert (first.arrival, second.arrival) == (Arrival.INSERTED, Arrival.DEDUPED)
+    assert (first.enqueue_status, second.enqueue_status) == (EnqueueStatus.INSERTED, EnqueueStatus.DEDUPED)
     assert second.ref == first.ref
     (job,) = await desk.jobs()
     assert (job.payload, job.dedupe_key) == ({"n": 1}, KEY)
@@ -165,7 +165,7 @@ async def test_a_second_enqueue_adds_nothing_while_the_first_is_held(desk: Desk)
     first = await desk.enqueue(dedupe_key=KEY)
     claim = await desk.take_one()
     second = await desk.enqueue(dedupe_key=KEY)
-    assert (second.arrival, second.ref) == (Arrival.DEDUPED, first.ref)
+    assert (second.enqueue_status, second.ref) == (EnqueueStatus.DEDUPED, first.ref)
     await desk.advance(PAST_LEASE)
     await desk.rescue()
     assert (await desk.enqueue(dedupe_key=KEY)).ref == first.ref
@@ -204,12 +204,12 @@ async def test_a_new_one_may_come_once_the_first_is_taken_back_or_deleted(desk: 
 async def test_dedupe_holds_within_one_bulk_and_against_what_is_there(desk: Desk):  # H5
     old = await desk.enqueue(dedupe_key="old")
     answers = await desk.put([new_job(dedupe_key=key) for key in ("a", "b", "a", "old", "a")])
-    assert [answer.arrival for answer in answers] == [
-        Arrival.INSERTED,
-        Arrival.INSERTED,
-        Arrival.DEDUPED,
-        Arrival.DEDUPED,
-        Arrival.DEDUPED,
+    assert [answer.enqueue_status for answer in answers] == [
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.DEDUPED,
+        EnqueueStatus.DEDUPED,
+        EnqueueStatus.DEDUPED,
     ]
     assert answers[3].ref == old.ref
     assert answers[0].ref == answers[2].ref == answers[4].ref
@@ -240,9 +240,9 @@ async def test_a_replay_never_makes_two_living_jobs_of_one_key(desk: Desk):  # H
 async def test_both_keys_on_one_job_each_keep_their_word(desk: Desk):  # O4, H5
     first = await desk.enqueue(idempotency_key="k", dedupe_key=KEY)
     assert await desk.end(await desk.take_one(), Complete())
-    assert (await desk.enqueue(idempotency_key="k", dedupe_key=KEY)).arrival is Arrival.SAME_KEY
+    assert (await desk.enqueue(idempotency_key="k", dedupe_key=KEY)).enqueue_status is EnqueueStatus.SAME_KEY
     other = await desk.enqueue(idempotency_key="k2", dedupe_key=KEY)
     assert other.is_new
     assert other.ref != first.ref
-    assert (await desk.enqueue(idempotency_key="k3", dedupe_key=KEY)).arrival is Arrival.DEDUPED
+    assert (await desk.enqueue(idempotency_key="k3", dedupe_key=KEY)).enqueue_status is EnqueueStatus.DEDUPED
     assert len(await desk.jobs()) == 2

@@ -8,25 +8,25 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.capabilities import Feature
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.driver import LEASE, PAST_LEASE, Desk
 
 pytestmark = needs(Feature.LEADER)
 
-Upkeep = Callable[[Desk, Term], Awaitable[Batch]]
+Upkeep = Callable[[Desk, Term], Awaitable[MaintenanceResult]]
 
 
-async def promote(desk: Desk, term: Term) -> Batch:
+async def promote(desk: Desk, term: Term) -> MaintenanceResult:
     return await desk.engine.promote(term)
 
 
-async def rescue(desk: Desk, term: Term) -> Batch:
+async def rescue(desk: Desk, term: Term) -> MaintenanceResult:
     return await desk.rescue_as(term)
 
 
-async def prune(desk: Desk, term: Term) -> Batch:
+async def prune(desk: Desk, term: Term) -> MaintenanceResult:
     return await desk.engine.prune(term)
 
 

@@ -205,7 +205,7 @@ async def test_removing_a_worker_touches_no_job(desk: Desk):  # O7
     claim = await desk.take_one(worker="gone")
     await desk.beat(claim, worker="gone")
     before = await desk.job(ref)
-    await desk.engine.leave("gone")
+    await desk.engine.deregister("gone")
     assert await desk.engine.workers() == []
     assert await desk.job(ref) == before
     assert await desk.end(claim, Complete())
@@ -260,6 +260,6 @@ async def test_a_worker_taken_off_the_list_comes_back_with_its_next_beat(desk: D
 async def test_leaving_takes_only_the_one_who_leaves(desk: Desk):  # O5
     await desk.beat(worker="a")
     await desk.beat(worker="b")
-    await desk.engine.leave("a")
-    await desk.engine.leave("never-came")
+    await desk.engine.deregister("a")
+    await desk.engine.deregister("never-came")
     assert [worker.id for worker in await desk.engine.workers()] == ["b"]

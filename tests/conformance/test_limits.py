@@ -47,8 +47,8 @@ async def starts_of(desk: Desk, rate: Rate, *, periods: int, lag: timedelta, see
             assert 0 < claim.start_within < rate.period.total_seconds()
             starts.append(desk.now + timedelta(seconds=claim.start_within * dice.random()))
         if len(claims.claims) < 3:
-            assert claims.again_in is not None
-            await desk.advance(timedelta(seconds=claims.again_in) + lag * dice.random())
+            assert claims.retry_after is not None
+            await desk.advance(timedelta(seconds=claims.retry_after) + lag * dice.random())
     return starts
 
 
@@ -104,11 +104,11 @@ async def test_a_claim_says_when_the_next_slot_comes_and_it_comes_then(desk: Des
     assert await desk.taken("q", slots=1) == refs[:1]
     claims = await desk.claim("q")
     assert claims.claims == ()
-    assert claims.again_in is not None
-    assert 0 < claims.again_in <= SIXTY_A_MINUTE.spacing.total_seconds() + 0.001
+    assert claims.retry_after is not None
+    assert 0 < claims.retry_after <= SIXTY_A_MINUTE.spacing.total_seconds() + 0.001
     (queue,) = await desk.engine.queues("q")
-    assert queue.next_slot_at == desk.now + timedelta(seconds=claims.again_in)
-    await desk.advance(timedelta(seconds=claims.again_in) - MOMENT)
+    assert queue.next_slot_at == desk.now + timedelta(seconds=claims.retry_after)
+    await desk.advance(timedelta(seconds=claims.retry_after) - MOMENT)
     assert await desk.take("q") == ()
     await desk.advance(MOMENT)
     assert await desk.taken("q", slots=1) == refs[1:]
@@ -193,11 +193,11 @@ async def test_a_rate_taken_off_limits_nothing(desk: Desk):  # P6
 async def test_a_limited_queue_is_never_claimed_ahead(desk: Desk):  # P6
     await desk.set("limited", rate=Rate(60, MINUTE, burst=10))
     await desk.add_many(9, queue="limited")
-    assert await desk.take("limited", slots=0, ahead=5) == ()
-    claims = await desk.take("limited", slots=2, ahead=5)
+    assert await desk.take("limited", slots=0, prefetch_claimed=5) == ()
+    claims = await desk.take("limited", slots=2, prefetch_claimed=5)
     assert [claim.started for claim in claims] == [True, True]
     await desk.add_many(9, queue="free")
-    claims = await desk.take("limited", "free", slots=2, ahead=5)
+    claims = await desk.take("limited", "free", slots=2, prefetch_claimed=5)
     assert len(claims) == 7
     assert {claim.ref.queue for claim in claims if not claim.started} == {"free"}
 
@@ -208,8 +208,8 @@ async def test_hands_that_are_free_in_a_moment_get_nothing_from_a_limited_queue(
     await desk.set("narrow", concurrency=5)
     for queue in ("free", "narrow", "paced"):
         await desk.add_many(9, queue=queue)
-    assert await desk.take("paced", "narrow", slots=0, soon=5) == ()
-    claims = await desk.take("free", "narrow", "paced", slots=2, soon=5)
+    assert await desk.take("paced", "narrow", slots=0, prefetch_started=5) == ()
+    claims = await desk.take("free", "narrow", "paced", slots=2, prefetch_started=5)
     assert len(claims) == 7
     assert sum(claim.ref.queue != "free" for claim in claims) <= 2
     assert sum(claim.started for claim in claims) >= 2

@@ -72,7 +72,7 @@ requests = st.builds(
     worker_id=st.sampled_from(["w1", "w2"]),
     queues=patterns,
     slots=st.integers(0, 5),
-    ahead=st.sampled_from([0, 0, 1, 3]),
+    prefetch_claimed=st.sampled_from([0, 0, 1, 3]),
     lease=st.sampled_from([timedelta(seconds=5), timedelta(seconds=30)]),
 )
 picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=4, unique=True)
@@ -123,8 +123,8 @@ class Machine(RuleBasedStateMachine):
     def enqueue(self, jobs: list[NewJob]) -> None:
         answers = self.run(self.desk.engine.enqueue(jobs))
         for job, answer in zip(jobs, answers, strict=True):
-            standing, arrival = self.model.standing_for(job)
-            assert answer.arrival is arrival
+            standing, enqueue_status = self.model.standing_for(job)
+            assert answer.enqueue_status is enqueue_status
             if standing is None:
                 assert answer.ref not in self.model.jobs
                 self.model.enqueue(job, answer.ref)

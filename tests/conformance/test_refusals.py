@@ -14,7 +14,7 @@ import pytest
 from onward.batches.values import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import Capabilities, Feature, Level, Support
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
 from onward.errors import Unsupported
 from onward.job import NewJob
@@ -24,13 +24,13 @@ from onward.schedule import Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
 from tests.conformance.driver import Desk
 
-Ask = Callable[[ObservedEngine, Planted], Awaitable[object]]
+Ask = Callable[[CheckedEngine, Planted], Awaitable[object]]
 
 
 def enqueue(**fields: object) -> Ask:
     """Ask for a job with such fields, in a bulk with plain ones, by both ways in."""
 
-    async def ask(engine: ObservedEngine, planted: Planted) -> object:
+    async def ask(engine: CheckedEngine, planted: Planted) -> object:
         jobs = [NewJob(type="plain"), NewJob(**{"type": "asks", **fields})]  # type: ignore[arg-type]
         with pytest.raises(Unsupported):
             engine.enqueue_sync(jobs)
@@ -51,12 +51,12 @@ def configure(**change: object) -> Ask:
     return lambda engine, planted: engine.configure("new-queue", QueueChange(**change))  # type: ignore[arg-type]
 
 
-async def listen(engine: ObservedEngine, planted: Planted) -> object:
+async def listen(engine: CheckedEngine, planted: Planted) -> object:
     """Ask to be told of changes."""
     return await anext(engine.signals(["planted"]))
 
 
-async def settle_within(engine: ObservedEngine, planted: Planted) -> object:
+async def settle_within(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for an outcome, and for a job, in the caller's transaction."""
     settlements = [Settlement(planted.claim, Complete())]
     for ask in (
@@ -70,7 +70,7 @@ async def settle_within(engine: ObservedEngine, planted: Planted) -> object:
     return await engine.settle(settlements, within=object())
 
 
-async def about_organisations(engine: ObservedEngine, planted: Planted) -> object:
+async def about_organisations(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for what is somebody's."""
     of_acme = JobFilter(org_id="acme")
     for ask in (
@@ -84,7 +84,7 @@ async def about_organisations(engine: ObservedEngine, planted: Planted) -> objec
     return await enqueue(org_id="acme")(engine, planted)
 
 
-async def about_cancelled_jobs(engine: ObservedEngine, planted: Planted) -> object:
+async def about_cancelled_jobs(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for jobs in a state that is not kept."""
     cancelled = JobFilter(states=frozenset({State.CANCELLED}))
     with pytest.raises(Unsupported):
@@ -92,14 +92,14 @@ async def about_cancelled_jobs(engine: ObservedEngine, planted: Planted) -> obje
     return await engine.find(cancelled)
 
 
-async def change_priority(engine: ObservedEngine, planted: Planted) -> object:
+async def change_priority(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for urgency, from the start or later."""
     with pytest.raises(Unsupported):
         await engine.edit(planted.ref, JobChange(priority=1))
     return await enqueue(priority=1)(engine, planted)
 
 
-async def later(engine: ObservedEngine, planted: Planted) -> object:
+async def later(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for a later time, by either name."""
     with pytest.raises(Unsupported):
         await enqueue(run_at=datetime(2099, 1, 1, tzinfo=UTC))(engine, planted)
@@ -107,7 +107,7 @@ async def later(engine: ObservedEngine, planted: Planted) -> object:
 
 
 RECIPES: dict[Feature, Ask] = {
-    Feature.CLAIMED_STATE: claim(ahead=1),
+    Feature.CLAIMED_STATE: claim(prefetch_claimed=1),
     Feature.CANCELLED_STATE: about_cancelled_jobs,
     Feature.PRIORITY: change_priority,
     Feature.DELAY: later,
@@ -133,15 +133,15 @@ RECIPES: dict[Feature, Ask] = {
     Feature.TRANSACTIONS: settle_within,
     Feature.PUSH: listen,
     Feature.EVENTS: lambda engine, planted: engine.events([planted.ref.queue]),
-    Feature.SCHEDULES: lambda engine, planted: engine.put_schedule(
+    Feature.SCHEDULES: lambda engine, planted: engine.save_schedule(
         Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
     ),
     Feature.THROTTLE: lambda engine, planted: engine.enqueue(
         [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]
     ),
     Feature.USAGE: lambda engine, planted: engine.usage(UsageQuery()),
-    Feature.WEBHOOKS: lambda engine, planted: engine.hold_bookmark("w", "somebody", lease=timedelta(seconds=30)),
-    Feature.BATCHES: lambda engine, planted: engine.put_batch(NewBatch(name="b")),
+    Feature.WEBHOOKS: lambda engine, planted: engine.acquire_cursor("w", "somebody", lease=timedelta(seconds=30)),
+    Feature.BATCHES: lambda engine, planted: engine.save_batch(NewBatch(name="b")),
     Feature.LEADER: lambda engine, planted: engine.elect("somebody", lease=timedelta(seconds=30)),
 }
 
@@ -172,7 +172,7 @@ async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
     waiting = await desk.add(queue="planted")
     engine = desk.engine
     if case.capabilities.has(feature):
-        engine = ObservedEngine(Lacking(engine.inner, feature))
+        engine = CheckedEngine(Lacking(engine.inner, feature))
     support = engine.capabilities.features[feature]
     before = await desk.snapshot()
     of_waiting = planted._replace(ref=waiting) if feature in {Feature.EDIT, Feature.PRIORITY} else planted

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Signal
 from onward.lifecycle import Release
 from tests.conformance.cases import needs
@@ -23,7 +23,7 @@ DEADLINE = 10
 
 
 @asynccontextmanager
-async def listening(engine: ObservedEngine, *queues: str) -> AsyncIterator[Callable[[], Awaitable[Signal]]]:
+async def listening(engine: CheckedEngine, *queues: str) -> AsyncIterator[Callable[[], Awaitable[Signal]]]:
     """Listen for signals; what was told before the first look does not count."""
     signals = engine.signals(queues or ["*"])
     told: asyncio.Queue[Signal] = asyncio.Queue()

@@ -11,7 +11,7 @@ import pytest
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter
 from onward.errors import InvalidJob
-from onward.job import Arrival, Enqueued
+from onward.job import Enqueued, EnqueueStatus
 from onward.lifecycle import Bury, Complete, Retry, State
 from tests.conformance.cases import BOOM, needs
 from tests.conformance.driver import Desk, new_job
@@ -37,7 +37,7 @@ async def test_a_throttled_key_gives_the_first_job_back_for_its_period(desk: Des
     first = await throttled(desk)
     await desk.advance(MINUTE - SECOND)
     again = await throttled(desk)
-    assert (again.ref, again.arrival) == (first.ref, Arrival.DEDUPED)
+    assert (again.ref, again.enqueue_status) == (first.ref, EnqueueStatus.DEDUPED)
     await desk.advance(2 * SECOND)
     later = await throttled(desk)
     assert later.is_new
@@ -98,7 +98,7 @@ async def test_a_debounced_job_runs_after_quiet_and_is_the_last_that_came(desk: 
     assert await desk.state(first.ref) is State.SCHEDULED
     await desk.advance(50)
     second = await debounced(desk, 2)
-    assert (second.ref, second.arrival) == (first.ref, Arrival.REPLACED)
+    assert (second.ref, second.enqueue_status) == (first.ref, EnqueueStatus.REPLACED)
     await desk.wait(50)
     assert await desk.taken() == []
     await desk.wait(11)
@@ -146,7 +146,7 @@ async def test_one_that_has_ended_or_is_gone_is_followed_by_another(desk: Desk):
 async def test_a_bulk_is_debounced_as_its_jobs_one_by_one(desk: Desk):
     jobs = [new_job(dedupe_key="k", debounce=MINUTE, payload=f'{{"n":{n}}}') for n in range(4)]
     answers = await desk.put(jobs)
-    assert [answer.arrival for answer in answers] == [Arrival.INSERTED, *[Arrival.REPLACED] * 3]
+    assert [answer.enqueue_status for answer in answers] == [EnqueueStatus.INSERTED, *[EnqueueStatus.REPLACED] * 3]
     await desk.wait(MINUTE + SECOND)
     (claim,) = await desk.take(slots=10)
     assert claim.payload == '{"n":3}'

@@ -10,7 +10,7 @@ import pytest
 from onward.engine.capabilities import Feature
 from onward.engine.values import Settlement
 from onward.errors import InvalidJob, OnwardError
-from onward.job import Arrival, JobRef
+from onward.job import EnqueueStatus, JobRef
 from onward.lifecycle import Complete, Fail, State
 from tests.conformance.cases import BOOM, Caller, needs
 from tests.conformance.driver import Desk, new_job
@@ -87,7 +87,11 @@ async def test_keys_hold_within_a_transaction_and_vanish_with_it(desk: Desk, cal
         [new_job(idempotency_key="old"), new_job(idempotency_key="new"), new_job(idempotency_key="new")],
         within=caller.handle,
     )
-    assert [answer.arrival for answer in answers] == [Arrival.SAME_KEY, Arrival.INSERTED, Arrival.SAME_KEY]
+    assert [answer.enqueue_status for answer in answers] == [
+        EnqueueStatus.SAME_KEY,
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.SAME_KEY,
+    ]
     assert answers[0].ref == old.ref
     caller.rollback()
     assert (await desk.enqueue(idempotency_key="new")).is_new

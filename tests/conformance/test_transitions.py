@@ -157,5 +157,5 @@ def test_a_move_without_a_verb_gets_its_cells_as_soon_as_it_has_one():  # O1
 
 def test_a_state_is_folded_only_into_one_that_is_shown():  # O1
     for case in CASES:
-        folds = case.capabilities.folds
-        assert not set(folds.values()) & set(folds), case.name
+        status_aliases = case.capabilities.status_aliases
+        assert not set(status_aliases.values()) & set(status_aliases), case.name

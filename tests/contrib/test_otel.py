@@ -83,7 +83,7 @@ async def test_a_run_goes_on_with_the_trace_of_who_enqueued_it(app: App, spans: 
         "messaging.destination.name": "mail",
         "messaging.message.id": handle.id,
         "onward.job.type": "send",
-        "onward.enqueue.arrival": "inserted",
+        "onward.enqueue.status": "inserted",
     }
     assert run.attributes == {
         "messaging.system": "onward",

@@ -26,7 +26,7 @@ def table_of(capabilities: Capabilities) -> str:
             for feature, support in sorted(capabilities.features.items())
             if support.level is level
         ]
-    lines += [f"| the state {state} | shown as {shown} | |" for state, shown in capabilities.folds.items()]
+    lines += [f"| the state {state} | shown as {shown} | |" for state, shown in capabilities.status_aliases.items()]
     return "\n".join(lines) + "\n"
 
 

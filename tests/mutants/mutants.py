@@ -15,6 +15,9 @@ OLDER_CLAIM: Final = (
 _SQL: Final = "engines/sqlite/sql"
 _PY: Final = "engines/sqlite"
 _SCHEMA: Final = "engines/sqlite/migrations/0001_initial.sql"
+_THROTTLED: Final = (
+    "        found, enqueue_status = transaction.execute(SQL.find_throttled, named).fetchall(), EnqueueStatus.DEDUPED\n"
+)
 
 _FENCE = "where seq = :seq and claim_no = :claim_no and "
 _MANY_FENCE = "where seq = of_seq and claim_no = of_claim and "
@@ -941,12 +944,12 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "wait: a claim goes on standing for a worker that has left",
-        Edit(f"{_BULL}/engine.py", "        await self._listener.leave(worker_id)\n", ""),
+        Edit(f"{_BULL}/engine.py", "        await self._listener.deregister(worker_id)\n", ""),
         _IDLE,
     ),
     _on_bullmq(
         "wait: a claim that stands takes from limited queues",
-        Edit(f"{_BULL}/blocking_claim.py", "replace(request, slots=0, soon=self.promised)", "request"),
+        Edit(f"{_BULL}/blocking_claim.py", "replace(request, slots=0, prefetch_started=self.promised)", "request"),
         _IDLE,
     ),
     _on_bullmq(
@@ -1727,7 +1730,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "permits: one who gets no answer waits for ever",
-        Edit(f"{_PG}/fast_enqueue.py", "        connection.patience = self._connections.patience\n", ""),
+        Edit(f"{_PG}/fast_enqueue.py", "        connection.query_timeout = self._connections.query_timeout\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1821,7 +1824,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "standing: an answer is waited for without end",
-        Edit("pg/listener.py", "if (patience := self._connection.patience) is not None:", "if False:"),
+        Edit("pg/listener.py", "if (query_timeout := self._connection.query_timeout) is not None:", "if False:"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
@@ -1968,9 +1971,9 @@ BATCHES: Final = (
         (
             Edit(
                 f"{_PY}/enqueue.py",
-                "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n",
-                "        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED\n"
-                "        transaction.connection.execute('update onward_hold set until = until + 30000000')\n",
+                _THROTTLED,
+                _THROTTLED
+                + "        transaction.connection.execute('update onward_hold set until = until + 30000000')\n",
             ),
         ),
         (_HOLDS,),
@@ -2261,7 +2264,7 @@ TRACES: Final = (
     ),
     _of_traces(
         "jobs of a batch begin anew",
-        Edit("engine/checked.py", "gather.put_batch(batch, stamped.jobs,", "gather.put_batch(batch, jobs,"),
+        Edit("engine/checked.py", "store.save_batch(batch, stamped.jobs,", "store.save_batch(batch, jobs,"),
     ),
     _of_traces(
         "baggage stays behind",

@@ -15,8 +15,8 @@ from onward.backoff import Backoff
 from onward.batches.values import NewBatch
 from onward.cron import Cron
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent
-from onward.engine.checked import Observation, ObservedEngine
-from onward.engine.contract import Archive, Bookmarks, Calendar, Engine, Gather, Ledger
+from onward.engine.checked import CheckedEngine, Observation
+from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
 from onward.engine.values import (
     Claim,
     ClaimRequest,
@@ -54,7 +54,7 @@ ONE_QUEUE = ClaimRequest(worker_id="w", queues=("mail",))
 
 def contract(verb: str) -> Callable[..., Any]:
     """Find what is said of a verb."""
-    roles = (Engine, Calendar, Gather, Ledger, Archive, Bookmarks)
+    roles = (Engine, ScheduleStore, BatchStore, UsageStore, ArchiveStore, EventCursors)
     said: list[Callable[..., Any]] = [getattr(role, verb) for role in roles if hasattr(role, verb)]
     return said[0]
 
@@ -82,13 +82,13 @@ class RecordingEngine:
         return awaited if inspect.iscoroutinefunction(contract(verb)) else called
 
 
-def engine(*, without: Feature | None = None, error: BaseException | None = None, **kwargs: Any) -> ObservedEngine:
+def engine(*, without: Feature | None = None, error: BaseException | None = None, **kwargs: Any) -> CheckedEngine:
     features = {feature: absent(f"no {feature} here") if feature is without else NATIVE for feature in Feature}
     inner = RecordingEngine(Capabilities("sqlish", features, {}), error)
-    return ObservedEngine(cast("Engine", inner), **kwargs)
+    return CheckedEngine(cast("Engine", inner), **kwargs)
 
 
-def calls(observed: ObservedEngine) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+def calls(observed: CheckedEngine) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     return cast("RecordingEngine", observed.inner).calls
 
 
@@ -100,7 +100,7 @@ class Ask:
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
 
-    async def of(self, observed: ObservedEngine) -> Any:
+    async def of(self, observed: CheckedEngine) -> Any:
         answer = getattr(observed, self.verb)(*self.args, **dict(self.kwargs))
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -144,7 +144,7 @@ def editing(**fields: Any) -> list[Ask]:
 
 # Every way in which a caller can ask for a feature.
 ASKED: dict[Feature, list[Ask]] = {
-    Feature.CLAIMED_STATE: claiming(ahead=1),
+    Feature.CLAIMED_STATE: claiming(prefetch_claimed=1),
     Feature.PRIORITY: adding(priority=1) + editing(priority=1),
     Feature.DELAY: adding(delay=timedelta(1)) + adding(run_at=SOON) + editing(run_at=SOON),
     Feature.START_BY: adding(start_by=SOON),
@@ -173,15 +173,15 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.EVENTS: [ask("events", ["mail"])],
     Feature.SCHEDULES: [
         ask("schedules"),
-        ask("put_schedule", SCHEDULE),
-        ask("drop_schedule", "s"),
+        ask("save_schedule", SCHEDULE),
+        ask("delete_schedule", "s"),
         ask("due_schedules"),
         ask("fire", SCHEDULE, FIRING),
     ],
     Feature.WEBHOOKS: [
-        ask("hold_bookmark", "w", "holder", lease=timedelta(seconds=30)),
+        ask("acquire_cursor", "w", "holder", lease=timedelta(seconds=30)),
         ask("read_events", ["mail"], after="0"),
-        ask("move_bookmark", "w", "holder", "0"),
+        ask("commit_cursor", "w", "holder", "0"),
     ],
     Feature.ARCHIVE: [
         *configuring(retention=Retention(archived=timedelta(days=1))),
@@ -197,9 +197,9 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.BATCHES: [
         ask("enqueue", [NewJob(type="t", batch="b")]),
         ask("find", JobFilter(batch="b")),
-        ask("put_batch", NewBatch(name="b"), []),
+        ask("save_batch", NewBatch(name="b"), []),
         ask("batches"),
-        ask("drop_batch", "b"),
+        ask("delete_batch", "b"),
         ask("links", "b"),
         ask("parents", REF),
     ],
@@ -321,14 +321,14 @@ ASKED_OF_ALL = [
     (ask("check"), 1),
     (ask("enqueue", [NewJob(type="t")] * 3), 3),
     (ask("enqueue_sync", [NewJob(type="t")] * 3), 3),
-    (ask("claim", ClaimRequest(worker_id="w", queues=("mail",), slots=4, ahead=2)), 6),
+    (ask("claim", ClaimRequest(worker_id="w", queues=("mail",), slots=4, prefetch_claimed=2)), 6),
     (ask("start", [CLAIM] * 2), 2),
     (ask("settle", SETTLEMENTS), 1),
     (ask("settle_sync", SETTLEMENTS), 1),
     (ask("exchange", Exchange(settlements=tuple(SETTLEMENTS))), 1),
     (ask("heartbeat", WORKER, [CLAIM] * 2), 2),
     (ask("heartbeat_sync", WORKER, [CLAIM] * 2), 2),
-    (ask("leave", "w"), 1),
+    (ask("deregister", "w"), 1),
     (ask("report", CLAIM, lines=["a", "b"]), 2),
     (ask("get", REF), 1),
     (ask("find", EVERY, limit=7), 7),
@@ -348,8 +348,8 @@ ASKED_OF_ALL = [
     (ask("rescue", TERM, worker_timeout=timedelta(seconds=30), max_crashes=3, limit=7), 7),
     (ask("prune", TERM, limit=7), 7),
     (ask("schedules"), 1),
-    (ask("put_schedule", SCHEDULE), 1),
-    (ask("drop_schedule", "s"), 1),
+    (ask("save_schedule", SCHEDULE), 1),
+    (ask("delete_schedule", "s"), 1),
     (ask("due_schedules", limit=7), 7),
     (ask("fire", SCHEDULE, FIRING), 2),
 ]
@@ -385,12 +385,12 @@ async def test_a_refusal_is_no_observation():
 
 
 def test_the_wrapper_speaks_every_verb_of_the_contract_and_is_tried_with_each():  # X1
-    spoken = [*inspect.getmembers(Engine, inspect.isfunction), *inspect.getmembers(Calendar, inspect.isfunction)]
+    spoken = [*inspect.getmembers(Engine, inspect.isfunction), *inspect.getmembers(ScheduleStore, inspect.isfunction)]
     verbs = {name for name, _ in spoken if not name.startswith("_")}
     assert verbs == {asking.verb for asking, _ in ASKED_OF_ALL} | {"signals", "describe", "schema_script"}
     for verb in verbs:
         ours, theirs = (
-            inspect.signature(getattr(ObservedEngine, verb)),
+            inspect.signature(getattr(CheckedEngine, verb)),
             inspect.signature(contract(verb)),
         )
         assert ours == theirs, verb

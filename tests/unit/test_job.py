@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from onward.engine.values import Rate
-from onward.job import Alike, Arrival, Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import State
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -60,10 +60,11 @@ def test_values_cannot_be_changed(value):
 
 
 @pytest.mark.parametrize(
-    ("arrival", "is_new"), [(Arrival.INSERTED, True), (Arrival.SAME_KEY, False), (Arrival.DEDUPED, False)]
+    ("enqueue_status", "is_new"),
+    [(EnqueueStatus.INSERTED, True), (EnqueueStatus.SAME_KEY, False), (EnqueueStatus.DEDUPED, False)],
 )
-def test_an_answer_says_whether_this_call_made_the_job(arrival, is_new):  # O4, H5
-    enqueued = Enqueued(JobRef("mail", "7"), arrival)
+def test_an_answer_says_whether_this_call_made_the_job(enqueue_status, is_new):  # O4, H5
+    enqueued = Enqueued(JobRef("mail", "7"), enqueue_status)
     assert (enqueued.id, enqueued.is_new) == ("7", is_new)
 
 
@@ -79,7 +80,7 @@ def test_slots_one_more_than_the_rate_never_fit_into_its_period(rate):
 
 
 def test_jobs_that_are_alike_are_a_sequence_of_jobs():
-    jobs = Alike(NewJob(type="mail", priority=3), ["1", "2", "3"])
+    jobs = UniformJobs(NewJob(type="mail", priority=3), ["1", "2", "3"])
     each = [NewJob(type="mail", priority=3, payload=payload) for payload in ("1", "2", "3")]
     assert list(jobs) == each
     assert (len(jobs), jobs[-1], list(jobs[1:])) == (3, each[2], each[1:])

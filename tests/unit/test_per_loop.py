@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 
 
 class Thing:
@@ -14,7 +14,7 @@ class Thing:
 
 
 async def test_a_loop_has_its_own_and_keeps_it():
-    things = OfLoops(Thing)
+    things = PerLoop(Thing)
     mine = things.here()
 
     async def ask() -> Thing:
@@ -28,7 +28,7 @@ async def test_a_loop_has_its_own_and_keeps_it():
 
 
 def test_what_a_loop_had_goes_with_it():
-    things = OfLoops(Thing)
+    things = PerLoop(Thing)
 
     async def ask() -> weakref.ref[Thing]:
         return weakref.ref(things.here())

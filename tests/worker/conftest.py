@@ -11,7 +11,7 @@ import pytest
 
 from onward.app import App
 from onward.engine.contract import Engine
-from onward.engine.values import Claim, Exchange, Exchanged, Pulse, Settlement, Token, WorkerInfo
+from onward.engine.values import Claim, Exchange, Exchanged, HeartbeatReply, Settlement, Token, WorkerInfo
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreUnavailable
 
@@ -26,7 +26,7 @@ class Meddler:
         """How many more exchanges fail for no good reason."""
         self.exchanges: list[Exchange] = []
         self.beats: list[tuple[WorkerInfo, tuple[Claim, ...]]] = []
-        self.after_beat: Callable[[Pulse], Pulse] = lambda pulse: pulse
+        self.after_beat: Callable[[HeartbeatReply], HeartbeatReply] = lambda pulse: pulse
         self.stored: list[Settlement] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -52,7 +52,7 @@ class Meddler:
         self.stored.extend(one for one in settlements if one.claim.token not in lost)
         return lost
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         self._check()
         answer = self._inner.heartbeat_sync(worker, claims)
         self.beats.append((worker, tuple(claims)))

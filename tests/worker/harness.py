@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
-from onward.engine.values import Batch, Claim, Claims, Exchange, Exchanged, Term, Token
+from onward.engine.values import Claim, Claims, Exchange, Exchanged, MaintenanceResult, Term, Token
 from onward.job import JobRef
 from onward.lifecycle import Result, Returned
 
 T = TypeVar("T")
 
-ALL = Capabilities(engine="stand-in", features=dict.fromkeys(Feature, NATIVE), folds={})
+ALL = Capabilities(engine="stand-in", features=dict.fromkeys(Feature, NATIVE), status_aliases={})
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -169,11 +169,13 @@ class StubSteward:
         if term == self.term:
             self.term = None
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         raise NotImplementedError
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         raise NotImplementedError
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         raise NotImplementedError

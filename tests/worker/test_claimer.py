@@ -29,10 +29,10 @@ class Post:
     """A claimer with its pool, on a store that is made of what the test says waits there."""
 
     def __init__(
-        self, size: int, *, waiting: int = 0, handler: Handler | None = None, apart_from: int | None = None
+        self, size: int, *, waiting: int = 0, handler: Handler | None = None, split_settle_threshold: int | None = None
     ) -> None:
         self.engine = StubEngine(self.serve)
-        self.engine.capabilities = dataclasses.replace(ALL, apart_from=apart_from)
+        self.engine.capabilities = dataclasses.replace(ALL, split_settle_threshold=split_settle_threshold)
         self.waiting = [claim(number) for number in range(waiting)]
         self.others_work = False
         self.away = 0
@@ -61,9 +61,12 @@ class Post:
             raise StoreUnavailable("away")
         if exchange.request is None:
             return Exchanged()
-        slots, ahead = exchange.request.slots + exchange.request.soon, exchange.request.ahead
-        given = self.waiting[: slots + ahead]
-        del self.waiting[: slots + ahead]
+        slots, prefetch_claimed = (
+            exchange.request.slots + exchange.request.prefetch_started,
+            exchange.request.prefetch_claimed,
+        )
+        given = self.waiting[: slots + prefetch_claimed]
+        del self.waiting[: slots + prefetch_claimed]
         given_so = gives(
             *given[:slots],
             *(claim(one.token[0], started=False) for one in given[slots:]),  # type: ignore[arg-type]
@@ -84,12 +87,12 @@ def at_post(
     *,
     waiting: int = 0,
     handler: Handler | None = None,
-    apart_from: int | None = None,
+    split_settle_threshold: int | None = None,
 ) -> Post:
     """Run a claimer beside a test, then close it, and hand the post back for looking at."""
 
     async def main() -> Post:
-        post = Post(size, waiting=waiting, handler=handler, apart_from=apart_from)
+        post = Post(size, waiting=waiting, handler=handler, split_settle_threshold=split_settle_threshold)
         running = asyncio.create_task(post.claimer.run())
         await test(post)
         post.claimer.close()
@@ -183,7 +186,7 @@ def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
         post.engine.exchange = at_leisure  # type: ignore[method-assign]
         await post.until(lambda: len(post.outcomes) == 5000)
 
-    post = at_post(test, 10, waiting=5000, handler=_instant, apart_from=100)
+    post = at_post(test, 10, waiting=5000, handler=_instant, split_settle_threshold=100)
     assert stores_at_once > 3, "jobs were claimed and run while outcomes were on their way"
     assert [s.claim.token[0] for s in post.engine.settled] == list(range(5000)), "each once, in the order of their ends"
     assert post.holdings.tally == {"complete": 5000}
@@ -191,7 +194,9 @@ def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
 
 
 def test_few_outcomes_leave_with_the_next_claim_though_many_would_not():
-    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50, apart_from=100)
+    post = at_post(
+        lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50, split_settle_threshold=100
+    )
     assert not any(exchange.settlements and exchange.request is None for exchange in post.engine.sent)
 
 
@@ -208,7 +213,7 @@ def test_where_others_work_too_outcomes_leave_with_the_next_claim_however_many_t
             assert len(apart) > 5
             left_alone.append(any(apart[2:]))  # what is told takes an answer to be heard
 
-    post = at_post(test, 10, handler=_instant, apart_from=100)
+    post = at_post(test, 10, handler=_instant, split_settle_threshold=100)
     assert left_alone == [False, True, False]
     assert post.holdings.tally == {"complete": 15_000}
 
@@ -230,7 +235,7 @@ def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
             most = max(most, len(post.holdings))
             await asyncio.sleep(0.001)
 
-    at_post(test, 10, waiting=4_000, handler=_instant, apart_from=100)
+    at_post(test, 10, waiting=4_000, handler=_instant, split_settle_threshold=100)
     assert most < 2200, "on their way, in the outbox, and in line"
 
 
@@ -250,7 +255,7 @@ def test_while_outcomes_cannot_be_stored_little_is_claimed():  # X3
         fails = False
         await post.until(lambda: len(post.runner.begun) == 10_000 and not len(post.holdings))
 
-    post = at_post(test, 10, waiting=10_000, handler=_instant, apart_from=100)
+    post = at_post(test, 10, waiting=10_000, handler=_instant, split_settle_threshold=100)
     assert len(post.engine.settled) == 10_000
     assert set(post.outcomes.values()) == {Complete()}
     assert post.claimer.unanswered_since is None
@@ -269,11 +274,13 @@ def test_one_of_many_outcomes_that_cannot_be_stored_does_not_make_the_store_owe_
         await post.until(lambda: not len(post.holdings) and not post.waiting)
         assert post.claimer.unanswered_since is None
 
-    assert len(at_post(test, 10, waiting=1000, handler=_instant, apart_from=100).outcomes) == 1000
+    assert len(at_post(test, 10, waiting=1000, handler=_instant, split_settle_threshold=100).outcomes) == 1000
 
 
-@pytest.mark.parametrize("apart_from", [None, 5])
-def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits_for_it(apart_from: int | None):
+@pytest.mark.parametrize("split_settle_threshold", [None, 5])
+def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits_for_it(
+    split_settle_threshold: int | None,
+):
     said: list[float] = []
 
     async def test(post: Post) -> None:
@@ -293,7 +300,7 @@ def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits
         assert len(post.holdings) == 1, "it is held until it is stored"
         assert not post.claimer.is_quiet
 
-    post = at_post(test, 10, waiting=100, handler=_instant, apart_from=apart_from)
+    post = at_post(test, 10, waiting=100, handler=_instant, split_settle_threshold=split_settle_threshold)
     assert len(said) == 4
     assert [round(later - sooner, 1) for sooner, later in pairwise(said)] == [0.5, 0.5, 0.5]
     assert post.holdings.tally == {"complete": 100}
@@ -562,7 +569,7 @@ def test_signals_that_concern_others_cost_few_looks():
 def test_the_next_look_is_when_the_store_says_that_a_slot_will_be_free():
     async def test(post: Post) -> None:
         loop = asyncio.get_running_loop()
-        post.engine.answer = lambda _: gives(again_in=0.25)
+        post.engine.answer = lambda _: gives(retry_after=0.25)
         await asyncio.sleep(2)
         before, began = len(post.engine.sent), loop.time()
         await asyncio.sleep(10)

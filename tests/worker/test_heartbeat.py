@@ -10,11 +10,11 @@ import pytest
 
 from onward.app import App
 from onward.context import JobContext
-from onward.engine.values import JobFilter, Pulse, QueueChange, WorkerInfo
+from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import State
 from onward.worker.heartbeat import BEATS_PER_LEASE
-from onward.worker.heartbeat import Pulse as Beating
+from onward.worker.heartbeat import HeartbeatReply as Beating
 from onward.worker.inflight import Holdings
 from tests.worker.conftest import Meddler
 from tests.worker.harness import claim, eventually
@@ -26,7 +26,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(app: App, store: Med
     beaten_while_blocked = threading.Event()
     blocked = threading.Event()
 
-    def after_beat(pulse: Pulse) -> Pulse:
+    def after_beat(pulse: HeartbeatReply) -> HeartbeatReply:
         if blocked.is_set() and len(store.beats[-1][1]) == 1:
             beats_for_job.append(1)
             if len(beats_for_job) == 2 * BEATS_PER_LEASE:  # twice as long as the lease lasts
@@ -64,7 +64,7 @@ async def test_a_claim_that_is_lost_reaches_the_handler_and_its_outcome_is_dropp
     handle = await work.enqueue()
     async with app.worker(lease=LEASE):
         await asyncio.wait_for(began.wait(), 20)
-        store.after_beat = lambda pulse: Pulse(lost=pulse.lost | {one.token for one in store.beats[-1][1]})
+        store.after_beat = lambda pulse: HeartbeatReply(lost=pulse.lost | {one.token for one in store.beats[-1][1]})
         await asyncio.wait_for(stopped.wait(), 20)
         store.after_beat = lambda pulse: pulse
     assert store.stored == []
@@ -164,9 +164,9 @@ class Listener:
     def __init__(self) -> None:
         self.beats: list[int] = []
         self.failures = 0
-        self.answer = Pulse()
+        self.answer = HeartbeatReply()
 
-    def heartbeat_sync(self, _worker: WorkerInfo, claims: list[object]) -> Pulse:
+    def heartbeat_sync(self, _worker: WorkerInfo, claims: list[object]) -> HeartbeatReply:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("away")
@@ -179,7 +179,7 @@ def listener() -> Listener:
     return Listener()
 
 
-def beating(listener: Listener, holdings: Holdings, *, lease: float, answers: list[Pulse]) -> Beating:
+def beating(listener: Listener, holdings: Holdings, *, lease: float, answers: list[HeartbeatReply]) -> Beating:
     info = WorkerInfo(id="me", hostname="here", pool_size=1, version="0")
     return Beating(
         listener,  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ async def test_the_pulse_beats_several_times_within_a_lease(listener: Listener):
 
 
 async def test_a_nudge_brings_a_beat_forward(listener: Listener):
-    holdings, answers = Holdings(), list[Pulse]()
+    holdings, answers = Holdings(), list[HeartbeatReply]()
     pulse = beating(listener, holdings, lease=3600, answers=answers)
     pulse.start()
     await eventually(lambda: len(answers) == 1)
@@ -214,7 +214,7 @@ async def test_a_nudge_brings_a_beat_forward(listener: Listener):
 
 async def test_beats_go_on_after_the_store_was_away(listener: Listener):
     listener.failures = 3
-    answers: list[Pulse] = []
+    answers: list[HeartbeatReply] = []
     pulse = beating(listener, Holdings(), lease=3600, answers=answers)
     pulse.start()
     await eventually(lambda: len(answers) == 1)

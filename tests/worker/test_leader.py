@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from onward.app import App
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
 from onward.worker.maintenance import Duty, Upkeep
 from onward.worker.service import Every
@@ -125,7 +125,7 @@ def test_resigning_gives_the_term_up_at_once():  # O6
 
 
 def _doing(
-    step: Callable[[Term], Awaitable[Batch]], interval: float, share: float = 1.0
+    step: Callable[[Term], Awaitable[MaintenanceResult]], interval: float, share: float = 1.0
 ) -> tuple[Leader, Upkeep, StubSteward]:
     steward = StubSteward()
     leader = Leader(steward, "me", lease=LEASE)
@@ -138,9 +138,9 @@ def test_duties_are_done_only_while_the_term_is_trusted():  # O6
         loop = asyncio.get_running_loop()
         done: list[float] = []
 
-        async def step(_: Term) -> Batch:
+        async def step(_: Term) -> MaintenanceResult:
             done.append(loop.time())
-            return Batch()
+            return MaintenanceResult()
 
         leader, upkeep, _ = _doing(step, 1.0)
         running = asyncio.create_task(upkeep.loops[0].run())
@@ -161,9 +161,9 @@ def test_the_next_step_is_when_something_is_due():
         loop = asyncio.get_running_loop()
         began, steps = loop.time(), list[float]()
 
-        async def step(_: Term) -> Batch:
+        async def step(_: Term) -> MaintenanceResult:
             steps.append(round(loop.time() - began, 3))
-            return Batch(next_in=0.2, more=len(steps) == 1)
+            return MaintenanceResult(next_in=0.2, more=len(steps) == 1)
 
         leader, upkeep, _ = _doing(step, 10.0)
         await leader.step()
@@ -180,10 +180,10 @@ def test_what_nobody_waits_for_has_its_share_of_the_time_and_no_more():  # P9
         loop = asyncio.get_running_loop()
         began, steps = loop.time(), list[float]()
 
-        async def step(_: Term) -> Batch:
+        async def step(_: Term) -> MaintenanceResult:
             steps.append(round(loop.time() - began, 3))
             await asyncio.sleep(0.1)
-            return Batch(changed=1, more=len(steps) < 4)
+            return MaintenanceResult(changed=1, more=len(steps) < 4)
 
         leader, upkeep, _ = _doing(step, 10.0, share=0.2)
         await leader.step()
@@ -199,8 +199,8 @@ def test_where_work_has_become_ready_is_passed_on():
     async def main() -> None:
         told: list[frozenset[str]] = []
 
-        async def step(_: Term) -> Batch:
-            return Batch(changed=1, queues=frozenset({"mail"}))
+        async def step(_: Term) -> MaintenanceResult:
+            return MaintenanceResult(changed=1, queues=frozenset({"mail"}))
 
         leader, upkeep, _ = _doing(step, 10.0)
         upkeep._on_ready = told.append
@@ -224,10 +224,10 @@ async def test_of_two_workers_one_leads_and_the_other_takes_over_when_it_stops(a
 async def test_duties_of_the_application_are_done_too(app: App):
     done = asyncio.Event()
 
-    async def step(term: Term) -> Batch:
+    async def step(term: Term) -> MaintenanceResult:
         assert term.leader_id == worker.worker_id
         done.set()
-        return Batch()
+        return MaintenanceResult()
 
     worker = app.worker(duties=[Duty("mine", step, timedelta(hours=1))])
     async with worker:

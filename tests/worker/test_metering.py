@@ -21,7 +21,7 @@ class Books:
     def __init__(self, *, keeps: bool = True) -> None:
         support = NATIVE if keeps else absent("none here")
         features = {**dict.fromkeys(Feature, NATIVE), Feature.USAGE: support}
-        self.capabilities = Capabilities(engine="books", features=features, folds={})
+        self.capabilities = Capabilities(engine="books", features=features, status_aliases={})
         self.is_away = False
         self.runs: list[int] = []
 

@@ -18,16 +18,16 @@ import msgspec
 from onward.arguments import nearest
 from onward.batches.values import BatchInfo, Callbacks, Link, NewBatch
 from onward.control_flow import as_duration
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, Page, QueueChange
 from onward.errors import InvalidJob
 from onward.handle import JobHandle
 from onward.ids import new_id
-from onward.job import Alike, Enqueued, Job, JobRef, NewJob, OnFailure
+from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure, UniformJobs
 from onward.validation import one_of
 from onward.watch import follow
 
-Opened = Callable[[], Awaitable[ObservedEngine]]
+Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
 Handles = Callable[[Sequence[NewJob], list[Enqueued]], list[JobHandle[Any]]]
 """Makes handles of enqueued jobs."""
@@ -78,12 +78,12 @@ class Batch:
         added: list[Enqueued] = []
         step = _AT_ONCE if within is None else max(1, len(joined))
         for first in range(0, max(1, len(joined)), step):
-            added += await engine.put_batch(self._new, joined[first : first + step], within=within)
+            added += await engine.save_batch(self._new, joined[first : first + step], within=within)
         return self._handles(joined, added)
 
     def _joined(self, jobs: Iterable[NewJob]) -> Sequence[NewJob]:
-        if isinstance(jobs, Alike):
-            return Alike(self._join(jobs.template), jobs.payloads)
+        if isinstance(jobs, UniformJobs):
+            return UniformJobs(self._join(jobs.template), jobs.payloads)
         return [self._join(job) for job in jobs]
 
     def _join(self, job: NewJob) -> NewJob:
@@ -91,7 +91,7 @@ class Batch:
 
     async def seal(self) -> None:
         """Say that no job is to come but from its own: it finishes when all have ended."""
-        await (await self._opened()).put_batch(NewBatch(name=self.name, sealed=True))
+        await (await self._opened()).save_batch(NewBatch(name=self.name, sealed=True))
 
     async def info(self) -> BatchInfo:
         """Read how it stands.
@@ -131,7 +131,7 @@ class Batch:
         while await engine.cancel(JobFilter(batch=self.name), reason=reason):
             pass
         with contextlib.suppress(InvalidJob):  # by that it has finished already
-            await engine.put_batch(NewBatch(name=self.name, sealed=True, stopped=True))
+            await engine.save_batch(NewBatch(name=self.name, sealed=True, stopped=True))
         return (await self.info()).cancelled - before.cancelled
 
     async def pause(self) -> None:
@@ -237,7 +237,7 @@ class Flow:
         batch = self.batch
         engine = await batch._opened()  # noqa: SLF001 - a flow is its batch's plan
         sealed = msgspec.structs.replace(batch._new, sealed=True)  # noqa: SLF001
-        await engine.put_batch(sealed, batch._joined(self._jobs), within=within)  # noqa: SLF001
+        await engine.save_batch(sealed, batch._joined(self._jobs), within=within)  # noqa: SLF001
         return batch
 
 
@@ -284,6 +284,6 @@ class Batches:
         Raises:
             InvalidJob: there is none of that name, or it has not finished.
         """
-        if not await (await self._opened()).drop_batch(name):
+        if not await (await self._opened()).delete_batch(name):
             await self.get(name)
             raise InvalidJob("batch", name, "has not finished: cancel it first")

@@ -19,7 +19,7 @@ from onward.cli.units import read_duration, read_moment
 from onward.engine.values import WorkerInfo
 from onward.errors import InvalidJob, JobFailed
 from onward.handle import JobHandle
-from onward.job import Arrival, NewJob
+from onward.job import EnqueueStatus, NewJob
 from onward.lifecycle import State
 from onward.task import Task
 from onward.validation import encode_json, matches
@@ -96,11 +96,11 @@ async def enqueue(
     await _warn(app, task, handle.ref.queue)
     if not wait:
         if json:
-            output.show_json({"id": handle.id, "queue": handle.ref.queue, "arrival": handle.arrival})
+            output.show_json({"id": handle.id, "queue": handle.ref.queue, "enqueue_status": handle.enqueue_status})
         else:
             output.say(handle.id)
-            if handle.arrival is not Arrival.INSERTED:
-                output.note(f"nothing new was added: this job was there already ({handle.arrival})")
+            if handle.enqueue_status is not EnqueueStatus.INSERTED:
+                output.note(f"nothing new was added: this job was there already ({handle.enqueue_status})")
         return
     await _show_result(handle, timeout, json=json)
 

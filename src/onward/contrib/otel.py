@@ -24,7 +24,7 @@ from onward import validation
 from onward.app import App
 from onward.context import CallNext, JobContext
 from onward.control_flow import Cancel, Snooze
-from onward.job import Alike, Enqueued, NewJob
+from onward.job import Enqueued, NewJob, UniformJobs
 
 _SYSTEM: Final = "onward"
 _headers: Final = msgspec.json.Decoder(dict[str, str])
@@ -57,7 +57,7 @@ class _Stamped:
         """Write down the job's id: by it, people come from a job to its trace. Many have none in common."""
         if len(answers) == 1:
             self._span.set_attribute("messaging.message.id", answers[0].id)
-            self._span.set_attribute("onward.enqueue.arrival", answers[0].arrival.value)
+            self._span.set_attribute("onward.enqueue.status", answers[0].enqueue_status.value)
 
 
 class _Tracing:
@@ -69,7 +69,7 @@ class _Tracing:
     @contextmanager
     def enqueuing(self, jobs: Sequence[NewJob]) -> Iterator[_Stamped]:
         """Make a span for an enqueue, which is the parent of what is done when its jobs run."""
-        kinds = [jobs.template] if isinstance(jobs, Alike) else jobs
+        kinds = [jobs.template] if isinstance(jobs, UniformJobs) else jobs
         types, queues = {job.type for job in kinds}, {job.queue for job in kinds}
         attributes: dict[str, Any] = _attributes("enqueue", "send")
         if len(queues) == 1:
@@ -130,8 +130,8 @@ def _current_headers() -> str | None:
 def _with_headers(jobs: Sequence[NewJob], headers: str | None) -> Sequence[NewJob]:
     if headers is None:
         return jobs
-    if isinstance(jobs, Alike):
-        return Alike(replace(jobs.template, trace=headers), jobs.payloads)
+    if isinstance(jobs, UniformJobs):
+        return UniformJobs(replace(jobs.template, trace=headers), jobs.payloads)
     return [replace(job, trace=headers) for job in jobs]
 
 

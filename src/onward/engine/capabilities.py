@@ -98,12 +98,12 @@ class Capabilities:
 
     engine: str
     features: Mapping[Feature, Support]
-    folds: Mapping[State, State]
+    status_aliases: Mapping[State, State]
     """States that this engine cannot tell apart from another, and which it shows instead (O1)."""
-    foreign_names: bool = False
+    is_shared: bool = False
     """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
 
-    apart_from: int | None = None
+    split_settle_threshold: int | None = None
     """From how many outcomes on it pays to settle and to claim at the same time, instead of by one exchange.
 
     Room that outcomes make in a limited queue is found by the next claim then. None: it never pays."""
@@ -127,4 +127,4 @@ class Capabilities:
 
     def shown(self, state: State) -> State:
         """Say which state this engine shows for a job that is in ``state``."""
-        return self.folds.get(state, state)
+        return self.status_aliases.get(state, state)

@@ -19,23 +19,23 @@ from msgspec import UNSET
 from onward import validation
 from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.contract import Archive, Bookmarks, Calendar, Engine, Gather, Ledger
+from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
-    Due,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Retention,
@@ -47,7 +47,7 @@ from onward.engine.values import (
 )
 from onward.errors import InvalidJob, PayloadTooLarge
 from onward.events import AnyEvent, EventPage
-from onward.job import Alike, Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import Complete, State
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
@@ -95,7 +95,7 @@ class _AsTheyAre:
         """Nobody asks."""
 
 
-class ObservedEngine:
+class CheckedEngine:
     """An engine, with the rules kept and the verbs observed."""
 
     def __init__(
@@ -106,7 +106,7 @@ class ObservedEngine:
         self.tracing: Tracing | None = None
         self._max_payload = max_payload
         self._keeps_results = engine.capabilities.has(Feature.RESULTS)
-        self._foreign = engine.capabilities.foreign_names
+        self._foreign = engine.capabilities.is_shared
         self._checked: tuple[NewJob | None, int] = (None, 0)
         """What the jobs of the last task have in common, once it was found right, and the room it leaves a payload."""
         self._checked_queues: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class ObservedEngine:
         """See the contract."""
         return self.inner.describe()
 
-    # Enqueue
+    # Producer
 
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
@@ -190,7 +190,7 @@ class ObservedEngine:
     def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
         if within is not None:
             self.capabilities.require(Feature.TRANSACTIONS)
-        if isinstance(jobs, Alike):
+        if isinstance(jobs, UniformJobs):
             template, room = self._checked
             if template is not jobs.template or max(map(len, jobs.payloads), default=0) > room:
                 self._check_alike(jobs)
@@ -200,7 +200,7 @@ class ObservedEngine:
                 if job.after:
                     validation.check_places(job, place)
 
-    def _check_alike(self, jobs: Alike) -> None:
+    def _check_alike(self, jobs: UniformJobs) -> None:
         """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
         if not jobs:
             return
@@ -232,12 +232,12 @@ class ObservedEngine:
         if job.batch is not None:
             require(Feature.BATCHES)
 
-    # Work
+    # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         self._check_request(request)
-        with self._observed("claim", request.slots + request.soon + request.ahead):
+        with self._observed("claim", request.slots + request.prefetch_started + request.prefetch_claimed):
             return await self.inner.claim(request)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
@@ -275,33 +275,33 @@ class ObservedEngine:
 
     def _check_request(self, request: ClaimRequest) -> None:
         validation.check_at_least("slots", request.slots, 0)
-        validation.check_at_least("soon", request.soon, 0)
-        validation.check_at_least("ahead", request.ahead, 0)
+        validation.check_at_least("prefetch_started", request.prefetch_started, 0)
+        validation.check_at_least("prefetch_claimed", request.prefetch_claimed, 0)
         if request.queues is not self._checked_queues:
             for pattern in request.queues:
                 validation.check_pattern(pattern, foreign=self._foreign)
                 if pattern.endswith("*"):
                     self.capabilities.require(Feature.PATTERNS)
             self._checked_queues = request.queues
-        if request.ahead:
+        if request.prefetch_claimed:
             self.capabilities.require(Feature.CLAIMED_STATE)
         if request.alone:
             self.capabilities.require(Feature.SUSPECTS)
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         with self._observed("heartbeat", len(claims)):
             return await self.inner.heartbeat(worker, claims)
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         with self._observed("heartbeat", len(claims)):
             return self.inner.heartbeat_sync(worker, claims)
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        with self._observed("leave"):
-            await self.inner.leave(worker_id)
+        with self._observed("deregister"):
+            await self.inner.deregister(worker_id)
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -326,7 +326,7 @@ class ObservedEngine:
             validation.check_pattern(pattern, foreign=self._foreign)
         return self.inner.signals(queues)
 
-    # Read
+    # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
@@ -397,7 +397,7 @@ class ObservedEngine:
             if moment is not None:
                 validation.check_moment(field, moment)
 
-    # Operate
+    # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
@@ -473,7 +473,7 @@ class ObservedEngine:
             if change.retention.archived != Retention().archived:
                 require(Feature.ARCHIVE)
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
@@ -486,76 +486,78 @@ class ObservedEngine:
         with self._observed("resign"):
             await self.inner.resign(term)
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         with self._observed("promote", limit):
             return await self.inner.promote(term, limit=limit)
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         with self._observed("rescue", limit):
             return await self.inner.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=limit)
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         with self._observed("prune", limit):
             return await self.inner.prune(term, limit=limit)
 
-    # Calendar
+    # ScheduleStore
 
     @property
-    def _calendar(self) -> Calendar:
+    def _schedule_store(self) -> ScheduleStore:
         self.capabilities.require(Feature.SCHEDULES)
-        return cast("Calendar", self.inner)
+        return cast("ScheduleStore", self.inner)
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
-        calendar = self._calendar
+        store = self._schedule_store
         with self._observed("schedules"):
-            return await calendar.schedules()
+            return await store.schedules()
 
-    async def put_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract. The job is checked as if it were enqueued now."""
-        calendar = self._calendar
+        store = self._schedule_store
         validation.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
             raise InvalidJob("schedule", schedule.name, "has a job with a date: each turn would have the same")
         if schedule.job.idempotency_key is not None:
             raise InvalidJob("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
         self._check_job(schedule.job)
-        with self._observed("put_schedule"):
-            return await calendar.put_schedule(schedule)
+        with self._observed("save_schedule"):
+            return await store.save_schedule(schedule)
 
-    async def drop_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str) -> bool:
         """See the contract."""
-        calendar = self._calendar
-        with self._observed("drop_schedule"):
-            return await calendar.drop_schedule(name)
+        store = self._schedule_store
+        with self._observed("delete_schedule"):
+            return await store.delete_schedule(name)
 
-    async def due_schedules(self, *, limit: int = 100) -> Due:
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
-        calendar = self._calendar
+        store = self._schedule_store
         with self._observed("due_schedules", limit):
-            return await calendar.due_schedules(limit=limit)
+            return await store.due_schedules(limit=limit)
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
-        calendar = self._calendar
+        store = self._schedule_store
         with self._observed("fire", len(firing.jobs)):
-            return await calendar.fire(schedule, firing)
+            return await store.fire(schedule, firing)
 
-    # Gather
+    # BatchStore
 
     @property
-    def _gather(self) -> Gather:
+    def _batch_store(self) -> BatchStore:
         self.capabilities.require(Feature.BATCHES)
-        return cast("Gather", self.inner)
+        return cast("BatchStore", self.inner)
 
-    async def put_batch(
+    async def save_batch(
         self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
     ) -> list[Enqueued]:
         """See the contract. Every job is checked before anything is written, callbacks too."""
-        gather = self._gather
+        store = self._batch_store
         validation.check_name("batch", batch.name)
         if batch.queue is not None:
             validation.check_queue_name(batch.queue, foreign=self._foreign)
@@ -565,12 +567,12 @@ class ObservedEngine:
                 self._check_job(callback)
                 if callback.batch is not None:
                     raise InvalidJob(field, callback.batch, "must belong to no batch: this one would never finish")
-        for job in [jobs.template] if isinstance(jobs, Alike) else jobs:
+        for job in [jobs.template] if isinstance(jobs, UniformJobs) else jobs:
             if job.batch != batch.name:
                 raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
         self._check_jobs(jobs, within)
-        with self._stamped(jobs) as stamped, self._observed("put_batch", len(jobs)):
-            answers = await gather.put_batch(batch, stamped.jobs, within=within)
+        with self._stamped(jobs) as stamped, self._observed("save_batch", len(jobs)):
+            answers = await store.save_batch(batch, stamped.jobs, within=within)
             stamped.answered(answers)
             return answers
 
@@ -578,109 +580,109 @@ class ObservedEngine:
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        gather = self._gather
+        store = self._batch_store
         validation.check_at_least("limit", limit, 1)
         with self._observed("batches", limit):
-            return await gather.batches(names=names, after=after, limit=limit)
+            return await store.batches(names=names, after=after, limit=limit)
 
-    async def drop_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str) -> bool:
         """See the contract."""
-        gather = self._gather
-        with self._observed("drop_batch"):
-            return await gather.drop_batch(name)
+        store = self._batch_store
+        with self._observed("delete_batch"):
+            return await store.delete_batch(name)
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
-        gather = self._gather
+        store = self._batch_store
         with self._observed("links"):
-            return await gather.links(name)
+            return await store.links(name)
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        gather = self._gather
+        store = self._batch_store
         with self._observed("parents"):
-            return await gather.parents(ref)
+            return await store.parents(ref)
 
-    # Ledger
+    # UsageStore
 
     @property
-    def _ledger(self) -> Ledger:
+    def _usage_store(self) -> UsageStore:
         self.capabilities.require(Feature.USAGE)
-        return cast("Ledger", self.inner)
+        return cast("UsageStore", self.inner)
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
-        ledger = self._ledger
+        store = self._usage_store
         with self._observed("record_usage", len(usage)):
-            return await ledger.record_usage(usage)
+            return await store.record_usage(usage)
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
-        ledger = self._ledger
+        store = self._usage_store
         for field in ("since", "until"):
             moment = getattr(query, field)
             if moment is not None:
                 validation.check_moment(field, moment)
         with self._observed("usage"):
-            return await ledger.usage(query)
+            return await store.usage(query)
 
-    # Archive
+    # ArchiveStore
 
     @property
-    def _archive(self) -> Archive:
+    def _archive_store(self) -> ArchiveStore:
         self.capabilities.require(Feature.ARCHIVE)
-        return cast("Archive", self.inner)
+        return cast("ArchiveStore", self.inner)
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        archive = self._archive
+        store = self._archive_store
         self._check_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("archived", limit):
-            return await archive.archived(which, after=after, limit=limit)
+            return await store.archived(which, after=after, limit=limit)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        archive = self._archive
+        store = self._archive_store
         self._check_filter(which)
         with self._observed("count_archived"):
-            return await archive.count_archived(which, by=by)
+            return await store.count_archived(which, by=by)
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        archive = self._archive
+        store = self._archive_store
         self._check_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("purge_archived", limit):
-            return await archive.purge_archived(which, limit=limit)
+            return await store.purge_archived(which, limit=limit)
 
-    # Bookmarks
+    # EventCursors
 
     @property
-    def _bookmarks(self) -> Bookmarks:
+    def _event_cursors(self) -> EventCursors:
         self.capabilities.require(Feature.WEBHOOKS)
-        return cast("Bookmarks", self.inner)
+        return cast("EventCursors", self.inner)
 
-    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+    async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
-        bookmarks = self._bookmarks
+        cursors = self._event_cursors
         validation.check_name("bookmark", name)
-        with self._observed("hold_bookmark"):
-            return await bookmarks.hold_bookmark(name, holder, lease=lease, anew=anew)
+        with self._observed("acquire_cursor"):
+            return await cursors.acquire_cursor(name, holder, lease=lease, anew=anew)
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """See the contract."""
-        bookmarks = self._bookmarks
+        cursors = self._event_cursors
         for pattern in queues:
             validation.check_pattern(pattern, foreign=self._foreign)
         validation.check_at_least("limit", limit, 1)
         with self._observed("read_events", limit):
-            return await bookmarks.read_events(queues, after=after, types=types, limit=limit)
+            return await cursors.read_events(queues, after=after, types=types, limit=limit)
 
-    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+    async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        bookmarks = self._bookmarks
-        with self._observed("move_bookmark"):
-            return await bookmarks.move_bookmark(name, holder, cursor)
+        cursors = self._event_cursors
+        with self._observed("commit_cursor"):
+            return await cursors.commit_cursor(name, holder, cursor)

@@ -2,9 +2,9 @@
 
 Roles, so that each caller depends on the narrowest. Batches are the primitive. The contract has no behaviour: an
 engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
-every engine has; :class:`Calendar` those that declare schedules, :class:`Gather` those that declare batches,
-:class:`Ledger` those that declare usage, :class:`Archive` those that declare one, :class:`Bookmarks` those that declare
-webhooks.
+every engine has; :class:`ScheduleStore` those that declare schedules, :class:`BatchStore` those that declare batches,
+:class:`UsageStore` those that declare usage, :class:`ArchiveStore` those that declare one, :class:`EventCursors` those
+that declare webhooks.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
 (:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.checked`), telemetry, connections.
@@ -21,21 +21,21 @@ from typing import Any, Protocol
 from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
-    Due,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -50,7 +50,7 @@ from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
 
-class Enqueue(Protocol):
+class Producer(Protocol):
     """Puts jobs in."""
 
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
@@ -66,7 +66,7 @@ class Enqueue(Protocol):
         ...
 
 
-class Work(Protocol):
+class Consumer(Protocol):
     """Takes jobs, keeps them, and says how they ended. Every write names the claim it rests on."""
 
     async def claim(self, request: ClaimRequest) -> Claims:
@@ -89,18 +89,18 @@ class Work(Protocol):
         """Settle, start and claim in one round trip."""
         ...
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """Register the worker or say it is alive, extend the leases of what it holds, and answer what it has lost.
 
         Called from a thread of its own too: see :meth:`heartbeat_sync`.
         """
         ...
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """Do the same from a thread, so that a handler which blocks the loop does not lose its jobs."""
         ...
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """Take the worker off the list. Touches no job."""
         ...
 
@@ -115,7 +115,7 @@ class Work(Protocol):
         ...
 
 
-class Read(Protocol):
+class Reader(Protocol):
     """Looks, and changes nothing."""
 
     async def get(self, ref: JobRef | str) -> Job | None:
@@ -157,7 +157,7 @@ class Read(Protocol):
         ...
 
 
-class Operate(Protocol):
+class Admin(Protocol):
     """The buttons that people press. Guarded like every other move; what may not be moved stays."""
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
@@ -181,7 +181,7 @@ class Operate(Protocol):
         ...
 
 
-class Steward(Protocol):
+class Maintenance(Protocol):
     """What one worker does for all. Each write matches the leader's term in its own statement (O6)."""
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
@@ -192,15 +192,17 @@ class Steward(Protocol):
         """Give a term up; of any other term, nothing happens."""
         ...
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """Make what is due ready, cancel what has expired before it started, go on with batches left undone."""
         ...
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent."""
         ...
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """Archive finished jobs that their queue no longer keeps, remove what was archived long enough; roll usage up.
 
         ``changed`` counts those that are no longer kept.
@@ -208,25 +210,25 @@ class Steward(Protocol):
         ...
 
 
-class Calendar(Protocol):
+class ScheduleStore(Protocol):
     """Keeps what is enqueued again and again."""
 
     async def schedules(self) -> list[Schedule]:
         """List all schedules, by name."""
         ...
 
-    async def put_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
         """Make a schedule, or change the one of that name, and answer what it is now.
 
         One that goes on in the same rhythm keeps its next turn: what it has missed is not forgotten.
         """
         ...
 
-    async def drop_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str) -> bool:
         """Remove a schedule. The jobs that it made stay."""
         ...
 
-    async def due_schedules(self, *, limit: int = 100) -> Due:
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """List the schedules whose turn has come, by the store's clock."""
         ...
 
@@ -239,14 +241,14 @@ class Calendar(Protocol):
         ...
 
 
-class Gather(Protocol):
+class BatchStore(Protocol):
     """Keeps sets of jobs, some of which may wait for others.
 
     What the end of a job means for its batch and for those that wait for it is done with it or soon after, by whoever
-    ended it; what was left undone by a crash, :meth:`Steward.promote` goes on with.
+    ended it; what was left undone by a crash, :meth:`Maintenance.promote` goes on with.
     """
 
-    async def put_batch(
+    async def save_batch(
         self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
     ) -> list[Enqueued]:
         """Make a batch, or change the one of that name, and add jobs to it, all in one transaction."""
@@ -258,7 +260,7 @@ class Gather(Protocol):
         """List batches, the newest first."""
         ...
 
-    async def drop_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str) -> bool:
         """Forget a batch that has finished. Its jobs stay."""
         ...
 
@@ -271,7 +273,7 @@ class Gather(Protocol):
         ...
 
 
-class Ledger(Protocol):
+class UsageStore(Protocol):
     """Keeps the account of what was run."""
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
@@ -283,7 +285,7 @@ class Ledger(Protocol):
         ...
 
 
-class Archive(Protocol):
+class ArchiveStore(Protocol):
     """Keeps ended jobs for a while after their queue no longer does."""
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
@@ -299,10 +301,10 @@ class Archive(Protocol):
         ...
 
 
-class Bookmarks(Protocol):
+class EventCursors(Protocol):
     """Lets events be read on by whoever is there, for something that must hear of each of them."""
 
-    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+    async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """Hold a bookmark for a while, and answer the cursor that it stands at; None: somebody else holds it.
 
         One that is new stands at now, and so does one that is put there ``anew``. While it is held, events are
@@ -316,12 +318,12 @@ class Bookmarks(Protocol):
         """Read what came after a cursor, and wait for nothing. A cursor older than what the store keeps is refused."""
         ...
 
-    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+    async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """Put a bookmark further on, and answer whether it is still held by who does."""
         ...
 
 
-class Engine(Enqueue, Work, Read, Operate, Steward, Protocol):
+class Engine(Producer, Consumer, Reader, Admin, Maintenance, Protocol):
     """A store that holds jobs."""
 
     @property

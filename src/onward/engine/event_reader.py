@@ -65,7 +65,7 @@ def check_settings(events: str | None, kept: int | None) -> None:
         check_at_least("keep_events", kept, 1)
 
 
-class Recorded(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry of a record."""
 
     cursor: str
@@ -82,16 +82,16 @@ class Recorded(NamedTuple):
     stack: str | None
 
 
-class Read(NamedTuple, Generic[P]):
+class LogPage(NamedTuple, Generic[P]):
     """What a look at a record gave."""
 
-    entries: Sequence[Recorded]
+    entries: Sequence[LogEntry]
     place: P
     more: bool
     """There is more already: look again at once."""
 
 
-class Record(Protocol[P]):
+class EventLog(Protocol[P]):
     """What a store has to do."""
 
     async def listen(self) -> None:
@@ -114,7 +114,7 @@ class Record(Protocol[P]):
         """
         ...
 
-    async def read(self, place: P, words: frozenset[str] | None, limit: int) -> Read[P]:
+    async def read(self, place: P, words: frozenset[str] | None, limit: int) -> LogPage[P]:
         """Read what came after a place, in the order of commit.
 
         Raises:
@@ -123,10 +123,10 @@ class Record(Protocol[P]):
         ...
 
 
-class Teller(Generic[P]):
+class EventReader(Generic[P]):
     """Tells everyone who asks what a record has."""
 
-    def __init__(self, record: Record[P], signals: Callable[[], AsyncIterator[Any]]) -> None:
+    def __init__(self, record: EventLog[P], signals: Callable[[], AsyncIterator[Any]]) -> None:
         self._record = record
         self._signals = signals
 
@@ -201,7 +201,7 @@ def _recorded(types: frozenset[str] | None) -> frozenset[str] | None:
     return types | {"cancelled"} if types and "failed" in types else types
 
 
-def event_of(entry: Recorded) -> AnyEvent:
+def event_of(entry: LogEntry) -> AnyEvent:
     """Say what an entry says, in our words."""
     about: dict[str, Any] = {
         "ref": JobRef(entry.queue, entry.id),

@@ -23,7 +23,7 @@ Token = tuple[int | str, ...]
 """Names one claim of one job. Opaque to all but the engine that made it; every write after the claim matches it."""
 
 
-# Work -----------------------------------------------------------------------------------------------------------------
+# Consumer -------------------------------------------------------------------------------------------------------------
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -37,7 +37,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int
     """Counting this run, where it has started."""
     started: bool
-    """False: claimed ahead of a free slot; :meth:`Work.start` must come before the handler."""
+    """False: claimed ahead of a free slot; :meth:`Consumer.start` must come before the handler."""
     max_attempts: int = MAX_ATTEMPTS
     crashes: int = 0
     is_suspect: bool = False
@@ -63,10 +63,10 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Names and patterns. A claim is fair across all queues that match."""
     slots: int = 1
     """Handlers that can start at once: so many jobs come started."""
-    soon: int = 0
+    prefetch_started: int = 0
     """For so many more a handler is free in a moment, runs being so short: they may come started, or claimed. Never
     from a limited queue."""
-    ahead: int = 0
+    prefetch_claimed: int = 0
     """So many more may come claimed, to be started when a slot is free. Never from a limited queue."""
     lease: timedelta = DEFAULT_LEASE
     """Where the queue does not say otherwise."""
@@ -80,7 +80,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...] = ()
     suspects_wait: bool = False
     """A suspect waits in these queues: ask for it alone when nothing else runs."""
-    again_in: float | None = None
+    retry_after: float | None = None
     """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
     others_work: bool = False
     """Other workers share the store: whoever asked should be sparing with it. Told where it makes a difference."""
@@ -129,7 +129,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     leader_until: datetime | None = None
 
 
-class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat."""
 
     lost: frozenset[Token] = frozenset()
@@ -155,7 +155,7 @@ class Signal(msgspec.Struct, frozen=True):
     ref: JobRef | None = None
 
 
-# Read -----------------------------------------------------------------------------------------------------------------
+# Reader ---------------------------------------------------------------------------------------------------------------
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,7 +327,7 @@ class Changed(msgspec.Struct, frozen=True):
     before: State
 
 
-# Steward --------------------------------------------------------------------------------------------------------------
+# Maintenance ----------------------------------------------------------------------------------------------------------
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -338,7 +338,7 @@ class Term(msgspec.Struct, frozen=True):
     until: datetime
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one step of upkeep did."""
 
     changed: int = 0
@@ -351,7 +351,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     buried: int = 0
 
 
-class Due(msgspec.Struct, frozen=True, kw_only=True):
+class DueSchedules(msgspec.Struct, frozen=True, kw_only=True):
     """The schedules whose turn has come."""
 
     now: datetime

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-NOTHING: Final = "{}"
+EMPTY: Final = "{}"
 
 
 def numbers(values: Sequence[int | str | None]) -> str:

@@ -22,10 +22,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import InvalidJob
-from onward.pg.connection import PatientAsyncConnection, PatientConnection
+from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.database import Database
 from onward.pg.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
-from onward.pg.pools import Connections
+from onward.pg.pools import ConnectionPools
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ _BLOCK: Final = Bounds("begin", "commit", ("rollback",))
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class CallerConnection:
     """A connection for plain code."""
 
     handle: object
@@ -66,7 +66,7 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncGuest:
+class AsyncCallerConnection:
     """A connection for an event loop."""
 
     handle: object
@@ -75,47 +75,51 @@ class AsyncGuest:
     bounds: Bounds | None
 
 
-def guest_of(connection: object) -> Guest | None:
+def caller_connection_of(connection: object) -> CallerConnection | None:
     """Say how to execute on a connection; None: it is none for plain code."""
     if isinstance(connection, psycopg.Connection):
-        return Guest(connection, on_psycopg(connection), *_transaction_of(connection))
+        return CallerConnection(connection, on_psycopg(connection), *_transaction_of(connection))
     if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
         connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
     ):
         connection = connection.connection()
     if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
-        return Guest(_driver_of(connection), _on_sqlalchemy(connection), nullcontext(), _bounds_of(connection))
+        return CallerConnection(
+            _driver_of(connection), _on_sqlalchemy(connection), nullcontext(), _bounds_of(connection)
+        )
     if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
-        return _django_guest(connection)
+        return _django_connection(connection)
     return None
 
 
-async def async_guest_of(connection: object) -> AsyncGuest | None:
+async def async_caller_connection_of(connection: object) -> AsyncCallerConnection | None:
     """Say how to execute on a connection; None: it is none for an event loop."""
     if isinstance(connection, psycopg.AsyncConnection):
-        return AsyncGuest(connection, on_async_psycopg(connection), *_transaction_of(connection))
+        return AsyncCallerConnection(connection, on_async_psycopg(connection), *_transaction_of(connection))
     if (asyncpg := sys.modules.get("asyncpg")) and isinstance(
         connection, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
     ):
         is_open = connection.is_in_transaction()
         opened = nullcontext() if is_open else connection.transaction()
-        return AsyncGuest(connection, _on_asyncpg(connection), opened, _SAVEPOINT if is_open else None)
+        return AsyncCallerConnection(connection, _on_asyncpg(connection), opened, _SAVEPOINT if is_open else None)
     if sqlalchemy := sys.modules.get("sqlalchemy.ext.asyncio"):
         if isinstance(connection, (sqlalchemy.AsyncSession, sqlalchemy.async_scoped_session)):
             connection = await connection.connection()
         if isinstance(connection, sqlalchemy.AsyncConnection):
             sync = connection.sync_connection
-            return AsyncGuest(_driver_of(sync), _on_async_sqlalchemy(connection), nullcontext(), _bounds_of(sync))
+            return AsyncCallerConnection(
+                _driver_of(sync), _on_async_sqlalchemy(connection), nullcontext(), _bounds_of(sync)
+            )
     return None
 
 
-class Guests:
+class CallerTransactions:
     """Drives plans on callers' connections: what they do is durable, or gone, with the caller's transaction.
 
     Each connection is asked once whether it leads to our store: ``same_store`` refuses one that does not.
     """
 
-    def __init__(self, connections: Connections, database: Database, same_store: Callable[[], Plan[None]]) -> None:
+    def __init__(self, connections: ConnectionPools, database: Database, same_store: Callable[[], Plan[None]]) -> None:
         self._connections = connections
         self._database = database
         self._same_store = same_store
@@ -128,7 +132,7 @@ class Guests:
         or not the caller goes on and commits. Of a single statement that is so by itself, and costs nothing.
         """
         self._connections.check_open()
-        guest = await async_guest_of(connection)
+        guest = await async_caller_connection_of(connection)
         if guest is None:
             return self.drive_sync(connection, plan, in_parts=in_parts)
         with self._database.translated(), _legible():
@@ -142,7 +146,7 @@ class Guests:
     def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
-        guest = guest_of(connection)
+        guest = caller_connection_of(connection)
         if guest is None:
             raise InvalidJob("within", connection, f"must be {_KINDS}; asynchronous ones where `await` is used")
         with self._database.translated(), _legible(), guest.transaction:
@@ -189,7 +193,7 @@ def _legible() -> Iterator[None]:
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
     """Execute on a psycopg connection, whatever its own cursors and rows are like."""
-    ours = connection if isinstance(connection, PatientConnection) else None
+    ours = connection if isinstance(connection, TimedConnection) else None
 
     def execute(statement: Statement) -> Sequence[Row]:
         if ours is not None:
@@ -203,7 +207,7 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
 def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
-    ours = connection if isinstance(connection, PatientAsyncConnection) else None
+    ours = connection if isinstance(connection, TimedAsyncConnection) else None
 
     async def execute(statement: Statement) -> Sequence[Row]:
         if ours is not None:
@@ -262,7 +266,7 @@ def _on_async_sqlalchemy(connection: Any) -> AsyncExecute:
     return execute
 
 
-def _django_guest(connection: Any) -> Guest:
+def _django_connection(connection: Any) -> CallerConnection:
     def execute(statement: Statement) -> Sequence[Row]:
         with connection.cursor() as cursor:
             cursor.execute(*_named(statement))
@@ -272,7 +276,7 @@ def _django_guest(connection: Any) -> Guest:
     atomic = sys.modules["django.db"].transaction.atomic
     is_open = connection.in_atomic_block
     opened = nullcontext() if is_open else atomic(using=connection.alias)
-    return Guest(connection.connection, execute, opened, _SAVEPOINT if is_open else None)
+    return CallerConnection(connection.connection, execute, opened, _SAVEPOINT if is_open else None)
 
 
 def _in_style(statement: Statement, style: str) -> tuple[str, Any]:

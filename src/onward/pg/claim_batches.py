@@ -25,7 +25,7 @@ def _counted(claims: Iterable[Claim]) -> Iterable[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class Batches:
+class ClaimBatches:
     """The batches that this process has taken, by how much of each is still to be settled."""
 
     open: dict[int, int] = field(default_factory=dict)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from onward.errors import StoreUnavailable
-from onward.job import Alike, Enqueued, NewJob
+from onward.job import Enqueued, NewJob, UniformJobs
 
-MOST_TOGETHER: Final = 1000
+MAX_COALESCED: Final = 1000
 """Jobs in one shared statement: enough to share the disk's flush, few enough to keep the locks short."""
 
 Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
@@ -31,7 +31,7 @@ class _Call:
     answer: asyncio.Future[list[Enqueued]]
 
 
-class Gathering:
+class Coalescer:
     """The calls of one event loop."""
 
     def __init__(self, write: Write, *, write_alone: Write | None = None) -> None:
@@ -72,7 +72,7 @@ class Gathering:
     def _take(self) -> list[_Call]:
         calls: list[_Call] = []
         count = 0
-        while self._waiting and (not calls or count + len(self._waiting[0].jobs) <= MOST_TOGETHER):
+        while self._waiting and (not calls or count + len(self._waiting[0].jobs) <= MAX_COALESCED):
             call = self._waiting.popleft()
             if not call.answer.done():  # who has gone away does not want it any more
                 calls.append(call)
@@ -106,14 +106,14 @@ class Gathering:
 def _joined(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
     """Put jobs together; those that are alike stay so."""
     first = parts[0]
-    if isinstance(first, Alike):
+    if isinstance(first, UniformJobs):
         payloads: list[str] = []
         for part in parts:
-            if not isinstance(part, Alike) or part.template is not first.template:
+            if not isinstance(part, UniformJobs) or part.template is not first.template:
                 break
             payloads += part.payloads
         else:
-            return Alike(first.template, payloads)
+            return UniformJobs(first.template, payloads)
     return [job for part in parts for job in part]
 
 

@@ -14,19 +14,19 @@ from onward.clock import Clock, moment_of
 from onward.engine.statements import Statements
 from onward.engine.values import Term, WorkerInfo
 from onward.pg.plans import Plan, Statement
-from onward.pg.schema_name import check_name_of_ours, put_in
+from onward.pg.schema_name import check_own_schema_name, insert_schema_name
 
 _STATEMENTS: Final = Statements("onward.pg")
 
 
-class Beside:
+class CompanionSchema:
     """A schema of ours, by its name."""
 
     def __init__(self, name: str, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_name_of_ours(name)
+        self.name = check_own_schema_name(name)
         self._clock = clock
-        self._texts = {each: put_in(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+        self._texts = {each: insert_schema_name(name, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
     @property
     def now(self) -> datetime | None:
@@ -55,9 +55,9 @@ class Beside:
         card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
         yield Statement(self._texts["beat"], [self.now, *card])
 
-    def leave(self, worker_id: str) -> Plan[None]:
+    def deregister(self, worker_id: str) -> Plan[None]:
         """Take a worker off the list."""
-        yield Statement(self._texts["leave"], [worker_id])
+        yield Statement(self._texts["deregister"], [worker_id])
 
     def forget(self, term: Term, silent_for: timedelta) -> Plan[None]:
         """Take workers off the list that have been silent for too long."""

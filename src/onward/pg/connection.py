@@ -8,7 +8,7 @@ A verb asks one thing and reads one answer, so it goes to libpq directly (``ask`
 costs a lone enqueue as much as sending it.
 
 On an event loop, to go to sleep and be woken costs several times as much as asking does. Who is alone on its loop may
-wait for an answer on the spot (``do_at_once``), for a moment, as long as answers come so soon.
+wait for an answer on the spot (``try_execute``), for a moment, as long as answers come so soon.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _LOOK: Final = 0.1
 """Seconds for which plain code looks for an answer before it settles down to wait."""
 
 
-class PatientConnection(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """A connection for plain code."""
 
-    patience: float | None = None
+    query_timeout: float | None = None
     """Seconds to wait for an answer; None: for ever."""
 
     @cached_property
@@ -87,10 +87,10 @@ class PatientConnection(psycopg.Connection[Any]):
         return super().wait(_watched(self, gen), *args, **kwargs)
 
 
-class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
+class TimedAsyncConnection(psycopg.AsyncConnection[Any]):
     """A connection for an event loop."""
 
-    patience: float | None = None
+    query_timeout: float | None = None
     """Seconds to wait for an answer; None: for ever."""
     _is_quick: bool = True
     """Whether its last answer came so soon that the next is worth waiting for on the spot."""
@@ -106,7 +106,7 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
         """Execute one statement, and give its rows."""
         return self.asks.rows(await self.wait(self.asks.asking(text, values)))
 
-    def do_at_once(self, text: str, values: Sequence[Any] = ()) -> int | None:
+    def try_execute(self, text: str, values: Sequence[Any] = ()) -> int | None:
         """Execute one statement while the loop is held up, and say how many rows it has changed.
 
         None: it takes longer than a moment; :meth:`do` goes on with it, and has to.
@@ -154,7 +154,7 @@ class PatientAsyncConnection(psycopg.AsyncConnection[Any]):
 class Asks:
     """How a connection is asked: what it was asked before, how values are written for it, and how answers are read."""
 
-    def __init__(self, connection: PatientConnection | PatientAsyncConnection) -> None:
+    def __init__(self, connection: TimedConnection | TimedAsyncConnection) -> None:
         self._pgconn = connection.pgconn
         self._transformer = Transformer(connection)
         self._known_after = connection.prepare_threshold
@@ -279,22 +279,22 @@ def _refused(results: Sequence[PGresult]) -> None:
             raise errors.error_from_result(result)
 
 
-def _watched(connection: PatientConnection | PatientAsyncConnection, gen: PQGen[T]) -> Generator[Any, Any, T]:
+def _watched(connection: TimedConnection | TimedAsyncConnection, gen: PQGen[T]) -> Generator[Any, Any, T]:
     """Give up when nothing has come for too long. The driver resumes us now and then with nothing, too.
 
     Where it was interrupted it resumes us with None, which those of its own steps that send would not take.
     """
-    patience = math.inf if connection.patience is None else connection.patience
+    query_timeout = math.inf if connection.query_timeout is None else connection.query_timeout
     try:
         wanted = next(gen)
-        until = time.monotonic() + patience
+        until = time.monotonic() + query_timeout
         while True:
             ready = (yield wanted) or Ready.NONE
             if ready:
-                until = time.monotonic() + patience
+                until = time.monotonic() + query_timeout
             elif time.monotonic() > until:
                 connection.pgconn.finish()  # its state is anybody's guess
-                message = f"it has not answered for {patience:g} s, and may have done what it was asked"
+                message = f"it has not answered for {query_timeout:g} s, and may have done what it was asked"
                 raise psycopg.OperationalError(message)
             wanted = gen.send(ready)
     except StopIteration as end:

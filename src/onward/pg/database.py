@@ -22,13 +22,13 @@ from onward.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from onward.pg.connection import PatientAsyncConnection, PatientConnection
+from onward.pg.connection import TimedAsyncConnection, TimedConnection
 
 _WAIT: Final = 10
 """Seconds until a server that does not let us in is given up."""
-PATIENCE: Final = 30.0
+QUERY_TIMEOUT: Final = 30.0
 """Seconds until a server that does not answer is given up. What takes long on a big store says so."""
-GAVE_WAY: Final = (pg.DeadlockDetected, pg.SerializationFailure)
+RETRYABLE: Final = (pg.DeadlockDetected, pg.SerializationFailure)
 """What a statement ends with that the database gave up in favour of another's. It has changed nothing then."""
 _PREPARED_AFTER: Final = 2
 _OURS: Final = {
@@ -71,7 +71,9 @@ _NO_OPTIONS: Final = ("startup parameter", "command-line options")
 class Database:
     """One PostgreSQL database, by its address."""
 
-    def __init__(self, url: str, *, patience: float = PATIENCE, leave: str = "grant the role what it needs") -> None:
+    def __init__(
+        self, url: str, *, query_timeout: float = QUERY_TIMEOUT, grant_hint: str = "grant the role what it needs"
+    ) -> None:
         """``leave``: how its owner lets a role do what it may not."""
         try:
             given: dict[str, Any] = conninfo_to_dict(url)
@@ -79,9 +81,9 @@ class Database:
             # libpq's message may quote a part of the URL; the password is not among what it quotes.
             raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
         self._given = given
-        self.patience = patience
+        self.query_timeout = query_timeout
         """Seconds to wait for an answer."""
-        self._translated = Translated(self, leave.format(user=given.get("user") or "NAME"))
+        self._translated = Translated(self, grant_hint.format(user=given.get("user") or "NAME"))
         self._plain = make_conninfo(**(_OURS | given | _ALWAYS))
         """For sessions that are as they are."""
         self._needed = make_conninfo(self._plain, **_options(given, _SESSION))
@@ -102,7 +104,7 @@ class Database:
         """Where it is, without secrets."""
         return {name: self._given.get(name) for name in ("host", "port", "dbname", "user")}
 
-    def connect(self) -> PatientConnection:
+    def connect(self) -> TimedConnection:
         """Open a connection for plain code."""
         how: dict[str, Any] = {
             "autocommit": True,
@@ -111,13 +113,13 @@ class Database:
         }
         with self.translated():
             try:
-                connection = PatientConnection.connect(self._conninfo, **how)
+                connection = TimedConnection.connect(self._conninfo, **how)
             except psycopg.OperationalError as error:
-                connection = PatientConnection.connect(self._with_less(error), **how)
-        connection.patience = self.patience
+                connection = TimedConnection.connect(self._with_less(error), **how)
+        connection.query_timeout = self.query_timeout
         return connection
 
-    async def aconnect(self) -> PatientAsyncConnection:
+    async def aconnect(self) -> TimedAsyncConnection:
         """Open a connection for an event loop."""
         how: dict[str, Any] = {
             "autocommit": True,
@@ -126,10 +128,10 @@ class Database:
         }
         with self.translated():
             try:
-                connection = await PatientAsyncConnection.connect(self._conninfo, **how)
+                connection = await TimedAsyncConnection.connect(self._conninfo, **how)
             except psycopg.OperationalError as error:
-                connection = await PatientAsyncConnection.connect(self._with_less(error), **how)
-        connection.patience = self.patience
+                connection = await TimedAsyncConnection.connect(self._with_less(error), **how)
+        connection.query_timeout = self.query_timeout
         return connection
 
     def _with_less(self, error: psycopg.OperationalError) -> str:
@@ -147,7 +149,7 @@ class Database:
         """After how many times a statement is prepared; never, where the next one may go to another session."""
         return None if self.is_pooled else _PREPARED_AFTER
 
-    def find_out(self, connection: psycopg.Connection[Any]) -> None:
+    def detect_settings(self, connection: psycopg.Connection[Any]) -> None:
         """Find out whether a pooler stands in between: the session says another name than the connection was given.
 
         Such a session may not be as it has to be, since the pooler was not told or has not passed it on; it is refused.
@@ -185,11 +187,11 @@ def _written(settings: Mapping[str, str]) -> list[str]:
 class Translated:
     """A block out of which the store's errors come as ours. It keeps nothing, so one serves all verbs."""
 
-    __slots__ = ("_leave", "_store")
+    __slots__ = ("_grant_hint", "_store")
 
-    def __init__(self, store: object, leave: str) -> None:
+    def __init__(self, store: object, grant_hint: str) -> None:
         self._store = store
-        self._leave = leave
+        self._grant_hint = grant_hint
 
     def __enter__(self) -> None:
         """Begin."""
@@ -198,7 +200,10 @@ class Translated:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Say in our words what went wrong."""
-        if isinstance(error, psycopg.Error) and (ours := translate(error, str(self._store), self._leave)) is not None:
+        if (
+            isinstance(error, psycopg.Error)
+            and (ours := translate(error, str(self._store), self._grant_hint)) is not None
+        ):
             raise ours from error
 
 
@@ -239,7 +244,7 @@ _BY_CODE: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ...]] = (
         (pg.LockNotAvailable, pg.QueryCanceled),
         (StoreBusy, "it took too long", "see who holds it up with: onward doctor"),
     ),
-    (GAVE_WAY, (StoreBusy, "others were writing the same jobs", "try again")),
+    (RETRYABLE, (StoreBusy, "others were writing the same jobs", "try again")),
     ((pg.InvalidPassword, pg.InvalidAuthorizationSpecification), _WRONG_USER),
     ((pg.InvalidCatalogName,), _NO_DATABASE),
     (
@@ -247,7 +252,7 @@ _BY_CODE: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ...]] = (
         (
             StoreUnavailable,
             "the user may not do this",
-            "let its owner run onward migrate, and {leave}",
+            "let its owner run onward migrate, and {grant_hint}",
         ),
     ),
     ((pg.AdminShutdown, pg.CrashShutdown, pg.CannotConnectNow), _ON_ITS_WAY),
@@ -283,7 +288,7 @@ _ITS_WORDS: Final = re.compile(r"\b\w+:  (.*)")
 """What the server says stands behind how bad it is, in its language; libpq puts two blanks between."""
 
 
-def translate(error: psycopg.Error, store: str, leave: str = "") -> OnwardError | None:
+def translate(error: psycopg.Error, store: str, grant_hint: str = "") -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     meaning = next((meaning for kinds, meaning in _BY_CODE if isinstance(error, kinds)), None)
@@ -292,7 +297,7 @@ def translate(error: psycopg.Error, store: str, leave: str = "") -> OnwardError 
             return None
         meaning = _of_connecting(error, first) if error.sqlstate is None else (StoreUnavailable, "", "see its log")
     kind, why, remedy = meaning
-    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error, leave))
+    cause, remedy = f"{store}: {first}{why and f': {why}'}", remedy.format_map(_names(error, grant_hint))
     return kind(cause, remedy=remedy) if issubclass(kind, StoreUnavailable) else kind(f"{cause}; {remedy}")
 
 
@@ -317,7 +322,7 @@ def _of_connecting(error: psycopg.Error, first: str) -> Meaning:
     return StoreUnavailable, "", "check the user, the password and the database in the URL"
 
 
-def _names(error: psycopg.Error, leave: str) -> dict[str, str]:
+def _names(error: psycopg.Error, grant_hint: str) -> dict[str, str]:
     """Say whom the connection is for, and how they are made."""
     pgconn = error.pgconn
     given = (pgconn.db, pgconn.user, pgconn.host, pgconn.port) if pgconn is not None else (b"NAME", b"NAME", b"", b"")
@@ -326,7 +331,7 @@ def _names(error: psycopg.Error, leave: str) -> dict[str, str]:
     return {
         "database": database,
         "user": user,
-        "leave": leave,
+        "grant_hint": grant_hint,
         "createdb": shlex.join(["createdb", *where, database]),
         "createuser": shlex.join(["createuser", *where, user]),
     }

@@ -10,7 +10,7 @@ from weakref import WeakSet
 class Holder(Protocol):
     """Something that must not cross a fork."""
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget what is the parent's, in the child. Close nothing: the parent goes on using it."""
         ...
 
@@ -25,7 +25,7 @@ def register(holder: Holder) -> None:
 
 def _after_fork() -> None:
     for holder in list(_holders):
-        holder.begin_anew()
+        holder.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

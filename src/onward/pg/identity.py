@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.pg.plans import Plan, Statement
-from onward.pg.schema_name import put_in
+from onward.pg.schema_name import insert_schema_name
 
 Identity = tuple[str, str]
 """The database's name, and what was drawn by lot when the schema was made."""
@@ -13,7 +13,7 @@ Identity = tuple[str, str]
 def identity_of(schema: str) -> Plan[Identity]:
     """Read by what the store is known whose schema has this name."""
     text = "select current_database()::text, id::text from onward.identity"
-    ((database, drawn),) = yield Statement(put_in(schema, text))
+    ((database, drawn),) = yield Statement(insert_schema_name(schema, text))
     return database, drawn
 
 

@@ -28,9 +28,9 @@ from psycopg.waiting import Ready
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
 from onward.pg import fork_safety
-from onward.pg.connection import PatientAsyncConnection
+from onward.pg.connection import TimedAsyncConnection
 from onward.pg.database import Database
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Row, Statement
 from onward.validation import matches
 
@@ -42,22 +42,22 @@ _LONGEST_PAUSE: Final = 5.0
 
 _LOOK_EVERY: Final = 1.0
 """Seconds between looks where nobody can be told."""
-ASK_EVERY: Final = 20.0
+PROBE_INTERVAL: Final = 20.0
 """Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
 and so does one on which there is nothing to say."""
 
 _HEARD: Final = "select pg_advisory_lock_shared(hashtextextended($1::text, 1))"
 """By which those who tell of work know that somebody listens on a channel: see ``tell`` in the schema of Onward."""
 
-EVERYTHING: Final = "*"
+ALL_QUEUES: Final = "*"
 """Told where work is ready in queues that nobody lists."""
 DUE: Final = "@"
 """Told, by itself or beside the names of queues, where a job comes due soon."""
 CANCELLED: Final = "!"
 """Told where held jobs may have been taken back."""
-ANYTHING: Final = "?"
+SETTINGS_CHANGED: Final = "?"
 """What is said here when something may have been missed."""
-_KINDS: Final = {CANCELLED: SignalKind.CANCELLED, ANYTHING: SignalKind.CHANGED}
+_KINDS: Final = {CANCELLED: SignalKind.CANCELLED, SETTINGS_CHANGED: SignalKind.CHANGED}
 
 
 Others = Callable[[psycopg.AsyncConnection[Any]], Awaitable[Mapping[str, str]]]
@@ -74,7 +74,7 @@ class Listener:
         database: Database,
         channel: str,
         *,
-        ask_every: float = ASK_EVERY,
+        ask_every: float = PROBE_INTERVAL,
         others: Others | None = None,
         on_notice: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -87,7 +87,7 @@ class Listener:
         self.ask_every = ask_every
         self.others = others
         self.on_notice = on_notice
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register(self)
 
     @property
@@ -119,9 +119,9 @@ class Listener:
         for post in self._posts.take_all():
             await post.close()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget what is the parent's, in a forked child."""
-        self._posts = OfLoops(lambda: _Post(self))
+        self._posts = PerLoop(lambda: _Post(self))
 
 
 class _Post:
@@ -172,7 +172,7 @@ class _Post:
     async def _keep_listening(self) -> None:
         database, channel, pause = self._listener.database, self._listener.channel, _FIRST_PAUSE
         while database.is_pooled:
-            self._tell(ANYTHING)
+            self._tell(SETTINGS_CHANGED)
             await asyncio.sleep(_LOOK_EVERY)
         while True:
             try:
@@ -181,7 +181,7 @@ class _Post:
                     await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
                     await connection.execute(_HEARD, [channel])
                     self.is_listening = True
-                    self._tell(ANYTHING)
+                    self._tell(SETTINGS_CHANGED)
                     pause = _FIRST_PAUSE
                     await self._listen(connection)
                 finally:
@@ -189,11 +189,11 @@ class _Post:
                     connection.pgconn.finish()  # without a word: it may have gone deaf
             except (psycopg.Error, StoreUnavailable, OSError) as error:
                 log.warning("cannot listen to %s, workers poll meanwhile: %s", database, error)
-            self._tell(ANYTHING)
+            self._tell(SETTINGS_CHANGED)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311 - jitter
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _listen(self, connection: PatientAsyncConnection) -> None:
+    async def _listen(self, connection: TimedAsyncConnection) -> None:
         """Pass on what is told, for as long as the connection lasts."""
         listener, self._queues = self._listener, {}
         line = _Line(connection, lambda channel, payload: self._tell(self._queues.get(channel, payload)))
@@ -219,7 +219,7 @@ class _Post:
         finally:
             line.end()
 
-    async def _listen_to_others(self, connection: PatientAsyncConnection) -> float:
+    async def _listen_to_others(self, connection: TimedAsyncConnection) -> float:
         """Listen to channels of others that have come since; say when."""
         others = self._listener.others
         for channel, queue in (await others(connection) if others is not None else {}).items():
@@ -237,7 +237,7 @@ class _Line:
     and as soon as the loop has its next turn, the number may be another connection's.
     """
 
-    def __init__(self, connection: PatientAsyncConnection, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, connection: TimedAsyncConnection, tell: Callable[[str, str], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self.broken: asyncio.Future[None] = self._loop.create_future()
         """Raises why it can be read no more."""
@@ -278,9 +278,9 @@ class _Line:
             self._break(error)
             return False
         self._asking, self._on_answer = asking, on_answer
-        if (patience := self._connection.patience) is not None:
-            late = psycopg.OperationalError(f"it has not answered for {patience:g} s")
-            self._alarm = self._loop.call_later(patience, self._break, late)
+        if (query_timeout := self._connection.query_timeout) is not None:
+            late = psycopg.OperationalError(f"it has not answered for {query_timeout:g} s")
+            self._alarm = self._loop.call_later(query_timeout, self._break, late)
         return True
 
     def read(self) -> None:
@@ -352,7 +352,7 @@ class _Ear:
         told = notice.split(",")
         kinds = [SignalKind.DUE] if DUE in told else []
         names = [name for name in told if name != DUE]
-        if EVERYTHING in names or any(matches(pattern, name) for name in names for pattern in self._queues):
+        if ALL_QUEUES in names or any(matches(pattern, name) for name in names for pattern in self._queues):
             kinds.append(SignalKind.WORK)
         return kinds
 

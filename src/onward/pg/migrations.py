@@ -22,9 +22,9 @@ from psycopg import errors as pg
 from onward.engine import migrations
 from onward.engine.migrations import Migration
 from onward.errors import InvalidJob, SchemaTooOld, StoreBusy, StoreUnavailable
-from onward.pg.connection import PatientConnection
+from onward.pg.connection import TimedConnection
 from onward.pg.database import Database
-from onward.pg.schema_name import own_schema, put_in
+from onward.pg.schema_name import insert_schema_name, own_schema
 
 log = logging.getLogger("onward.pg")
 
@@ -172,8 +172,8 @@ class Migrations:
         check_version(connection, self._database)
         if not self._missing(connection):
             return []
-        if isinstance(connection, PatientConnection):
-            connection.patience = None  # others may be at it, and what is changed may be large
+        if isinstance(connection, TimedConnection):
+            connection.query_timeout = None  # others may be at it, and what is changed may be large
         with connection.transaction():
             # Kept while we pause: of ten that wait for a table one after the other, nobody would get past.
             connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"{self._schema}.migration"])
@@ -192,14 +192,16 @@ class Migrations:
         connection.execute(f"set local lock_timeout = {WAIT}")
         is_there, has_ledger, _ = self._look(connection)
         if not is_there:
-            connection.execute(put_in(self._schema, "create schema onward"))
+            connection.execute(insert_schema_name(self._schema, "create schema onward"))
         if not has_ledger:
-            connection.execute(put_in(self._schema, _LEDGER))
-        again = connection.execute(put_in(self._schema, self._again), [self._schema]).fetchall()
+            connection.execute(insert_schema_name(self._schema, _LEDGER))
+        again = connection.execute(insert_schema_name(self._schema, self._again), [self._schema]).fetchall()
         for migration in missing:
-            connection.execute(put_in(self._schema, migration.sql))
+            connection.execute(insert_schema_name(self._schema, migration.sql))
             connection.execute(
-                put_in(self._schema, "insert into onward.migration (number, name, checksum) values ($1, $2, $3)"),
+                insert_schema_name(
+                    self._schema, "insert into onward.migration (number, name, checksum) values ($1, $2, $3)"
+                ),
                 [migration.number, migration.name, migration.checksum],
             )
         for (statement,) in again:
@@ -232,7 +234,9 @@ class Migrations:
         _, has_ledger, is_used = self._look(connection)
         if has_ledger:
             return dict(
-                connection.execute(put_in(self._schema, "select number, checksum from onward.migration")).fetchall()
+                connection.execute(
+                    insert_schema_name(self._schema, "select number, checksum from onward.migration")
+                ).fetchall()
             )
         if is_used:
             raise InvalidJob("schema", self._schema, _foreign(self._schema))
@@ -259,9 +263,10 @@ class Migrations:
 def script(schema: str, shipped: Sequence[Migration], *, again: str = NOTHING) -> str:
     """Write a whole schema as SQL that can be applied by hand: it makes what is missing, and records that."""
     steps = ",\n".join(
-        f"({step.number}, '{step.name}', '{step.checksum}', {_quoted(put_in(schema, step.sql))})" for step in shipped
+        f"({step.number}, '{step.name}', '{step.checksum}', {_quoted(insert_schema_name(schema, step.sql))})"
+        for step in shipped
     )
-    return put_in(schema, _SCRIPT).format(
+    return insert_schema_name(schema, _SCRIPT).format(
         schema=schema,
         newest=len(shipped),
         oldest=OLDEST,
@@ -274,8 +279,8 @@ def script(schema: str, shipped: Sequence[Migration], *, again: str = NOTHING) -
         is_used=_IS_USED.replace("$1", "home"),
         holder=_HOLDER.replace("$1", "home"),
         is_foreign=_foreign(schema).replace("'", "''"),
-        ledger=put_in(schema, _LEDGER.strip()),
-        again=put_in(schema, again.strip()).replace("$1", "home"),
+        ledger=insert_schema_name(schema, _LEDGER.strip()),
+        again=insert_schema_name(schema, again.strip()).replace("$1", "home"),
         steps=steps,
         mark=_mark("script", steps),
     )

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, ref
 T = TypeVar("T")
 
 
-class OfLoops(Generic[T]):
+class PerLoop(Generic[T]):
     """One of something for each event loop on which it is asked for."""
 
     def __init__(self, make: Callable[[], T]) -> None:

@@ -17,23 +17,23 @@ from psycopg.pq import TransactionStatus
 
 from onward.errors import StoreUnavailable
 from onward.pg import fork_safety
-from onward.pg.connection import PatientAsyncConnection, PatientConnection
+from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.database import Database
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 
-MOST: Final = 4
+MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
 
 BEAT: Final = 10.0
 """Seconds to wait for the answer to a sign of life at most: there must be time for another before a lease ends."""
 
-AnyConnection = PatientConnection | PatientAsyncConnection
+AnyConnection = TimedConnection | TimedAsyncConnection
 
 
-class Connections:
+class ConnectionPools:
     """The connections of one engine."""
 
-    def __init__(self, database: Database, *, most: int = MOST) -> None:
+    def __init__(self, database: Database, *, most: int = MAX_CONNECTIONS) -> None:
         self._database = database
         self._most = most
         self._is_open = False
@@ -41,14 +41,14 @@ class Connections:
         fork_safety.register(self)
 
     def _begin(self) -> None:
-        self._of_loops = OfLoops(lambda: OfLoop(self._most, self._database.patience))
-        self._idle: list[PatientConnection] = []
+        self._of_loops = PerLoop(lambda: LoopPool(self._most, self._database.query_timeout))
+        self._idle: list[TimedConnection] = []
         self._room = threading.BoundedSemaphore(self._most)
-        self._pulse: PatientConnection | None = None
+        self._pulse: TimedConnection | None = None
         self._beating = threading.Lock()
         self._guard = threading.Lock()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget what is the parent's, in a forked child."""
         self._begin()
 
@@ -79,16 +79,16 @@ class Connections:
             of_loop.idle.clear()
             of_loop.is_closed = True
 
-    def borrowed(self, *, at_leisure: bool = False) -> Borrowed:
+    def borrowed(self, *, no_timeout: bool = False) -> Borrowed:
         """Have a connection for a moment, on this event loop; ``at_leisure``: for what may take the server long."""
-        return Borrowed(self._of_loops.here(), self._database, None if at_leisure else self._database.patience)
+        return Borrowed(self._of_loops.here(), self._database, None if no_timeout else self._database.query_timeout)
 
-    def here(self) -> OfLoop:
+    def here(self) -> LoopPool:
         """Give those of this event loop, for one who has it to itself."""
         return self._of_loops.here()
 
     @contextmanager
-    def borrowed_sync(self) -> Iterator[PatientConnection]:
+    def borrowed_sync(self) -> Iterator[TimedConnection]:
         """Have a connection for a moment, on this thread."""
         with self._room:
             connection = self._pop()
@@ -106,12 +106,12 @@ class Connections:
                 else:
                     connection.close()
 
-    def _pop(self) -> PatientConnection | None:
+    def _pop(self) -> TimedConnection | None:
         with self._guard:
             return self._idle.pop() if self._idle else None
 
     @contextmanager
-    def for_the_pulse(self) -> Iterator[PatientConnection]:
+    def for_heartbeat(self) -> Iterator[TimedConnection]:
         """Have the one connection that is for nothing else: a sign of life must not wait behind other work."""
         with self._beating:
             connection, self._pulse = self._pulse, None
@@ -120,7 +120,7 @@ class Connections:
                 connection = None
             if connection is None:
                 connection = self._database.connect()
-            connection.patience = min(BEAT, self._database.patience)
+            connection.query_timeout = min(BEAT, self._database.query_timeout)
             try:
                 yield connection
             finally:
@@ -135,12 +135,12 @@ class Borrowed:
 
     __slots__ = ("_connection", "_database", "_of_loop", "_patience")
 
-    def __init__(self, of_loop: OfLoop, database: Database, patience: float | None) -> None:
+    def __init__(self, of_loop: LoopPool, database: Database, query_timeout: float | None) -> None:
         self._of_loop = of_loop
         self._database = database
-        self._patience = patience
+        self._patience = query_timeout
 
-    async def __aenter__(self) -> PatientAsyncConnection:
+    async def __aenter__(self) -> TimedAsyncConnection:
         """Take one that is idle, or open one."""
         await self._of_loop.room.acquire()
         try:
@@ -154,7 +154,7 @@ class Borrowed:
         except BaseException:
             self._of_loop.room.release()
             raise
-        connection.patience = self._patience
+        connection.query_timeout = self._patience
         self._connection = connection
         return connection
 
@@ -164,14 +164,14 @@ class Borrowed:
         self._of_loop.room.release()
 
 
-class OfLoop:
+class LoopPool:
     """The connections of one event loop."""
 
-    def __init__(self, most: int, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, most: int, query_timeout: float) -> None:
+        self.query_timeout = query_timeout
         """Seconds to wait for an answer."""
         self.room = asyncio.Semaphore(most)
-        self.idle: list[PatientAsyncConnection] = []
+        self.idle: list[TimedAsyncConnection] = []
         self.is_closed = False
         self._most = most
 
@@ -179,7 +179,7 @@ class OfLoop:
         """Say whether the last of those that lie idle can be used."""
         return bool(self.idle) and self.idle[-1].asks.is_sound()
 
-    def put_back(self, connection: PatientAsyncConnection) -> None:
+    def put_back(self, connection: TimedAsyncConnection) -> None:
         """Put back one that was taken from there, if it can be used again."""
         if _is_idle(connection) and not self.is_closed and len(self.idle) < self._most:
             self.idle.append(connection)

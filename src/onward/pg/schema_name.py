@@ -25,7 +25,7 @@ def check_schema_name(name: str) -> str:
     return name
 
 
-def check_name_of_ours(name: str) -> str:
+def check_own_schema_name(name: str) -> str:
     """Refuse besides what cannot be ours alone: we say there who may do what, with all that there is."""
     if check_schema_name(name) in _SHARED:
         raise InvalidJob("schema", name, f"is for everybody: {own_schema()}")
@@ -38,6 +38,6 @@ def own_schema(instead_of: str = "") -> str:
     return f"give Onward a schema of its own, for example ?schema={example}"
 
 
-def put_in(name: str, text: str) -> str:
+def insert_schema_name(name: str, text: str) -> str:
     """Put a schema's name into a text of ours."""
     return text if name == DEFAULT else _WRITTEN.sub(f'"{name}"', text)

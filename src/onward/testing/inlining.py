@@ -12,7 +12,7 @@ import msgspec
 
 from onward.app import App, run_elsewhere
 from onward.control_flow import DoNotRetry
-from onward.engine.contract import Enqueue
+from onward.engine.contract import Producer
 from onward.engine.values import Claim, JobFilter
 from onward.job import Enqueued, JobRef, NewJob
 from onward.lifecycle import HELD, Outcome, Result, Retry, Snooze, decide
@@ -46,7 +46,7 @@ def inline(app: App) -> Iterator[None]:
 class _Inline:
     """Stores jobs, and runs them."""
 
-    def __init__(self, app: App, enqueuer: Enqueue) -> None:
+    def __init__(self, app: App, enqueuer: Producer) -> None:
         self._app = app
         self._enqueuer = enqueuer
 

@@ -93,7 +93,7 @@ class Claimer:
         self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
         self._ahead: deque[Held] = deque()
         self._in_flight = False
-        self._apart = engine.capabilities.apart_from
+        self._apart = engine.capabilities.split_settle_threshold
         self._has_company = False
         """Whether other workers share the store."""
         self._sending: asyncio.Task[None] | None = None
@@ -385,15 +385,20 @@ class Claimer:
         if not self._may_claim:
             return None
         slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
-        soon = ahead = 0
+        prefetch_started = prefetch_claimed = 0
         if self._duration < _BLINK:
-            soon = min(max(self._room() - starting, 0), _MOST_AT_ONCE) - slots
+            prefetch_started = min(max(self._room() - starting, 0), _MOST_AT_ONCE) - slots
         else:
-            ahead = max(self._expected() - len(self._ahead), 0)
-        if not slots + soon + ahead:
+            prefetch_claimed = max(self._expected() - len(self._ahead), 0)
+        if not slots + prefetch_started + prefetch_claimed:
             return None
         return ClaimRequest(
-            worker_id=self._worker_id, queues=self._queues, slots=slots, soon=soon, ahead=ahead, lease=self._lease
+            worker_id=self._worker_id,
+            queues=self._queues,
+            slots=slots,
+            prefetch_started=prefetch_started,
+            prefetch_claimed=prefetch_claimed,
+            lease=self._lease,
         )
 
     def _begin(self, starts: list[Held], answer: Exchanged) -> None:
@@ -411,7 +416,7 @@ class Claimer:
         for held in self._holdings.take_all(claimed.claims, asked_at):
             (self._pool.line if held.claim.started else self._ahead).append(held)
         self._on_claimed(claimed)
-        if len(claimed.claims) >= request.slots + request.soon + request.ahead:
+        if len(claimed.claims) >= request.slots + request.prefetch_started + request.prefetch_claimed:
             self._hungry = True
         if claimed.claims:
             self._has_company = claimed.others_work
@@ -420,8 +425,8 @@ class Claimer:
             # Every change in the store is signalled, and most are none of our business.
             self._gap = min(max(self._gap * 2, _SHORTEST_GAP), _LONGEST_GAP)
         self._heed_from = now + self._gap
-        again_in = self._poll if claimed.again_in is None else max(claimed.again_in, _SHORTEST_GAP)
-        self._look_at = now + min(again_in, self._poll)
+        retry_after = self._poll if claimed.retry_after is None else max(claimed.retry_after, _SHORTEST_GAP)
+        self._look_at = now + min(retry_after, self._poll)
 
     def _measure(self, trip: float, now: float) -> None:
         """Learn how long a round trip takes, how long a run does, and how many end in a second of work."""

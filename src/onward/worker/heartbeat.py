@@ -14,8 +14,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from onward.engine.contract import Work
-from onward.engine.values import Pulse as Answer
+from onward.engine.contract import Consumer
+from onward.engine.values import HeartbeatReply as Answer
 from onward.engine.values import WorkerInfo
 from onward.worker.inflight import Holdings
 from onward.worker.service import STORE_AWAY, tell_trouble
@@ -28,12 +28,12 @@ _LEAST_BETWEEN: Final = 0.05
 """Seconds between two beats at least: a burst of cancellations is answered by one."""
 
 
-class Pulse:
+class HeartbeatReply:
     """Beats until stopped. What a beat learns goes to ``on_answer``, on the pulse's own thread."""
 
     def __init__(
         self,
-        engine: Work,
+        engine: Consumer,
         holdings: Holdings,
         *,
         info: WorkerInfo,

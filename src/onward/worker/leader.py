@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from onward.engine.contract import Steward
+from onward.engine.contract import Maintenance
 from onward.engine.values import Term
 
 log = logging.getLogger("onward.worker")
@@ -32,7 +32,7 @@ _TRUSTED_SHARE: Final = 0.8
 class Leader:
     """Tries to hold the term, and says whether it does."""
 
-    def __init__(self, engine: Steward, worker_id: str, *, lease: timedelta) -> None:
+    def __init__(self, engine: Maintenance, worker_id: str, *, lease: timedelta) -> None:
         self.on_elected: Callable[[], None] = lambda: None
         self._engine = engine
         self._worker_id = worker_id

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from onward.engine.contract import Read
+from onward.engine.contract import Reader
 from onward.worker.heartbeat import BEATS_PER_LEASE
 from onward.worker.inflight import Holdings
 
@@ -27,7 +27,7 @@ class Leases:
     """Learns the leases of queues, and sets the pulse by them."""
 
     def __init__(
-        self, engine: Read, holdings: Holdings, *, lease: timedelta, set_interval: Callable[[float], None]
+        self, engine: Reader, holdings: Holdings, *, lease: timedelta, set_interval: Callable[[float], None]
     ) -> None:
         self._engine = engine
         self._holdings = holdings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from onward.engine.contract import Steward
-from onward.engine.values import Batch, Term
+from onward.engine.contract import Maintenance
+from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
 from onward.worker.service import Every
 
@@ -28,23 +28,23 @@ class Duty:
     """One thing that a leader does, now and then."""
 
     name: str
-    step: Callable[[Term], Awaitable[Batch]]
+    step: Callable[[Term], Awaitable[MaintenanceResult]]
     interval: timedelta
     """The longest time between two steps; a step that knows of something due earlier comes earlier."""
     share: float = 1.0
     """How much of the time may go into it while there is more to be done."""
 
 
-def duties_of(engine: Steward, *, worker_timeout: timedelta, max_crashes: int) -> tuple[Duty, ...]:
+def duties_of(engine: Maintenance, *, worker_timeout: timedelta, max_crashes: int) -> tuple[Duty, ...]:
     """List what every store needs done."""
 
-    async def promote(term: Term) -> Batch:
+    async def promote(term: Term) -> MaintenanceResult:
         return await engine.promote(term, limit=_MOST_AT_ONCE)
 
-    async def rescue(term: Term) -> Batch:
+    async def rescue(term: Term) -> MaintenanceResult:
         return await engine.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_MOST_AT_ONCE)
 
-    async def prune(term: Term) -> Batch:
+    async def prune(term: Term) -> MaintenanceResult:
         return await engine.prune(term, limit=_MOST_AT_ONCE)
 
     return (

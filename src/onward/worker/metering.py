@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Settlement
 from onward.errors import StoreUnavailable
 from onward.metering import Meter
@@ -17,7 +17,7 @@ Count = Callable[[Sequence[Settlement]], None]
 class Metering:
     """The meter of one worker, and its way to the store."""
 
-    def __init__(self, engine: ObservedEngine) -> None:
+    def __init__(self, engine: CheckedEngine) -> None:
         self._meter = Meter()
         self._engine = engine
         # Where nobody takes the counts, they would only grow.

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from onward.engine.contract import Work
+from onward.engine.contract import Consumer
 from onward.engine.values import ClaimRequest
 from onward.worker.claimer import Claimer
 from onward.worker.service import Bell
@@ -41,7 +41,7 @@ _MOST_DISAPPOINTMENT: Final = 30.0
 class Quarantine:
     """Brings the worker to rest when suspects wait, and runs them alone."""
 
-    def __init__(self, engine: Work, *, worker_id: str, queues: tuple[str, ...], lease: timedelta) -> None:
+    def __init__(self, engine: Consumer, *, worker_id: str, queues: tuple[str, ...], lease: timedelta) -> None:
         self._engine = engine
         self._request = ClaimRequest(worker_id=worker_id, queues=queues, slots=1, lease=lease, alone=True)
         self._bell = Bell()

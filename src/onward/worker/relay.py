@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, Protocol
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.errors import InvalidJob
 from onward.events import AnyEvent
 from onward.job import NewJob
@@ -53,7 +53,7 @@ class Relay:
     """Reads events from one webhook's bookmark on."""
 
     def __init__(
-        self, engine: ObservedEngine, webhook: Wanting, job_of: Callable[[str, AnyEvent], NewJob], *, holder: str
+        self, engine: CheckedEngine, webhook: Wanting, job_of: Callable[[str, AnyEvent], NewJob], *, holder: str
     ) -> None:
         self._engine = engine
         self._webhook = webhook
@@ -72,12 +72,12 @@ class Relay:
             page = await self._engine.read_events(webhook.queues, after=cursor, types=webhook.words, limit=_AT_ONCE)
         except InvalidJob:  # it was away for longer than the store keeps events
             log.exception("events of a webhook are lost, it goes on from now", extra={"webhook": webhook.name})
-            self._cursor = await self._engine.hold_bookmark(webhook.name, self._holder, lease=_LEASE, anew=True)
+            self._cursor = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE, anew=True)
             return 0
         jobs = [self._job_of(webhook.name, event) for event in page.events if webhook.wants(event)]
         if jobs:
             await self._engine.enqueue(jobs)
-            if not await self._engine.move_bookmark(webhook.name, self._holder, page.cursor):
+            if not await self._engine.commit_cursor(webhook.name, self._holder, page.cursor):
                 self._cursor = None  # somebody else goes on from where it stood, and adds what we have added only once
                 return None
         self._cursor = page.cursor
@@ -86,17 +86,17 @@ class Relay:
     async def let_go(self) -> None:
         """Leave the bookmark to another at once."""
         cursor, self._cursor = self._cursor, None
-        if cursor is not None and await self._engine.move_bookmark(self._webhook.name, self._holder, cursor):
-            await self._engine.hold_bookmark(self._webhook.name, self._holder, lease=timedelta(0))
+        if cursor is not None and await self._engine.commit_cursor(self._webhook.name, self._holder, cursor):
+            await self._engine.acquire_cursor(self._webhook.name, self._holder, lease=timedelta(0))
 
     async def _held(self) -> str | None:
         """Say how far we have read, if the bookmark is ours; what was read for nothing is noted now and then."""
         now, webhook = time.monotonic(), self._webhook
         if self._cursor is not None and now < self._renew_at:
             return self._cursor
-        if self._cursor is not None and not await self._engine.move_bookmark(webhook.name, self._holder, self._cursor):
+        if self._cursor is not None and not await self._engine.commit_cursor(webhook.name, self._holder, self._cursor):
             self._cursor = None
-        stands_at = await self._engine.hold_bookmark(webhook.name, self._holder, lease=_LEASE)
+        stands_at = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE)
         self._cursor = None if stands_at is None else self._cursor or stands_at
         self._renew_at = now + _RENEW
         return self._cursor

@@ -15,7 +15,7 @@ from typing import Final
 
 from onward.context import RunState
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.errors import OnwardError
 
 log = logging.getLogger("onward.worker")
@@ -27,7 +27,7 @@ _PAUSE: Final = 0.2
 class Reporter:
     """Gathers and sends progress and log lines."""
 
-    def __init__(self, engine: ObservedEngine, *, on_lost: Callable[[RunState], object]) -> None:
+    def __init__(self, engine: CheckedEngine, *, on_lost: Callable[[RunState], object]) -> None:
         self._engine = engine
         self._on_lost = on_lost
         """Called for a run whose claim turns out to be lost."""

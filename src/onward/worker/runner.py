@@ -31,7 +31,7 @@ from onward.arguments import nearest, to_json
 from onward.clock import Clock, SystemClock, moment_of
 from onward.context import CallNext, JobContext, Middleware, RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
 from onward.errors import InvalidJob, PayloadTooLarge, StoreUnavailable
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
@@ -106,7 +106,7 @@ class Runner:
         self,
         *,
         tasks: Mapping[str, Task[..., Any]],
-        engine: ObservedEngine,
+        engine: CheckedEngine,
         worker_id: str,
         middleware: Sequence[Middleware] = (),
         thread: Invoke = on_a_thread,

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
-from onward.engine.values import Batch, Term
+from onward.engine.checked import CheckedEngine
+from onward.engine.values import MaintenanceResult, Term
 from onward.errors import InvalidJob
 from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
@@ -29,7 +29,7 @@ _LOOK: Final = timedelta(seconds=5)
 class Scheduler:
     """Sees to it that what is declared is there, and that what is due is fired."""
 
-    def __init__(self, engine: ObservedEngine, declared: Callable[[], Sequence[Schedule]]) -> None:
+    def __init__(self, engine: CheckedEngine, declared: Callable[[], Sequence[Schedule]]) -> None:
         self._engine = engine
         self._declared = declared
         self._has_declared = False
@@ -49,10 +49,10 @@ class Scheduler:
                 before = kept.get(schedule.name)
                 if before is None or not before.is_like(schedule):
                     is_paused = before is not None and before.paused
-                    await self._engine.put_schedule(schedule.stopped() if is_paused else schedule.going_on(now))
+                    await self._engine.save_schedule(schedule.stopped() if is_paused else schedule.going_on(now))
         self._has_declared = True
 
-    async def fire(self, term: Term) -> Batch:
+    async def fire(self, term: Term) -> MaintenanceResult:
         """Add the jobs of all turns that have come."""
         del term  # see above
         due = await self._engine.due_schedules(limit=_MOST_AT_ONCE)
@@ -69,4 +69,4 @@ class Scheduler:
                 jobs += firing.jobs
                 log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
         queues = frozenset(job.queue for job in jobs)
-        return Batch(changed=len(jobs), queues=queues, more=not is_through, next_in=due.next_in)
+        return MaintenanceResult(changed=len(jobs), queues=queues, more=not is_through, next_in=due.next_in)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
-from onward.engine.values import Pulse as Answer
+from onward.engine.checked import CheckedEngine
+from onward.engine.values import HeartbeatReply as Answer
 from onward.engine.values import WorkerInfo
 from onward.errors import StoreCorrupt, StoreUnavailable
 from onward.task import Task
@@ -22,7 +22,7 @@ from onward.worker.cancellation import Recall
 from onward.worker.claimer import Claimer
 from onward.worker.deadline import Limit
 from onward.worker.health import Vitals
-from onward.worker.heartbeat import Pulse
+from onward.worker.heartbeat import HeartbeatReply
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Holdings
 from onward.worker.leader import Leader
@@ -62,7 +62,7 @@ class Shift:
 
     def __init__(
         self,
-        engine: ObservedEngine,
+        engine: CheckedEngine,
         tasks: Mapping[str, Task[..., Any]],
         options: WorkerOptions,
         *,
@@ -116,7 +116,7 @@ class Shift:
             queues=options.patterns,
             types=tuple(tasks),
         )
-        self._pulse = Pulse(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
+        self._pulse = HeartbeatReply(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
         self._leases = Leases(engine, self.holdings, lease=options.lease, set_interval=self._pulse.set_interval)
         self._recall = Recall(engine, self.holdings, on_found=self._pulse.nudge)
         self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
@@ -247,7 +247,7 @@ class Shift:
                 for relay in self._relays:
                     await relay.let_go()
                 await self.leader.resign()
-                await self._engine.leave(self.worker_id)
+                await self._engine.deregister(self.worker_id)
         except (StoreUnavailable, TimeoutError):
             log.warning("could not take leave of the store, the leases will tell", extra={"worker_id": self.worker_id})
         self._threads.close()

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from onward.engine.contract import Work
+from onward.engine.contract import Consumer
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
@@ -119,7 +119,7 @@ class Settler:
             for settlement in settlements:
                 _tell(settlement)
 
-    async def settle_one_by_one(self, engine: Work, settlements: Sequence[Settlement]) -> None:
+    async def settle_one_by_one(self, engine: Consumer, settlements: Sequence[Settlement]) -> None:
         """Store what can be stored of a batch that the store refused as a whole."""
         for index, settlement in enumerate(settlements):
             try:

@@ -19,14 +19,14 @@ import msgspec
 
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
-from onward.engine.checked import ObservedEngine
-from onward.engine.values import Batch, Claim, ClaimRequest, Settlement, Term, WorkerInfo
-from onward.engine.values import Pulse as Answer
+from onward.engine.checked import CheckedEngine
+from onward.engine.values import Claim, ClaimRequest, MaintenanceResult, Settlement, Term, WorkerInfo
+from onward.engine.values import HeartbeatReply as Answer
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
 from onward.task import Task
 from onward.validation import check_at_least
-from onward.worker.heartbeat import BEATS_PER_LEASE, Pulse
+from onward.worker.heartbeat import BEATS_PER_LEASE, HeartbeatReply
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import Holdings
 from onward.worker.metering import Metering
@@ -93,7 +93,7 @@ class Ticker:
         self,
         *,
         tasks: Mapping[str, Task[..., Any]],
-        engine: ObservedEngine,
+        engine: CheckedEngine,
         worker_timeout: timedelta,
         max_crashes: int,
         max_result: int,
@@ -149,7 +149,7 @@ class Ticker:
             await self._metering.send()
             if loop.time() >= beating.when():
                 await asyncio.to_thread(pulse.join, _LAST_BEAT)  # one under way would register us again
-                await self._engine.leave(self.worker_id)
+                await self._engine.deregister(self.worker_id)
         return report
 
     async def _keep_house(self, report: TickReport) -> None:
@@ -170,12 +170,12 @@ class Ticker:
         finally:
             await self._engine.resign(term)
 
-    async def _promote(self, term: Term) -> Batch:
+    async def _promote(self, term: Term) -> MaintenanceResult:
         batch = await self._engine.promote(term)
         self._expect(batch.next_in)
         return batch
 
-    async def _fire(self, term: Term) -> Batch:
+    async def _fire(self, term: Term) -> MaintenanceResult:
         batch = await self._scheduler.fire(term)
         self._expect(batch.next_in)
         return batch
@@ -183,7 +183,7 @@ class Ticker:
     async def _claim(self, queues: tuple[str, ...], slots: int) -> tuple[Claim, ...]:
         request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots, lease=self._worker_timeout)
         claims = await self._engine.claim(request)
-        self._expect(claims.again_in)
+        self._expect(claims.retry_after)
         if not claims.claims and claims.suspects_wait:
             claims = await self._engine.claim(msgspec.structs.replace(request, slots=1, alone=True))
         return claims.claims
@@ -218,7 +218,7 @@ class Ticker:
         if seconds is not None:
             self.next_in = seconds if self.next_in is None else min(self.next_in, seconds)
 
-    def _pulse(self) -> Pulse:
+    def _pulse(self) -> HeartbeatReply:
         loop = asyncio.get_running_loop()
         info = WorkerInfo(
             id=self.worker_id,
@@ -232,10 +232,10 @@ class Ticker:
             for token in answer.lost:
                 loop.call_soon_threadsafe(self._runner.cancel, token)
 
-        return Pulse(self._engine, self._holdings, info=info, lease=self._worker_timeout, on_answer=heard)
+        return HeartbeatReply(self._engine, self._holdings, info=info, lease=self._worker_timeout, on_answer=heard)
 
 
-async def _repeat(step: Callable[[], Awaitable[Batch]]) -> int:
+async def _repeat(step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
     """Do a step of upkeep until it has nothing more to do."""
     done = 0
     while True:

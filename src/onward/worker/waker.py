@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onward.engine.contract import Work
+from onward.engine.contract import Consumer
 from onward.engine.values import SignalKind
 
 
@@ -17,7 +17,7 @@ class Waker:
 
     def __init__(
         self,
-        engine: Work,
+        engine: Consumer,
         queues: tuple[str, ...],
         *,
         on_work: Callable[[], None],

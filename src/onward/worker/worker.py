@@ -22,7 +22,7 @@ from onward import validation
 from onward.arguments import nearest
 from onward.context import Middleware
 from onward.engine.capabilities import Capabilities
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.errors import InvalidJob, Unsupported
 from onward.schedule import Schedule
 from onward.task import Task, queue_pattern
@@ -43,7 +43,7 @@ class Worker:
 
     def __init__(
         self,
-        engine: ObservedEngine,
+        engine: CheckedEngine,
         tasks: Mapping[str, Task[..., Any]],
         options: WorkerOptions | None = None,
         *,
@@ -56,7 +56,7 @@ class Worker:
         self.options = replace(options or WorkerOptions(), **more)
         for patterns, _ in self.options.shares:
             for pattern in patterns:
-                validation.check_pattern(pattern, foreign=engine.capabilities.foreign_names)
+                validation.check_pattern(pattern, foreign=engine.capabilities.is_shared)
         self._engine = engine
         self._tasks = _chosen(tasks, self.options, engine.capabilities) if self.options.only else tasks
         self._middleware = tuple(middleware)
@@ -183,7 +183,7 @@ def _chosen(
     tasks: Mapping[str, Task[..., Any]], options: WorkerOptions, capabilities: Capabilities
 ) -> dict[str, Task[..., Any]]:
     """Give the tasks that a worker is to run, and refuse what it would take from others."""
-    if capabilities.foreign_names:
+    if capabilities.is_shared:
         raise Unsupported(
             capabilities.engine,
             "claims by name (only)",

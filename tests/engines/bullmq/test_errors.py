@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward.engine.values import Batch, JobFilter, QueueChange
+from onward.engine.values import JobFilter, MaintenanceResult, QueueChange
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.native import bull_of
 from onward.errors import InvalidJob, StoreUnavailable
@@ -48,7 +48,7 @@ async def test_an_id_without_a_job_is_left_out(queue: Queue):
     assert queue.client.llen(queue.key("active")) == 1
 
 
-async def look(queue: Queue) -> Batch:
+async def look(queue: Queue) -> MaintenanceResult:
     term = await queue.engine.elect("leader", lease=LEASE)
     assert term is not None
     batch = await queue.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES)

@@ -224,7 +224,7 @@ async def test_what_comes_to_one_who_stops_goes_back(queue: Queue, prefix: str, 
             await stand(theirs)
             queue.add_as_node("1")  # the server finds it as it lets go of the line
             if how == "its worker leaves":
-                await engine.leave("w")
+                await engine.deregister("w")
             elif how == "the engine is closed":
                 await engine.close()
         assert waiting(queue) == ["1"]
@@ -236,7 +236,7 @@ async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(q
     async with listening(queue.engine) as heard:
         await stand(queue, worker="one")
         await stand(queue, worker="two")
-        await queue.engine.leave("one")
+        await queue.engine.deregister("one")
         made = await queue.add()
         await hear(heard)
         assert [claim.ref for claim in (await exchanged(queue.engine, request(worker="two"))).claimed.claims] == [

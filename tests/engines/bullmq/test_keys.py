@@ -118,7 +118,7 @@ async def test_a_large_exchange_is_moved_in_several_goes_and_answered_as_one(que
     answer = await queue.engine.exchange(
         Exchange(
             settlements=tuple(Settlement(claim, Complete()) for claim in held),
-            request=ClaimRequest(worker_id="worker-1", queues=("mail",), slots=20, soon=140),
+            request=ClaimRequest(worker_id="worker-1", queues=("mail",), slots=20, prefetch_started=140),
         )
     )
     assert answer.lost == {held[70].token}

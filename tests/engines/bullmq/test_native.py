@@ -11,7 +11,7 @@ from onward import App
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.native import BackoffOptions, Bull, Deduplication, Flow, bull_of
 from onward.errors import InvalidJob, PayloadTooLarge
-from onward.job import Arrival, JobRef
+from onward.job import EnqueueStatus, JobRef
 from onward.lifecycle import Complete, State
 from tests.engines.bullmq.queue import Queue
 
@@ -62,7 +62,7 @@ async def test_a_name_data_and_a_size_keep_the_same_rules_as_a_task(engine: Bull
 async def test_an_id_that_exists_adds_nothing(bull: Bull, queue: Queue):  # B3
     first = await bull.add("mail", "send", {"n": 1}, job_id="order")
     second = await bull.add("mail", "send", {"n": 2}, job_id="order")
-    assert (first.arrival, second.arrival) == (Arrival.INSERTED, Arrival.SAME_KEY)
+    assert (first.enqueue_status, second.enqueue_status) == (EnqueueStatus.INSERTED, EnqueueStatus.SAME_KEY)
     assert queue.job("order")["data"] == '{"n":1}'
 
 
@@ -84,9 +84,9 @@ async def test_a_throttled_job_is_the_first_and_may_be_let_go_by_hand(bull: Bull
     de = Deduplication(id="user-7", ttl=60_000)
     first = await bull.add("mail", "send", deduplication=de)
     again = await bull.add("mail", "send", deduplication=de)
-    assert (again.ref, again.arrival) == (first.ref, Arrival.DEDUPED)
+    assert (again.ref, again.enqueue_status) == (first.ref, EnqueueStatus.DEDUPED)
     assert await bull.remove_deduplication_key("mail", "user-7")
-    assert (await bull.add("mail", "send", deduplication=de)).arrival is Arrival.INSERTED
+    assert (await bull.add("mail", "send", deduplication=de)).enqueue_status is EnqueueStatus.INSERTED
 
 
 async def test_a_parent_that_is_not_there_is_refused_and_nothing_is_added(bull: Bull, queue: Queue):

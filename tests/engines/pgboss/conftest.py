@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.native import Boss
 from tests.conformance.driver import Desk
@@ -25,19 +25,19 @@ async def store(tmp_path: Path) -> AsyncIterator[PgBossStore]:
 
 
 @pytest.fixture
-async def engine(store: PgBossStore) -> ObservedEngine:
+async def engine(store: PgBossStore) -> CheckedEngine:
     """An open handle on the schema."""
     return await store.connect()
 
 
 @pytest.fixture
-def desk(store: PgBossStore, engine: ObservedEngine) -> Desk:
+def desk(store: PgBossStore, engine: CheckedEngine) -> Desk:
     """The sentences that tests are written in, said to the engine."""
     return Desk(store, engine)
 
 
 @pytest.fixture
-def boss(engine: ObservedEngine) -> Boss:
+def boss(engine: CheckedEngine) -> Boss:
     """pg-boss's own verbs."""
     assert isinstance(engine.inner, PgBossEngine)
     return Boss(engine.inner)

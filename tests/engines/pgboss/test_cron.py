@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from onward.clock import ManualClock
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.native import Boss
@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 async def unasked(store: PgBossStore) -> Desk:
     """A handle that was not asked to supervise."""
-    handle = ObservedEngine(PgBossEngine(store.url, schema=store.schema, clock=store.clock))
+    handle = CheckedEngine(PgBossEngine(store.url, schema=store.schema, clock=store.clock))
     await handle.open()
     store._handles.append(handle)
     return Desk(store, handle)

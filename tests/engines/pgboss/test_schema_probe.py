@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onward.cli.main import onward
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import GroupBy, JobFilter, QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.errors import SchemaTooNew, SchemaTooOld
@@ -165,7 +165,7 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
         await store.close()
 
 
-async def test_the_script_makes_what_stands_beside_and_nothing_of_pg_boss(store: PgBossStore, engine: ObservedEngine):
+async def test_the_script_makes_what_stands_beside_and_nothing_of_pg_boss(store: PgBossStore, engine: CheckedEngine):
     script = engine.schema_script()
     assert script is not None
     assert f'"{store.schema}_onward".leader' in script
@@ -181,7 +181,7 @@ async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: D
         by_hand(store, f"grant usage on schema {schema} to {role}")
         by_hand(store, f"grant select, insert, update, delete on all tables in schema {schema} to {role}")
         by_hand(store, f"grant execute on all functions in schema {schema} to {role}")
-    handle = ObservedEngine(
+    handle = CheckedEngine(
         PgBossEngine(store.url.replace("user=postgres", f"user={role}"), schema=store.schema, clock=store.clock)
     )
     await handle.open()

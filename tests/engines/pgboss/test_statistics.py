@@ -15,7 +15,7 @@ from onward.engines.pgboss.leases import heartbeat
 from onward.engines.pgboss.maintenance import rescue
 from onward.engines.pgboss.settle import settle
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
-from onward.pg.claim_batches import Batches
+from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan, Row, Statement, run
 from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
@@ -79,7 +79,7 @@ def _rows_of(node: dict[str, Any]) -> int:
 async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_stale(
     misled: PgBossEngine, store: PgBossStore, mode: str
 ):
-    seen = touched(store, claim(misled.schema, misled.shelf, REQUEST, Round(), Batches()), mode)
+    seen = touched(store, claim(misled.schema, misled.shelf, REQUEST, Round(), ClaimBatches()), mode)
     assert seen <= 10 * BATCH
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, QueueChange, Settlement
 from onward.engines.pgmq.engine import PGMQEngine
 from onward.engines.pgmq.settings import Manner
@@ -41,12 +41,12 @@ def sql(url: str) -> Iterator[Callable[..., list[Any]]]:
 
 
 @pytest.fixture
-async def opened(url: str) -> AsyncIterator[Callable[..., Awaitable[ObservedEngine]]]:
+async def opened(url: str) -> AsyncIterator[Callable[..., Awaitable[CheckedEngine]]]:
     """Open handles on the database, in whatever manner; closed with the test."""
-    handles: list[ObservedEngine] = []
+    handles: list[CheckedEngine] = []
 
-    async def open_one(**manner: Any) -> ObservedEngine:
-        handles.append(ObservedEngine(PGMQEngine(url, manner=Manner(**manner))))
+    async def open_one(**manner: Any) -> CheckedEngine:
+        handles.append(CheckedEngine(PGMQEngine(url, manner=Manner(**manner))))
         await handles[-1].open()
         return handles[-1]
 
@@ -56,24 +56,24 @@ async def opened(url: str) -> AsyncIterator[Callable[..., Awaitable[ObservedEngi
 
 
 @pytest.fixture
-async def engine(opened: Callable[..., Awaitable[ObservedEngine]]) -> ObservedEngine:
+async def engine(opened: Callable[..., Awaitable[CheckedEngine]]) -> CheckedEngine:
     """A handle on the database."""
     return await opened()
 
 
 @pytest.fixture
-async def queue(engine: ObservedEngine) -> str:
+async def queue(engine: CheckedEngine) -> str:
     """A queue of the test's own."""
     name = f"q{next(_numbers)}"
     await engine.configure(name, QueueChange())
     return name
 
 
-async def take(engine: ObservedEngine, queue: str, *, slots: int = 10, **fields: Any) -> tuple[Claim, ...]:
+async def take(engine: CheckedEngine, queue: str, *, slots: int = 10, **fields: Any) -> tuple[Claim, ...]:
     """Ask for jobs of one queue."""
     return (await engine.claim(ClaimRequest(worker_id="w", queues=(queue,), slots=slots, **fields))).claims
 
 
-async def end(engine: ObservedEngine, claim: Claim, outcome: Outcome) -> bool:
+async def end(engine: CheckedEngine, claim: Claim, outcome: Outcome) -> bool:
     """Settle one claim, and say whether it was recorded."""
     return not await engine.settle([Settlement(claim, outcome)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange, SignalKind
 from onward.errors import InvalidJob, Unsupported
 from onward.job import JobRef, NewJob
@@ -20,7 +20,7 @@ from tests.conformance.driver import worker_info
 from tests.engines.pgmq.conftest import end, take
 
 Sql = Callable[..., list[Any]]
-Opened = Callable[..., Awaitable[ObservedEngine]]
+Opened = Callable[..., Awaitable[CheckedEngine]]
 
 BOOM = Failure("ValueError", "boom")
 
@@ -29,7 +29,7 @@ BOOM = Failure("ValueError", "boom")
 
 
 async def test_a_late_worker_cannot_archive_what_another_client_has_read_since(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # X3
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
     (claim,) = await take(engine, queue, lease=timedelta(milliseconds=1))
@@ -42,7 +42,7 @@ async def test_a_late_worker_cannot_archive_what_another_client_has_read_since(
     assert sql(f"select from pgmq.a_{queue}") == []
 
 
-async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine: ObservedEngine, queue: str, sql: Sql):
+async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine: CheckedEngine, queue: str, sql: Sql):
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
     (claim,) = await take(engine, queue, lease=timedelta(milliseconds=1))
     sql("select pg_sleep(0.01)")
@@ -53,9 +53,7 @@ async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine:
     assert sql(f"select vt from pgmq.q_{queue}") == before
 
 
-async def test_what_another_client_archives_or_deletes_is_lost_to_us(
-    engine: ObservedEngine, queue: str, sql: Sql
-):  # X3
+async def test_what_another_client_archives_or_deletes_is_lost_to_us(engine: CheckedEngine, queue: str, sql: Sql):  # X3
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
     claims = await take(engine, queue)
     sql("select pgmq.archive(%s, %s::bigint)", queue, claims[0].ref.id)
@@ -71,7 +69,7 @@ async def test_what_another_client_archives_or_deletes_is_lost_to_us(
 
 
 async def test_outcome_error_and_attempts_are_in_the_headers_and_survive_in_the_archive(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # G1
     sql("""select pgmq.send(%s, '{"n": 1}'::jsonb, '{"trace": "t-1"}'::jsonb)""", queue)
     (claim,) = await take(engine, queue)
@@ -93,7 +91,7 @@ async def test_outcome_error_and_attempts_are_in_the_headers_and_survive_in_the_
 
 
 async def test_a_message_that_waits_is_told_from_one_that_another_client_reads(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # O1
     sql("select pgmq.send(%s, '{}'::jsonb, 60)", queue)
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
@@ -102,7 +100,7 @@ async def test_a_message_that_waits_is_told_from_one_that_another_client_reads(
     assert states == [State.SCHEDULED, State.RUNNING]
 
 
-async def test_a_message_of_ours_is_plain_to_others(engine: ObservedEngine, queue: str, sql: Sql):  # G1
+async def test_a_message_of_ours_is_plain_to_others(engine: CheckedEngine, queue: str, sql: Sql):  # G1
     await engine.enqueue([NewJob(type="greet", queue=queue, payload='{"to": "ada"}')])
     ((message, headers),) = sql("select message, headers from pgmq.read(%s, 60, 1)", queue)
     assert message == {"to": "ada"}
@@ -124,7 +122,7 @@ async def test_done_messages_are_deleted_only_if_asked(opened: Opened, queue: st
 
 
 async def test_a_message_read_more_than_three_times_is_archived_as_failed_and_not_run(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # G3
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
     for _ in range(3):
@@ -154,7 +152,7 @@ async def test_the_third_read_still_runs_and_the_limit_is_configurable(opened: O
     assert sql(f"select headers -> 'onward' ->> 'state' from pgmq.a_{queue}") == [("failed",)]
 
 
-async def test_reads_that_ended_with_an_outcome_are_no_poison(engine: ObservedEngine, queue: str, sql: Sql):  # G3, H3
+async def test_reads_that_ended_with_an_outcome_are_no_poison(engine: CheckedEngine, queue: str, sql: Sql):  # G3, H3
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     for attempt in range(1, 8):
         (claim,) = await take(engine, queue)
@@ -163,7 +161,7 @@ async def test_reads_that_ended_with_an_outcome_are_no_poison(engine: ObservedEn
 
 
 async def test_a_queue_full_of_poison_does_not_hide_what_is_behind_it(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # G3
     sql("select pgmq.send_batch(%s, array_fill('1'::jsonb, array[30]))", queue)
     for _ in range(3):
@@ -213,7 +211,7 @@ async def test_a_message_that_is_no_object_or_names_no_task_still_comes(
     "headers",
     ["null", "7", "[1]", '{"onward": 5}', '{"onward": {"attempts": "x", "reads": -3, "type": 7, "errors": {}}}'],
 )
-async def test_headers_that_somebody_has_spoilt_stop_nobody(engine: ObservedEngine, queue: str, sql: Sql, headers: str):
+async def test_headers_that_somebody_has_spoilt_stop_nobody(engine: CheckedEngine, queue: str, sql: Sql, headers: str):
     sql("select pgmq.send(%s, '1'::jsonb, %s::text::jsonb)", queue, headers)
     sql("select pgmq.send(%s, '2'::jsonb)", queue)
     spoilt, sound = await take(engine, queue)
@@ -231,21 +229,21 @@ async def test_headers_that_somebody_has_spoilt_stop_nobody(engine: ObservedEngi
 # Names
 
 
-async def test_an_unknown_queue_is_refused_with_the_names_that_are_near(engine: ObservedEngine, queue: str):  # X5
+async def test_an_unknown_queue_is_refused_with_the_names_that_are_near(engine: CheckedEngine, queue: str):  # X5
     await engine.configure("video-scrape", QueueChange())
     with pytest.raises(Unsupported, match="there is video-scrape"):
         await engine.enqueue([NewJob(type="t", queue="video-scrap")])
 
 
 @pytest.mark.parametrize("name", ["a" * 48, "a--b", "Mail", "a$b"])
-async def test_names_that_no_new_queue_may_have_are_refused(engine: ObservedEngine, name: str):  # X5
+async def test_names_that_no_new_queue_may_have_are_refused(engine: CheckedEngine, name: str):  # X5
     with pytest.raises(InvalidJob) as refusal:
         await engine.configure(name, QueueChange())
     assert refusal.value.field == "queue"
 
 
 async def test_a_queue_of_others_keeps_its_name_and_one_that_differs_in_case_is_refused(
-    engine: ObservedEngine, sql: Sql
+    engine: CheckedEngine, sql: Sql
 ):  # X5
     sql("select pgmq.create('Orders')")
     (added,) = await engine.enqueue([NewJob(type="t", queue="Orders")])
@@ -258,7 +256,7 @@ async def test_a_queue_of_others_keeps_its_name_and_one_that_differs_in_case_is_
 
 
 async def test_a_message_of_another_client_is_told_of_where_insert_notify_is_on(
-    engine: ObservedEngine, queue: str, sql: Sql
+    engine: CheckedEngine, queue: str, sql: Sql
 ):  # X4
     sql("select pgmq.enable_notify_insert(%s, 0)", queue)
     async with asyncio.timeout(10), aclosing(engine.signals([queue])) as signals:  # type: ignore[type-var]

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange
 from onward.engines.pgmq.engine import PGMQEngine
 from onward.engines.pgmq.settings import Manner, from_url
@@ -24,7 +24,7 @@ from tests.servers.pgmq import drop_database, make_database
 from tests.servers.postgres import postgres_url
 
 Sql = Callable[..., list[Any]]
-Opened = Callable[..., Awaitable[ObservedEngine]]
+Opened = Callable[..., Awaitable[CheckedEngine]]
 
 
 @pytest.mark.parametrize("way", ["grouped", "grouped_rr", "grouped_head"])
@@ -120,7 +120,7 @@ VERSIONS: dict[str, bytes | None] = {
 async def test_a_life_on_every_version(version: str):
     url = make_database(sql=VERSIONS[version])
     try:
-        engine = ObservedEngine(PGMQEngine(url))
+        engine = CheckedEngine(PGMQEngine(url))
         await engine.open()
         await engine.configure("q", QueueChange())
         await engine.enqueue([NewJob(type="t", queue="q", payload=str(n)) for n in range(3)])

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgmq import queries
 from onward.engines.pgmq.schema import SQL
@@ -77,7 +77,7 @@ async def test_a_queue_that_is_dropped_and_made_again_is_served_by_the_same_sess
         assert len(take(connection, queue)) == 1
 
 
-async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine: ObservedEngine, sql: Sql):
+async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine: CheckedEngine, sql: Sql):
     names = [f"many{number}" for number in range(70)]
     for name in names:
         await engine.configure(name, QueueChange())
@@ -89,7 +89,7 @@ async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine:
 
 
 async def test_of_a_long_archive_a_part_is_looked_at(
-    engine: ObservedEngine, queue: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+    engine: CheckedEngine, queue: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ):
     headers = '{"onward": {"state": "completed"}}'
     sql(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore
 
@@ -21,12 +21,12 @@ async def store(tmp_path: Path) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-async def engine(store: PostgresStore) -> ObservedEngine:
+async def engine(store: PostgresStore) -> CheckedEngine:
     """An open handle on the schema."""
     return await store.connect()
 
 
 @pytest.fixture
-def desk(store: PostgresStore, engine: ObservedEngine) -> Desk:
+def desk(store: PostgresStore, engine: CheckedEngine) -> Desk:
     """The sentences that tests are written in, said to the engine."""
     return Desk(store, engine)

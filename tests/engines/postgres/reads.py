@@ -76,7 +76,7 @@ class Session:
 
     def execute(self, text: str) -> list[tuple[Any, ...]]:
         """Execute what a test has to say by hand; ``onward.`` stands for the schema."""
-        return self.ask(Statement(self.schema.put_in(text)))
+        return self.ask(Statement(self.schema.insert_schema_name(text)))
 
     def take(self, *queues: str, slots: int = 0, **fields: Any) -> tuple[Claim, ...]:
         """Claim jobs, as a worker that begins its way round."""

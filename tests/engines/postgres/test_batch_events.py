@@ -81,7 +81,7 @@ async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_fo
     first = await desk.add_many(2, queue="q", priority=5)
     await desk.add(queue="q", start_by=desk.now + timedelta(seconds=1), priority=9)
     await desk.advance(2)
-    claims, is_alone = await told(desk, "q", msgspec.structs.replace(REQUEST, slots=3, soon=1))
+    claims, is_alone = await told(desk, "q", msgspec.structs.replace(REQUEST, slots=3, prefetch_started=1))
     assert is_alone
     assert [claim.ref for claim in claims.claims] == [*first, *later[:2]]
     await desk.add(queue="r")
@@ -129,7 +129,7 @@ async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.M
     now += 0.3
     claims, is_alone = await told(desk, "q")
     assert (claims.claims, is_alone) == ((), True)
-    assert claims.again_in == pytest.approx(0.2)
+    assert claims.retry_after == pytest.approx(0.2)
     now += 0.2
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
@@ -181,7 +181,7 @@ async def test_each_worker_goes_its_own_way_round_and_is_forgotten_when_it_leave
     await engine.exchange(Exchange(request=msgspec.structs.replace(idle, slots=5)))
     assert [engine._round(each.queues, each.worker_id).has_more for each in (full, idle)] == [True, False]
     for who in ("full", "idle"):
-        await engine.leave(who)
+        await engine.deregister(who)
     assert not engine._rounds
 
 
@@ -242,10 +242,10 @@ async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Des
     (claim,) = (await ask(desk, REQUEST)).claims
     await desk.add(queue="unheard")
     answer = await desk.engine.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
-    assert (answer.lost, answer.claimed.claims, (answer.claimed.again_in or 0) > 0) == (frozenset(), (), True)
+    assert (answer.lost, answer.claimed.claims, (answer.claimed.retry_after or 0) > 0) == (frozenset(), (), True)
     assert (await desk.job(claim.ref)).status is State.COMPLETED
     claims, _ = await told(desk, "")
-    assert (claims.claims, (claims.again_in or 0) > 0) == ((), True)
+    assert (claims.claims, (claims.retry_after or 0) > 0) == ((), True)
     claims, _ = await told(desk, "unheard")
     assert names(claims) == ["unheard"]
 
@@ -278,10 +278,10 @@ async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  
     await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
     await desk.add_many(2, queue="slow")
     claims = await ask(desk, REQUEST)
-    assert (len(claims.claims), claims.again_in is None) == (1, False)
+    assert (len(claims.claims), claims.retry_after is None) == (1, False)
     await desk.add(queue="q")
     claims, is_alone = await told(desk, "q")
-    assert (names(claims), is_alone, claims.again_in is None) == (["q"], False, False)
+    assert (names(claims), is_alone, claims.retry_after is None) == (["q"], False, False)
 
 
 async def test_a_claim_says_whether_others_work_too(desk: Desk):
@@ -307,5 +307,5 @@ async def test_a_claim_says_whether_others_work_too(desk: Desk):
     assert await others_work("another")
     await desk.beat(worker="another")
     assert await others_work("w")
-    await desk.engine.leave("another")
+    await desk.engine.deregister("another")
     assert not await others_work("w")

@@ -36,7 +36,7 @@ async def engines(store: PostgresStore) -> AsyncIterator[list[PostgresEngine]]:
 
 async def put(engine: PostgresEngine, *jobs: NewJob) -> list[JobRef]:
     batch = NewBatch(name="b", sealed=True, callbacks=Callbacks(on_finished=CALLED))
-    return [one.ref for one in await engine.put_batch(batch, jobs)]
+    return [one.ref for one in await engine.save_batch(batch, jobs)]
 
 
 async def take(engine: PostgresEngine, count: int) -> tuple[Claim, ...]:

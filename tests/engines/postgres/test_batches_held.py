@@ -41,7 +41,7 @@ def caller(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
 
 
 async def put(desk: Desk, name: str, *jobs: NewJob, **fields: Any) -> list[JobRef]:
-    return [one.ref for one in await desk.engine.put_batch(NewBatch(name=name, **fields), jobs)]
+    return [one.ref for one in await desk.engine.save_batch(NewBatch(name=name, **fields), jobs)]
 
 
 async def told(desk: Desk, name: str) -> BatchInfo:
@@ -224,7 +224,7 @@ async def test_the_process_that_ended_a_job_comes_back_soon_after_the_caller_is_
     engine_by_the_clock: PostgresEngine, caller: psycopg.Connection[Any]
 ):
     engine = engine_by_the_clock
-    await engine.put_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
+    await engine.save_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
     (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
     await asyncio.to_thread(add, engine, caller)
     await engine.settle([Settlement(claim, Complete())])
@@ -287,7 +287,7 @@ async def test_the_leader_comes_back_soon_after_the_caller_is_done(
     monkeypatch.setattr(PostgresEngine, "_hears", True)
     monkeypatch.setattr(NextDue, "TRUST", timedelta(hours=1))
     engine = engine_by_the_clock
-    await engine.put_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
+    await engine.save_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
     (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
     await asyncio.to_thread(add, engine, caller)
     monkeypatch.setattr(engine._advancer, "soon", lambda **_: None)  # the process that ends the job dies

@@ -17,7 +17,7 @@ from onward.backoff import Backoff
 from onward.batches.values import NewBatch
 from onward.engine.values import Settlement
 from onward.errors import InvalidJob, OnwardError
-from onward.job import Arrival, NewJob
+from onward.job import EnqueueStatus, NewJob
 from onward.lifecycle import Complete, Outcome, Retry, State
 from onward.pg import caller_transaction
 from tests.conformance.cases import BOOM
@@ -88,7 +88,11 @@ async def test_every_field_goes_through_every_kind_of_connection(desk: Desk, cal
     await caller.open()
     answers = await desk.engine.enqueue(MIXED, within=caller.handle)
     await caller.end(commits=True)
-    assert [answer.arrival for answer in answers[2:]] == [Arrival.INSERTED, Arrival.SAME_KEY, Arrival.DEDUPED]
+    assert [answer.enqueue_status for answer in answers[2:]] == [
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.SAME_KEY,
+        EnqueueStatus.DEDUPED,
+    ]
     first, second, third = await desk.jobs()
     assert (first.payload, first.org_id, first.priority) == ({"text": "100 % of $1, naïve – 東京"}, "acme", 3)
     assert (first.backoff, second.max_attempts, second.next_run_at) == (
@@ -207,13 +211,13 @@ AFTER = new_job(batch="b", payload='"after"')
 async def test_of_jobs_that_are_refused_nothing_is_left_in_the_callers_transaction(
     desk: Desk, store: PostgresStore, table: str, caller: Caller
 ):  # X4
-    await desk.engine.put_batch(NewBatch(name="b"))
+    await desk.engine.save_batch(NewBatch(name="b"))
     await caller.open()
     for jobs in REFUSED:
         with pytest.raises(InvalidJob):
             await desk.engine.enqueue(jobs, within=caller.handle)
     with pytest.raises(InvalidJob):
-        await desk.engine.put_batch(NewBatch(name="c"), REFUSED[0], within=caller.handle)
+        await desk.engine.save_batch(NewBatch(name="c"), REFUSED[0], within=caller.handle)
     await desk.engine.enqueue([AFTER], within=caller.handle)
     await caller.end(commits=True)
     await nothing_is_left(desk)
@@ -223,7 +227,7 @@ async def test_of_jobs_that_are_refused_nothing_is_left_in_the_callers_transacti
 async def test_of_jobs_that_are_refused_nothing_is_left_in_a_block_of_djangos(
     desk: Desk, store: PostgresStore, table: str
 ):  # X4
-    await desk.engine.put_batch(NewBatch(name="b"))
+    await desk.engine.save_batch(NewBatch(name="b"))
     caller = Django(store.url, table)
     await caller.open()
 
@@ -255,7 +259,7 @@ async def test_of_jobs_that_are_refused_nothing_is_left_in_a_block_of_djangos(
 async def test_of_jobs_that_are_refused_nothing_is_left_where_each_statement_is_committed(
     desk: Desk, store: PostgresStore, table: str, kind: type[Caller], begins: bool
 ):  # X4
-    await desk.engine.put_batch(NewBatch(name="b"))
+    await desk.engine.save_batch(NewBatch(name="b"))
     caller = kind(store.url, table)
     await caller.open()
     handle = caller.handle

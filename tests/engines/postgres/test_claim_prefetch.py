@@ -150,7 +150,7 @@ async def test_a_claim_leaves_with_the_news_and_the_next_exchange_takes_what_it_
     exchanged = await office.exchange(ASKS)
     (claim,) = exchanged.claimed.claims
     assert (claim.ref, claim.started, claim.attempts) == (ref, True, 1)
-    assert exchanged.claimed.again_in != 0.0
+    assert exchanged.claimed.retry_after != 0.0
     assert not await office.settle([Settlement(claim, Complete('"done"'))])
     await has(giver, ref, State.COMPLETED)
 
@@ -177,7 +177,7 @@ async def test_it_brings_no_more_than_there_was_room_for(
     tell(store)
     await has(giver, added[1], State.RUNNING)
     exchanged = await office.exchange(ASKS)
-    assert (refs(exchanged), exchanged.claimed.again_in) == (added[:2], 0.0)  # and there may be more
+    assert (refs(exchanged), exchanged.claimed.retry_after) == (added[:2], 0.0)  # and there may be more
     assert refs(await office.exchange(ASKS)) == [added[2]]
 
 
@@ -229,7 +229,7 @@ async def test_news_since_has_the_worker_ask_again_at_once(
     tell(store, "r")
     await until(lambda: bool(office._round(REQUEST.queues, "w").news))
     exchanged = await office.exchange(ASKS)
-    assert (refs(exchanged), exchanged.claimed.again_in) == ([first], 0.0)
+    assert (refs(exchanged), exchanged.claimed.retry_after) == ([first], 0.0)
     assert refs(await office.exchange(ASKS)) == [second]
 
 
@@ -258,7 +258,7 @@ async def test_a_worker_that_leaves_gives_it_back(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine, closes: bool
 ):  # X3
     async with on_its_way(store, office, giver) as (ref, lock):
-        leaving = asyncio.create_task(office.close() if closes else office.leave("w"))
+        leaving = asyncio.create_task(office.close() if closes else office.deregister("w"))
         await asyncio.sleep(0.05)
         lock.rollback()
         await leaving
@@ -275,7 +275,7 @@ async def test_a_worker_that_leaves_gives_back_what_was_brought_once(
     monkeypatch.setattr(claim_prefetch, "_KEPT", 1.0)
     ref = await brought(store, office, giver)
     await until(lambda: any(sent.keeping for sent in office._standing.here()._sent.values()))
-    await office.leave("w")
+    await office.deregister("w")
     assert await claimed_before(giver, 1) == [ref]
     await asyncio.sleep(1.1)
     assert [record for record in caplog.records if record.name == "asyncio"] == []
@@ -285,7 +285,7 @@ async def test_nothing_is_brought_to_one_that_has_left(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):
     await stands(office)
-    await office.leave("w")
+    await office.deregister("w")
     await add(giver)
     tell(store)
     await until(lambda: bool(office._round(REQUEST.queues, "w").news))

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.urls import open_engine
 from onward.errors import InvalidJob, StoreUnavailable
-from onward.job import Arrival
+from onward.job import EnqueueStatus
 from onward.lifecycle import Complete, Release, State
 from tests.conformance.driver import PAST_LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
@@ -36,12 +36,12 @@ async def proxy(store: PostgresStore) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[ObservedEngine]:
+async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[CheckedEngine]:
     """A handle that reaches the store through the proxy, and has little patience."""
     url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
     bare = PostgresEngine(url, schema=store.schema, clock=store.clock, answer_within=0.5)
     bare._listener.ask_every = 0.2
-    engine = ObservedEngine(bare)
+    engine = CheckedEngine(bare)
     await engine.open()
     yield engine
     await engine.close()
@@ -49,7 +49,7 @@ async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[O
 
 @pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
 async def test_an_outcome_whose_answer_is_lost_stands_and_cannot_be_given_again(
-    far: ObservedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+    far: CheckedEngine, desk: Desk, proxy: Proxy, hang_up: bool
 ):  # X3
     ref = await desk.add()
     (claim,) = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
@@ -64,7 +64,7 @@ async def test_an_outcome_whose_answer_is_lost_stands_and_cannot_be_given_again(
 
 @pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
 async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
-    far: ObservedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+    far: CheckedEngine, desk: Desk, proxy: Proxy, hang_up: bool
 ):  # O4
     await far.enqueue([new_job()])
     proxy.deafen_all(hang_up=hang_up)
@@ -72,12 +72,12 @@ async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
         await far.enqueue([new_job(idempotency_key="k")])
     (again,) = await far.enqueue([new_job(idempotency_key="k")])
     # Deaf before the commit was sent, or after: either way there is one, and who asks again is told of it.
-    assert again.arrival in {Arrival.INSERTED, Arrival.SAME_KEY}
+    assert again.enqueue_status in {EnqueueStatus.INSERTED, EnqueueStatus.SAME_KEY}
     assert len(await desk.jobs()) == 2
 
 
 async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_nothing_else(
-    far: ObservedEngine, proxy: Proxy
+    far: CheckedEngine, proxy: Proxy
 ):
     """Or a part of a worker would take its end for a store that is away, try again, and never end."""
     await far.workers()
@@ -94,7 +94,7 @@ async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_
 
 
 async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_nothing(
-    far: ObservedEngine, desk: Desk, proxy: Proxy
+    far: CheckedEngine, desk: Desk, proxy: Proxy
 ):  # X3, Counting
     ref = await desk.add()
     await far.workers()
@@ -108,7 +108,7 @@ async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_n
     assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
 
 
-Verb = Callable[[ObservedEngine, Sequence[Claim]], Awaitable[object]]
+Verb = Callable[[CheckedEngine, Sequence[Claim]], Awaitable[object]]
 
 VERBS: dict[str, Verb] = {
     "enqueue": lambda engine, claims: engine.enqueue([new_job()]),
@@ -122,7 +122,7 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-async def test_nobody_waits_for_ever_for_an_answer(far: ObservedEngine, desk: Desk, proxy: Proxy, verb: Verb):
+async def test_nobody_waits_for_ever_for_an_answer(far: CheckedEngine, desk: Desk, proxy: Proxy, verb: Verb):
     await desk.add()
     claims = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
     await verb(far, claims)
@@ -133,7 +133,7 @@ async def test_nobody_waits_for_ever_for_an_answer(far: ObservedEngine, desk: De
 
 
 async def test_what_may_take_long_is_waited_for(desk: Desk, store: PostgresStore):
-    hasty = ObservedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, answer_within=0.1))
+    hasty = CheckedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, answer_within=0.1))
     await hasty.open()
     await desk.add()
     with psycopg.connect(store.url) as blocker, psycopg.connect(store.url, autocommit=True) as admin:
@@ -156,7 +156,7 @@ async def test_what_may_take_long_is_waited_for(desk: Desk, store: PostgresStore
     await hasty.close()
 
 
-async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(far: ObservedEngine, desk: Desk, proxy: Proxy):
+async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(far: CheckedEngine, desk: Desk, proxy: Proxy):
     async with aclosing(far.signals(["*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
         await anext(signals)
         proxy.deafen_all(hang_up=False)

@@ -23,7 +23,7 @@ from onward.engines.postgres.enqueue import tidings_of
 from onward.engines.postgres.maintenance import NextDue
 from onward.engines.postgres.queue_cache import Seen
 from onward.errors import InvalidJob
-from onward.job import Alike, NewJob
+from onward.job import NewJob, UniformJobs
 from onward.lifecycle import Complete, State
 from onward.pg.listener import DUE
 from tests.conformance.driver import new_job
@@ -51,7 +51,7 @@ def request(slots: int, **more: Any) -> ClaimRequest:
 async def test_jobs_come_in_as_they_are_however_many(clocked: PostgresEngine, count: int):  # O2
     template = NewJob(type="odd\tname\\", queue="q", org_id="a\nb\\", priority=3, max_attempts=2, backoff=Backoff())
     payloads = [ODD.replace("new", str(number)) for number in range(count)]
-    added = await clocked.enqueue(Alike(template, payloads))
+    added = await clocked.enqueue(UniformJobs(template, payloads))
     claimed = (await clocked.claim(request(count))).claims
     assert [claim.ref for claim in claimed] == [each.ref for each in added]  # O3
     assert [claim.payload for claim in claimed] == payloads
@@ -64,7 +64,7 @@ async def test_jobs_come_in_as_they_are_however_many(clocked: PostgresEngine, co
 async def test_jobs_get_what_their_queue_says(clocked: PostgresEngine, count: int):
     await clocked.enqueue([new_job(queue="told")])
     await clocked.configure("told", QueueChange(max_attempts=7, backoff=Backoff.exponential(9, cap=90)))
-    await clocked.enqueue(Alike(new_job(queue="told"), ["{}"] * count))
+    await clocked.enqueue(UniformJobs(new_job(queue="told"), ["{}"] * count))
     newest = (await clocked.claim(request(count + 1))).claims[1:]
     assert len(newest) == count
     assert {(claim.max_attempts, claim.backoff) for claim in newest} == {(7, Backoff.exponential(9, cap=90))}
@@ -90,11 +90,11 @@ async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
     signals: Any = clocked.signals(["*"])
     async with aclosing(signals):
         await anext(signals)
-        await clocked.enqueue(Alike(template, [ODD]))
+        await clocked.enqueue(UniformJobs(template, [ODD]))
         assert clocked._seen.is_plain(("full", 3))
         clocked._seen.is_heard = True
         clocked._bell._apart = 0 if is_told else 60
-        await clocked.enqueue(Alike(template, [ODD]))
+        await clocked.enqueue(UniformJobs(template, [ODD]))
         await clocked.enqueue([msgspec.structs.replace(template, payload=ODD)])
     own = ("seq", "id", "created_at", "updated_at", "ready_at")
     with psycopg.connect(store.url, row_factory=dict_row) as connection:
@@ -147,7 +147,7 @@ async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngi
         )
         try:
             await engine.open()
-            assert len(await engine.enqueue(Alike(new_job(), ["{}"] * MANY))) == MANY
+            assert len(await engine.enqueue(UniformJobs(new_job(), ["{}"] * MANY))) == MANY
         finally:
             await engine.close()
             connection.execute(f"drop owned by {role}")
@@ -193,9 +193,9 @@ def test_what_was_told_while_the_store_was_asked_is_not_forgotten():
 
 async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: PostgresEngine):  # H9
     for number in range(30):
-        await clocked.enqueue(Alike(new_job(queue=f"q{number:02}"), ["{}"] * 5))
+        await clocked.enqueue(UniformJobs(new_job(queue=f"q{number:02}"), ["{}"] * 5))
     assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q00", "q01"]
-    await clocked.enqueue(Alike(new_job(queue="zz"), ["{}"] * 5))
+    await clocked.enqueue(UniformJobs(new_job(queue="zz"), ["{}"] * 5))
     for round_ in clocked._rounds.values():
         round_.news.clear()  # what was told by way of the database, sooner or later
     clocked._hear("zz")
@@ -204,7 +204,7 @@ async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: 
 
 
 async def test_many_outcomes_and_claims_in_one_exchange_are_all_there(clocked: PostgresEngine):  # X3
-    await clocked.enqueue(Alike(new_job(), ["{}"] * 2 * MANY))
+    await clocked.enqueue(UniformJobs(new_job(), ["{}"] * 2 * MANY))
     first = (await clocked.claim(request(MANY))).claims
     lost = msgspec.structs.replace(first[0], token=(first[0].token[0], 99))
     outcomes = tuple(Settlement(claim, Complete("1")) for claim in (lost, *first[1:]))

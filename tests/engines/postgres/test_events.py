@@ -10,7 +10,7 @@ import pytest
 
 from onward.engine.values import Settlement
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.events import Record
+from onward.engines.postgres.events import EventLog
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from tests.conformance.cases import Caller
@@ -63,16 +63,16 @@ async def test_events_begin_when_those_have_ended_who_wrote_before_they_were_rec
     before = await add_within(desk, caller)
     looks = 0
     has_waited = asyncio.Event()
-    look = Record._writers
+    look = EventLog._writers
 
-    async def counted(record: Record, of: list[str] | None) -> list[str]:
+    async def counted(record: EventLog, of: list[str] | None) -> list[str]:
         nonlocal looks
         looks += 1
         if looks > 2:
             has_waited.set()
         return await look(record, of)
 
-    monkeypatch.setattr(Record, "_writers", counted)
+    monkeypatch.setattr(EventLog, "_writers", counted)
     beginning = asyncio.create_task(desk.engine.events(["*"]))
     await asyncio.wait_for(has_waited.wait(), DEADLINE)
     assert not beginning.done()

@@ -19,9 +19,9 @@ from onward.engines.postgres.enqueue import Shortcut
 from onward.engines.postgres.fast_enqueue import Permit
 from onward.engines.postgres.notify_throttle import Bell
 from onward.errors import StoreUnavailable
-from onward.job import Alike, Enqueued
-from onward.pg.connection import Asks, PatientAsyncConnection
-from onward.pg.pools import Connections
+from onward.job import Enqueued, UniformJobs
+from onward.pg.connection import Asks, TimedAsyncConnection
+from onward.pg.pools import ConnectionPools
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.turns import turns_of_the_loop
@@ -48,7 +48,7 @@ def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     spots: list[str] = []
     add = Permit.add
 
-    def noted(permit: Permit, jobs: Alike) -> Any:
+    def noted(permit: Permit, jobs: UniformJobs) -> Any:
         spots.append(jobs.payloads[0])
         return add(permit, jobs)
 
@@ -57,7 +57,7 @@ def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def add(engine: PostgresEngine, *payloads: str, template: Any = PLAIN) -> list[Enqueued]:
-    return [(await engine.enqueue(Alike(template, [payload])))[0] for payload in payloads]
+    return [(await engine.enqueue(UniformJobs(template, [payload])))[0] for payload in payloads]
 
 
 async def warmed(engine: PostgresEngine, spots: list[str]) -> None:
@@ -97,7 +97,7 @@ async def test_others_are_not_covered(engine: PostgresEngine, spots: list[str]):
     await add(engine, "4")
     assert spots == ["4"]
     await add(engine, "5", template=OTHER)
-    await engine.enqueue(Alike(PLAIN, ["6", "7"]))
+    await engine.enqueue(UniformJobs(PLAIN, ["6", "7"]))
     await engine.enqueue([PLAIN])
     assert spots == ["4"]
     assert len(await stored(engine)) == 10 + 8
@@ -336,7 +336,7 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
 async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_be(
     engine: PostgresEngine, store: PostgresStore, spots: list[str]
 ):
-    engine._connections = Connections(engine.database, most=1)
+    engine._connections = ConnectionPools(engine.database, most=1)
     engine._connections.open()
     await warmed(engine, spots)
     order: list[str] = []
@@ -395,7 +395,7 @@ def cut(store: PostgresStore) -> None:
 async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, spots: list[str]):
     await warmed(engine, spots)
     for connection in engine._connections.here().idle:
-        connection.patience = None  # as after a look at all jobs
+        connection.query_timeout = None  # as after a look at all jobs
     with locked(store), pytest.raises(StoreUnavailable, match="not answered"):
         await add(engine, "99")
 
@@ -404,16 +404,16 @@ async def test_one_that_had_to_give_way_is_added_all_the_same(
     engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     await warmed(engine, spots)
-    do, refused = PatientAsyncConnection.do_at_once, 0
+    do, refused = TimedAsyncConnection.try_execute, 0
 
-    def refuse(connection: PatientAsyncConnection, text: str, values: Any) -> int | None:
+    def refuse(connection: TimedAsyncConnection, text: str, values: Any) -> int | None:
         nonlocal refused
         refused += 1
         if refused == 1:
             raise psycopg.errors.SerializationFailure
         return do(connection, text, values)
 
-    monkeypatch.setattr(PatientAsyncConnection, "do_at_once", refuse)
+    monkeypatch.setattr(TimedAsyncConnection, "try_execute", refuse)
     await add(engine, "1", "2")
     assert refused == 2  # the other was not
     assert [payload for _, _, payload in await stored(engine)][-2:] == ["1", "2"]

@@ -12,7 +12,7 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.clock import moment_of
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
@@ -633,7 +633,7 @@ async def test_a_place_is_given_back_whoever_takes_the_job_from_its_worker(desk:
     assert len(await desk.take("q", slots=2)) == 1
 
 
-async def test_a_statement_that_gave_way_to_another_is_tried_again(store: PostgresStore, engine: ObservedEngine):  # X3
+async def test_a_statement_that_gave_way_to_another_is_tried_again(store: PostgresStore, engine: CheckedEngine):  # X3
     inner = engine.inner
     assert isinstance(inner, PostgresEngine)
     tries = 0
@@ -657,10 +657,10 @@ async def test_a_tour_of_many_queues_is_made_in_parts_and_goes_on_at_once(desk: 
     request = ClaimRequest(worker_id="w", queues=("m/*",), slots=300)
     assert len((await desk.engine.claim(request)).claims) == 300
     parts = [await desk.engine.claim(request) for _ in range(3)]
-    assert [(len(part.claims), part.again_in) for part in parts] == [(150, 0.0)] * 2 + [(0, None)]
+    assert [(len(part.claims), part.retry_after) for part in parts] == [(150, 0.0)] * 2 + [(0, None)]
     await desk.add_many(450, queue="m/0")
     parts = [await desk.engine.claim(request) for _ in range(2)]
-    assert [(len(part.claims), part.again_in) for part in parts] == [(300, None), (150, None)]
+    assert [(len(part.claims), part.retry_after) for part in parts] == [(300, None), (150, None)]
 
 
 async def test_in_a_long_tour_a_queue_with_news_gives_its_job_alone_now_and_then(desk: Desk):  # H9

@@ -33,7 +33,7 @@ async def proxy() -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def listener(proxy: Proxy) -> AsyncIterator[Listener]:
     """One that neither asks whether the server is there nor gives up on an answer, and hears only what it is told."""
-    database = Database(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", patience=LONG)
+    database = Database(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", query_timeout=LONG)
     database.is_pooled = False
     listener = Listener(database, CHANNEL, ask_every=LONG)
 

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engine.values import Batch, Retention, Settlement, Term
+from onward.engine.values import MaintenanceResult, Retention, Settlement, Term
 from onward.engines.postgres import maintenance
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.maintenance import Rescuing, Sweeping, Tending
-from onward.job import Arrival
+from onward.job import EnqueueStatus
 from onward.lifecycle import Complete, Release, Retry, State
 from onward.pg.listener import Listener
 from tests.conformance.cases import BOOM
@@ -176,7 +176,7 @@ async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time
     term = await engine.elect("w", lease=timedelta(minutes=5), holding=None)
     assert term is not None
 
-    async def rescue() -> Batch:
+    async def rescue() -> MaintenanceResult:
         return await engine.rescue(term, worker_timeout=LEASE, max_crashes=3)
 
     await rescue()
@@ -222,7 +222,9 @@ async def test_no_step_of_a_leader_waits_for_a_callers_transaction(desk: Desk, s
     caller.begin()
     assert not await desk.engine.settle([Settlement(given, Release())], within=caller.handle)
     again = [new_job(idempotency_key=key) for key in ("old", "one too many", "due")]
-    assert [one.arrival for one in await desk.engine.enqueue(again, within=caller.handle)] == [Arrival.SAME_KEY] * 3
+    assert [one.enqueue_status for one in await desk.engine.enqueue(again, within=caller.handle)] == [
+        EnqueueStatus.SAME_KEY
+    ] * 3
     await desk.advance(PAST_LEASE)
     by_hand(store, "insert into onward.job (type, ready_at) values ('greet', timestamptz '2020-01-01')")
 

@@ -18,7 +18,7 @@ from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.notify_throttle import Bell, Telling
 from onward.engines.postgres.queue_cache import Seen
 from onward.errors import StoreUnavailable
-from onward.pg.listener import DUE, EVERYTHING
+from onward.pg.listener import ALL_QUEUES, DUE
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 
@@ -52,7 +52,7 @@ def test_a_notice_names_queues_as_long_as_there_is_room_for_their_names(bell: Be
     names = {f"queue/{number}" for number in range(300)}
     assert set((bell.notice_for(names) or "").split(",")) == names
     bell._last -= 90
-    assert bell.notice_for({f"queue/{number}/{'x' * 100}" for number in range(300)} | {DUE}) == f"{EVERYTHING},{DUE}"
+    assert bell.notice_for({f"queue/{number}/{'x' * 100}" for number in range(300)} | {DUE}) == f"{ALL_QUEUES},{DUE}"
 
 
 def test_the_last_of_a_burst_is_told_of_though_no_other_comes(bell: Bell, told: Told):

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from onward import App
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.postgres import engine as engine_module
 from onward.engines.postgres import settle
@@ -99,13 +99,13 @@ async def test_a_job_that_was_cancelled_in_the_end_is_lost(desk: Desk, store: Po
 
 async def test_one_that_was_claimed_ahead_is_started_later(desk: Desk, store: PostgresStore):
     await desk.add()
-    (ahead,) = await desk.take_ahead()
-    with holding(store, ahead):
-        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(starts=(ahead,))), DEADLINE)
-        assert (answer.lost, answer.busy) == (frozenset(), {ahead.token})
-    answer = await desk.engine.exchange(Exchange(starts=(ahead,)))
+    (prefetch_claimed,) = await desk.take_ahead()
+    with holding(store, prefetch_claimed):
+        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(starts=(prefetch_claimed,))), DEADLINE)
+        assert (answer.lost, answer.busy) == (frozenset(), {prefetch_claimed.token})
+    answer = await desk.engine.exchange(Exchange(starts=(prefetch_claimed,)))
     assert (answer.lost, answer.busy) == (frozenset(), frozenset())
-    assert await desk.state(ahead.ref) is State.RUNNING
+    assert await desk.state(prefetch_claimed.ref) is State.RUNNING
 
 
 async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
@@ -146,7 +146,7 @@ async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
 # A queue that is told something ---------------------------------------------------------------------------------------
 
 
-async def at_work(engine: ObservedEngine, stop: asyncio.Event) -> None:
+async def at_work(engine: CheckedEngine, stop: asyncio.Event) -> None:
     """Run jobs as quickly as they come: each exchange settles what the one before has brought."""
     held: tuple[Claim, ...] = ()
     while not stop.is_set():
@@ -192,7 +192,7 @@ async def test_who_is_not_let_claim_holds_no_job_meanwhile(
     monkeypatch.setattr(engine, "_settle_free", give_up)
     with psycopg.connect(store.url) as connection, psycopg.connect(store.url, autocommit=True) as other:
         lock = "select pg_advisory_xact_lock(hashtextextended('onward.claims', 0))"
-        connection.execute(engine.schema.put_in(lock).encode())
+        connection.execute(engine.schema.insert_schema_name(lock).encode())
         settlements = (Settlement(claim, Complete()),)
         request = ClaimRequest(worker_id="w", slots=1)
         exchanging = asyncio.create_task(engine.exchange(Exchange(settlements=settlements, request=request)))

@@ -21,7 +21,7 @@ from onward.engines.postgres import admin, batches, claims, enqueue, leases, mai
 from onward.engines.postgres.claims import Round
 from onward.engines.postgres.schema import Schema
 from onward.ids import new_id
-from onward.job import Arrival, JobRef, NewJob
+from onward.job import EnqueueStatus, JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
 from onward.pg.database import Database
 from onward.pg.plans import Statement
@@ -193,8 +193,8 @@ def hot(*uses: str, rows: int) -> Callable[[Callable[[Session], Iterator[None]]]
     return add
 
 
-def put(at: Session, *jobs: NewJob) -> list[Arrival]:
-    return [one.arrival for one in at.run(enqueue.enqueue(at.schema, jobs, notice=None))]
+def put(at: Session, *jobs: NewJob) -> list[EnqueueStatus]:
+    return [one.enqueue_status for one in at.run(enqueue.enqueue(at.schema, jobs, notice=None))]
 
 
 def lead(at: Session) -> Term:
@@ -242,14 +242,14 @@ def enqueue_each(at: Session) -> Iterator[None]:
 @hot("lane_open", "key_pkey", rows=5)
 def enqueue_with_an_idempotency_key(at: Session) -> Iterator[None]:
     yield
-    assert put(at, new_job(idempotency_key="k")) == [Arrival.INSERTED]
+    assert put(at, new_job(idempotency_key="k")) == [EnqueueStatus.INSERTED]
 
 
 @hot("key_pkey", "job_id", rows=5)
 def enqueue_with_an_idempotency_key_of_a_live_job(at: Session) -> Iterator[None]:
     put(at, new_job(idempotency_key="k"))
     yield
-    assert put(at, new_job(idempotency_key="k")) == [Arrival.SAME_KEY]
+    assert put(at, new_job(idempotency_key="k")) == [EnqueueStatus.SAME_KEY]
 
 
 @hot("key_pkey", "job_id", "history_id", rows=5)
@@ -257,34 +257,34 @@ def enqueue_with_an_idempotency_key_of_an_ended_job(at: Session) -> Iterator[Non
     put(at, new_job(idempotency_key="k", queue="own"))
     at.run(admin.cancel(at.schema, JobFilter(queues=("own",)), "", 1))
     yield
-    assert put(at, new_job(idempotency_key="k")) == [Arrival.SAME_KEY]
+    assert put(at, new_job(idempotency_key="k")) == [EnqueueStatus.SAME_KEY]
 
 
 @hot("lane_open", "job_dedupe", rows=5)
 def enqueue_with_a_dedupe_key(at: Session) -> Iterator[None]:
     yield
-    assert put(at, new_job(dedupe_key="k")) == [Arrival.INSERTED]
+    assert put(at, new_job(dedupe_key="k")) == [EnqueueStatus.INSERTED]
 
 
 @hot("job_dedupe", "key_pkey", rows=5)
 def enqueue_with_a_dedupe_key_of_a_live_job(at: Session) -> Iterator[None]:
     put(at, new_job(dedupe_key="k"))
     yield
-    assert put(at, new_job(dedupe_key="k")) == [Arrival.DEDUPED]
+    assert put(at, new_job(dedupe_key="k")) == [EnqueueStatus.DEDUPED]
 
 
 @hot("hold_pkey", "key_pkey", rows=5)
 def enqueue_throttled(at: Session) -> Iterator[None]:
     put(at, new_job(dedupe_key="k", throttle=LEASE))
     yield
-    assert put(at, new_job(dedupe_key="k", throttle=LEASE)) == [Arrival.DEDUPED]
+    assert put(at, new_job(dedupe_key="k", throttle=LEASE)) == [EnqueueStatus.DEDUPED]
 
 
 @hot("hold_pkey", "job_id", "key_pkey", rows=5)
 def enqueue_debounced(at: Session) -> Iterator[None]:
     put(at, new_job(dedupe_key="k", debounce=LEASE))
     yield
-    assert put(at, new_job(dedupe_key="k", debounce=LEASE)) == [Arrival.REPLACED]
+    assert put(at, new_job(dedupe_key="k", debounce=LEASE)) == [EnqueueStatus.REPLACED]
 
 
 @hot("lane_open", "job_claim", "job_suspect", rows=4 * BATCH)
@@ -296,7 +296,7 @@ def claim(at: Session) -> Iterator[None]:
 @hot("lane_open", "job_claim", "job_suspect", rows=4 * BATCH)
 def claim_ahead(at: Session) -> Iterator[None]:
     yield
-    assert len(at.take(ahead=BATCH)) == BATCH
+    assert len(at.take(prefetch_claimed=BATCH)) == BATCH
 
 
 @hot("lane_open", "job_claim", "job_suspect", rows=100 * BATCH)  # there are 356 lanes, see below
@@ -322,7 +322,7 @@ def claim_suspect(at: Session) -> Iterator[None]:
 
 @hot("job_pkey", rows=BATCH)
 def start(at: Session) -> Iterator[None]:
-    claims = at.take(ahead=BATCH)
+    claims = at.take(prefetch_claimed=BATCH)
     yield
     assert not at.run(settle.start(at.schema, claims))
 
@@ -620,7 +620,7 @@ async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk,
 
 async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(desk: Desk, session: Session):  # O11
     schema, round_ = session.schema, Round()
-    request = ClaimRequest(worker_id="w", queues=("*",), slots=6, ahead=4)
+    request = ClaimRequest(worker_id="w", queues=("*",), slots=6, prefetch_claimed=4)
     outcomes: list[Outcome] = [Complete(), Complete("1"), Fail(FAILURE), Release(), Snooze(timedelta(days=1))]
 
     def work() -> None:

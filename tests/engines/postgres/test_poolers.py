@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import OnwardError
-from onward.job import Arrival
+from onward.job import EnqueueStatus
 from onward.lifecycle import Complete, Retry
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Desk, new_job, worker_info
@@ -47,8 +47,8 @@ async def test_every_statement_can_go_to_another_session_each_time(desk: Desk): 
         refs = await desk.add_many(4)
         keyed = [new_job(idempotency_key=f"k{number}"), new_job(dedupe_key="d"), new_job(idempotency_key=f"k{number}")]
         answers = await asyncio.gather(*[desk.engine.enqueue(keyed) for _ in range(3)])
-        assert sum(answer.arrival is Arrival.INSERTED for row in answers for answer in row) >= 1
-        claims = await desk.take(slots=3, ahead=1)
+        assert sum(answer.enqueue_status is EnqueueStatus.INSERTED for row in answers for answer in row) >= 1
+        claims = await desk.take(slots=3, prefetch_claimed=1)
         assert [claim.ref for claim in claims] == refs
         assert not await desk.engine.start(claims[3:])
         await desk.beat(*claims)
@@ -76,7 +76,7 @@ async def test_who_listens_behind_a_pooler_is_told_to_look_all_the_same(desk: De
 
 
 async def test_a_direct_address_lets_workers_be_told_at_once(desk: Desk, store: PostgresStore):
-    engine = ObservedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, direct=postgres_url()))
+    engine = CheckedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, direct=postgres_url()))
     await engine.open()
     assert (await engine.check()).warnings == ()
     async with aclosing(engine.signals(["mail/*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]

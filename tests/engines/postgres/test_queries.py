@@ -10,10 +10,10 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
 
-from onward.pg.connection import PatientConnection
+from onward.pg.connection import TimedConnection
 from onward.pg.database import Database
 from onward.pg.plans import Rows, Statement
-from onward.pg.pools import Connections
+from onward.pg.pools import ConnectionPools
 from tests.engines.postgres.turns import turns_of_the_loop
 from tests.servers.postgres import postgres_url
 
@@ -28,12 +28,12 @@ def connection():
         yield connection
 
 
-def test_values_come_back_as_they_are(connection: PatientConnection):
+def test_values_come_back_as_they_are(connection: TimedConnection):
     asked = connection.ask("select $1::text, $2::bigint, $3::text, $4::bytea[]", ["ä", 2**40, None, [b"\0"]])
     assert asked == [("ä", 2**40, None, [b"\0"])]
 
 
-def test_what_is_asked_often_is_kept_by_the_server_and_what_is_not_is_not(connection: PatientConnection):
+def test_what_is_asked_often_is_kept_by_the_server_and_what_is_not_is_not(connection: TimedConnection):
     for number in range(5):
         assert connection.ask("select $1::bigint + 1", [number]) == [(number + 1,)]
     assert connection.execute(KEPT).fetchall() == [(1,)]
@@ -41,7 +41,7 @@ def test_what_is_asked_often_is_kept_by_the_server_and_what_is_not_is_not(connec
     assert connection.execute(KEPT).fetchall() == [(1,)]
 
 
-def test_no_more_is_kept_than_so_many(connection: PatientConnection, monkeypatch: pytest.MonkeyPatch):
+def test_no_more_is_kept_than_so_many(connection: TimedConnection, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("onward.pg.connection._MOST_KEPT", 3)
     for number in range(9):
         for _ in range(4):
@@ -49,7 +49,7 @@ def test_no_more_is_kept_than_so_many(connection: PatientConnection, monkeypatch
     assert connection.execute(KEPT).fetchall() == [(3,)]
 
 
-def test_how_many_rows_were_changed_is_said(connection: PatientConnection):
+def test_how_many_rows_were_changed_is_said(connection: TimedConnection):
     connection.execute("create temporary table rows (n bigint)")
     for number in range(5):  # prepared or not
         assert connection.do("insert into rows select generate_series(1, $1::bigint)", [number]) == number
@@ -66,7 +66,7 @@ async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_fo
         async with turns_of_the_loop() as turns:
             for late in (0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0):
                 turns.count = 0
-                done = connection.do_at_once(insert, [late])
+                done = connection.try_execute(insert, [late])
                 at_once += done is not None
                 assert (await connection.do(insert, [late]) if done is None else done) == 1
                 assert turns.count > 10 or not late
@@ -85,7 +85,7 @@ async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_
     """Or a part of a worker would take its end for a fault of the store, try again, and never end."""
     connection = await Database(postgres_url()).aconnect()
     try:
-        connection.patience = seconds
+        connection.query_timeout = seconds
         await connection.execute("create temporary table lines (line text)")
         much, begun = "x" * 20_000_000, asyncio.Event()
 
@@ -114,7 +114,7 @@ async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_
 
 
 async def test_whatever_the_driver_says_to_one_who_is_cancelled_that_is_what_it_hears_and_the_connection_is_let_go():
-    connections = Connections(Database(postgres_url()))
+    connections = ConnectionPools(Database(postgres_url()))
     connections.open()
     begun = asyncio.Event()
 
@@ -140,7 +140,7 @@ async def test_whatever_the_driver_says_to_one_who_is_cancelled_that_is_what_it_
     await connections.close()
 
 
-def test_an_error_is_raised_and_the_connection_goes_on(connection: PatientConnection):
+def test_an_error_is_raised_and_the_connection_goes_on(connection: TimedConnection):
     for _ in range(4):
         with pytest.raises(psycopg.errors.DivisionByZero):
             connection.ask("select 1 / $1::bigint", [0])
@@ -154,14 +154,14 @@ def rows_of(*parts: str) -> Rows:
         yield part.format(last).encode()
 
 
-def copy(connection: PatientConnection, values: list[object], parts: list[str]) -> list[tuple[object, ...]]:
+def copy(connection: TimedConnection, values: list[object], parts: list[str]) -> list[tuple[object, ...]]:
     connection.execute("create temporary table if not exists lines (line text)")
     text = "select $1::text, $2::bigint; copy lines from stdin"
     return connection.answer(Statement(text, values, rows_of(*parts, "{}\n")))
 
 
 def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
-    connection: PatientConnection, monkeypatch: pytest.MonkeyPatch
+    connection: TimedConnection, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("onward.pg.connection._MOST_SENT", 3)  # a line is sent in parts
     assert copy(connection, ["a", 7], ["first\nsec", "ond\n"]) == [("a", 7)]
@@ -169,11 +169,11 @@ def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
 
 
 @pytest.mark.parametrize("value", ["'", "\\", "\\'; select 1; --", "$2", "$1$1", "ä'\n", ""])
-def test_no_value_is_read_as_anything_else_where_it_is_written_into_a_query(connection: PatientConnection, value: str):
+def test_no_value_is_read_as_anything_else_where_it_is_written_into_a_query(connection: TimedConnection, value: str):
     assert copy(connection, [value, None], []) == [(value, None)]
 
 
-def test_all_that_is_sent_as_one_query_is_done_or_none_of_it(connection: PatientConnection):
+def test_all_that_is_sent_as_one_query_is_done_or_none_of_it(connection: TimedConnection):
     copy(connection, ["a", 1], [])
     with pytest.raises(psycopg.errors.BadCopyFileFormat):
         text = "delete from lines where line = $1::text returning line; copy lines from stdin"

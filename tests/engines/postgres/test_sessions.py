@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from onward.engine.values import ClaimRequest
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreUnavailable
-from onward.job import Alike
+from onward.job import UniformJobs
 from onward.pg import database as database_module
 from onward.pg.database import Database
 from tests.conformance.driver import new_job
@@ -49,7 +49,7 @@ async def test_sessions_are_as_they_have_to_be_from_their_first_statement_on(odd
         assert connection.ask(SHOW) == [HAVE]
         read = connection.ask("select timestamptz '2026-02-01 03:04:05+00', interval '5 s'")
         assert read == [(datetime(2026, 2, 1, 3, 4, 5, tzinfo=UTC), timedelta(seconds=5))]
-        database.find_out(connection)
+        database.detect_settings(connection)
     waiting = await database.aconnect()
     assert await waiting.ask(SHOW) == [HAVE]
     await waiting.close()
@@ -61,7 +61,7 @@ async def test_text_comes_back_as_it_was(odd: str, count: int):  # O2
     engine = PostgresEngine(odd)
     await engine.open()
     try:
-        await engine.enqueue(Alike(new_job(), [payload] * count))
+        await engine.enqueue(UniformJobs(new_job(), [payload] * count))
         claims = (await engine.claim(ClaimRequest(worker_id="w", slots=1000))).claims
         assert [claim.payload for claim in claims] == [payload] * count
     finally:
@@ -114,7 +114,7 @@ async def test_a_pooler_that_does_not_take_it_is_not_asked_again(store: Postgres
     database = Database(pooled_url())
     for _ in range(2):
         with database.connect() as connection:
-            database.find_out(connection)
+            database.detect_settings(connection)
         assert "options" not in conninfo_to_dict(database._conninfo)
     waiting = await Database(pooled_url()).aconnect()
     assert await waiting.ask("select 1") == [(1,)]

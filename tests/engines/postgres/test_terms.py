@@ -65,7 +65,7 @@ async def something_to_do(desk: Desk) -> None:
     await desk.prune()  # archives the job of the one queue
     await desk.enqueue(queue="held", dedupe_key="k", throttle=MINUTE)
     assert await desk.end(await desk.take_one("held"), Complete())
-    await desk.engine.put_batch(
+    await desk.engine.save_batch(
         NewBatch(name="import", sealed=True),
         [new_job(queue="batched", batch="import"), new_job(queue="batched", batch="import", after=(0,))],
     )

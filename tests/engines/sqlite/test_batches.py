@@ -28,7 +28,7 @@ async def info(engine: SQLiteEngine) -> BatchInfo:
 
 
 async def test_a_job_that_was_put_in_by_hand_is_in_nobodys_way(engine: SQLiteEngine, console: sqlite3.Connection):
-    await engine.put_batch(NewBatch(name="b", sealed=True), [new_job(batch="b")])
+    await engine.save_batch(NewBatch(name="b", sealed=True), [new_job(batch="b")])
     await add(engine)
     console.execute("update onward_job set batch = 'b'")
     await complete(engine, *await take(engine, slots=2))
@@ -40,7 +40,7 @@ async def test_a_job_that_was_ended_by_hand_is_told_to_those_that_wait_for_it(
     engine: SQLiteEngine, console: sqlite3.Connection
 ):
     jobs = [new_job(batch="b"), new_job(batch="b", after=(0,)), new_job(batch="b", after=(1,))]
-    first, second, third = [one.ref for one in await engine.put_batch(NewBatch(name="b", sealed=True), jobs)]
+    first, second, third = [one.ref for one in await engine.save_batch(NewBatch(name="b", sealed=True), jobs)]
     ended = "update onward_job set state = 'completed', completed_at = updated_at, ready_at = null where id = ?"
     console.execute(ended, [first.id])
     console.execute("delete from onward_job where id = ?", [third.id])

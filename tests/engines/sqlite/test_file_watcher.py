@@ -119,7 +119,7 @@ async def test_our_own_commit_is_told_without_looking(engine, monkeypatch):
 async def test_what_makes_no_work_ready_is_not_told_by_the_writer(engine, monkeypatch):
     told: list[None] = []
     monkeypatch.setattr(engine._writer, "on_wake", lambda: told.append(None))
-    await engine.leave("nobody")
+    await engine.deregister("nobody")
     assert told == []
     await add(engine)
     assert told == [None]

@@ -176,7 +176,7 @@ async def test_a_caller_that_is_cancelled_takes_nobody_with_it(engine):
 
 
 async def test_a_caller_whose_loop_has_gone_holds_up_nobody(engine):
-    def leave() -> None:
+    def deregister() -> None:
         async def ask_and_go() -> None:
             task = asyncio.create_task(add(engine))
             await piled_up(engine, 1)
@@ -185,7 +185,7 @@ async def test_a_caller_whose_loop_has_gone_holds_up_nobody(engine):
         asyncio.run(ask_and_go())
 
     async with Held(engine) as held:
-        await asyncio.to_thread(leave)
+        await asyncio.to_thread(deregister)
         callers = asyncio.gather(*[add(engine) for _ in range(3)])
         await piled_up(engine, 4)
         held.let_go()

@@ -120,7 +120,7 @@ async def test_every_step_of_a_life_costs_the_same_whatever_lies_around(engine, 
         cost = {}
         cost["enqueue"], _ = await steps(engine, lambda: add(engine, 4, queue="own"))
         cost["key"], _ = await steps(engine, lambda: add(engine, queue="keyed", idempotency_key="k", dedupe_key="d"))
-        cost["claim"], claims = await steps(engine, lambda: take(engine, "own", slots=0, ahead=4))
+        cost["claim"], claims = await steps(engine, lambda: take(engine, "own", slots=0, prefetch_claimed=4))
         cost["start"], _ = await steps(engine, lambda: engine.start(claims))
         cost["heartbeat"], _ = await steps(engine, lambda: engine.heartbeat(WORKER, claims))
         ends: tuple[Outcome, ...] = (Complete(), Retry(HOUR, BOOM), Release())

@@ -89,11 +89,11 @@ async def test_a_delayed_job_of_nodes_runs_when_it_is_due(app: App, either: Node
     queue, events = either.queue(name), either.events(name)
     async with app.worker(queues=[name]):
         late = queue.add("note", {"n": 2}, delay=600)
-        soon = queue.add("note", {"n": 1}, delay=200)
-        for added in (soon, late):
+        prefetch_started = queue.add("note", {"n": 1}, delay=200)
+        for added in (prefetch_started, late):
             await queue.finished(added["id"], events)
     assert ran == [1, 2]
-    for added in (soon, late):
+    for added in (prefetch_started, late):
         seen = queue.job(added["id"])
         assert seen["processedOn"] - seen["timestamp"] >= added["delay"]
 
@@ -271,10 +271,10 @@ async def test_node_waits_until_our_delayed_job_is_due(app: App, either: NodePee
     steps = [["return", 1]]
     with either.working(name):
         late = await note.using(delay=timedelta(seconds=0.5)).enqueue(steps=steps)
-        soon = await note.using(delay=timedelta(seconds=0.2)).enqueue(steps=steps)
+        prefetch_started = await note.using(delay=timedelta(seconds=0.2)).enqueue(steps=steps)
         first = await either.noticed("started", queue=name)
         second = await either.noticed("started", queue=name)
-    assert [first["id"], second["id"]] == [soon.id, late.id]
+    assert [first["id"], second["id"]] == [prefetch_started.id, late.id]
     seen = either.queue(name).job(late.id)
     assert seen["processedOn"] - seen["timestamp"] >= 500
 

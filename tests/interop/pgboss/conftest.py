@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from onward.app import App
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.native import Boss
 from tests.servers.pgboss import VERSIONS, PgBoss
@@ -65,16 +65,16 @@ def node(live: Live) -> PgBoss:
 
 
 @pytest.fixture
-async def engine(live: Live) -> AsyncIterator[ObservedEngine]:
+async def engine(live: Live) -> AsyncIterator[CheckedEngine]:
     """Onward on the same schema."""
-    engine = ObservedEngine(live.engine())
+    engine = CheckedEngine(live.engine())
     await engine.open()
     yield engine
     await engine.close()
 
 
 @pytest.fixture
-def boss(engine: ObservedEngine) -> Boss:
+def boss(engine: CheckedEngine) -> Boss:
     """pg-boss's verbs from Python."""
     assert isinstance(engine.inner, PgBossEngine)
     return Boss(engine.inner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, Settlement
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.job import NewJob
@@ -17,7 +17,7 @@ async def test_what_was_enqueued_before_is_run_after_and_new_columns_are_used():
     url, schema = postgres_url(), f"growing_{os.getpid()}"
     make_schema(url, schema, "11")
     inner = PgBossEngine(url, schema=schema)
-    engine = ObservedEngine(inner)
+    engine = CheckedEngine(inner)
     await engine.open()
     try:
         assert not inner.schema.has("job.heartbeat_on")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from onward.engine.checked import ObservedEngine
+from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Settlement
 from onward.engines.pgboss.native import Boss, boss_of
 from onward.errors import InvalidJob, Unsupported
-from onward.job import Arrival, NewJob
+from onward.job import EnqueueStatus, NewJob
 from onward.lifecycle import Complete, Failure, Release, Retry
 from tests.conformance.processes import eventually
 from tests.interop.pgboss.conftest import Live
@@ -23,7 +23,7 @@ BOOM = Failure("ValueError", "boom")
 MakeQueue = Callable[..., str]
 
 
-async def take(engine: ObservedEngine, queue: str, slots: int = 10) -> tuple[Claim, ...]:
+async def take(engine: CheckedEngine, queue: str, slots: int = 10) -> tuple[Claim, ...]:
     return (await engine.claim(ClaimRequest(worker_id="python-1", queues=(queue,), slots=slots))).claims
 
 
@@ -84,7 +84,7 @@ async def test_every_option_arrives(boss: Boss, node: PgBoss, queue: MakeQueue, 
 
 
 async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anything_is_written(
-    boss: Boss, engine: ObservedEngine, queue: MakeQueue, live: Live
+    boss: Boss, engine: CheckedEngine, queue: MakeQueue, live: Live
 ):  # X1, B3
     name = queue()
     wrong: dict[str, Any] = {
@@ -109,7 +109,7 @@ async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anyt
 
 
 async def test_a_queue_that_is_not_there_is_refused_with_the_nearest_names(
-    boss: Boss, engine: ObservedEngine, queue: MakeQueue
+    boss: Boss, engine: CheckedEngine, queue: MakeQueue
 ):  # X1
     name = queue()
     with pytest.raises(Unsupported, match=f"did you mean .*{name}"):
@@ -132,7 +132,7 @@ POLICIES = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_policy_holds_for_python_as_for_node(
-    boss: Boss, engine: ObservedEngine, node: PgBoss, queue: MakeQueue, live: Live, policy: str
+    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue, live: Live, policy: str
 ):  # P1
     if policy == "exclusive" and live.version == "10":
         return  # it came with pg-boss 11.1
@@ -150,14 +150,18 @@ async def test_a_policy_holds_for_python_as_for_node(
 
 
 async def test_who_is_refused_by_a_policy_is_told_which_job_stands_for_it(
-    engine: ObservedEngine, queue: MakeQueue
+    engine: CheckedEngine, queue: MakeQueue
 ):  # H5
     name = queue(policy="short")
     first, second = await engine.enqueue([NewJob(type="greet", queue=name)] * 2)
-    assert (first.arrival, second.arrival, second.ref) == (Arrival.INSERTED, Arrival.DEDUPED, first.ref)
+    assert (first.enqueue_status, second.enqueue_status, second.ref) == (
+        EnqueueStatus.INSERTED,
+        EnqueueStatus.DEDUPED,
+        first.ref,
+    )
 
 
-async def test_keys_have_each_their_place_under_a_policy(engine: ObservedEngine, boss: Boss, queue: MakeQueue):  # P1
+async def test_keys_have_each_their_place_under_a_policy(engine: CheckedEngine, boss: Boss, queue: MakeQueue):  # P1
     name = queue(policy="singleton")
     for key in ("a", "a", "b", None, None):
         await boss.send(name, {"key": key}, singleton_key=key)
@@ -167,7 +171,7 @@ async def test_keys_have_each_their_place_under_a_policy(engine: ObservedEngine,
 
 
 async def test_a_retry_whose_place_is_taken_fails_as_in_node(
-    engine: ObservedEngine, boss: Boss, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, boss: Boss, node: PgBoss, queue: MakeQueue
 ):  # P1
     name = queue(policy="stately", retryLimit=5, retryDelay=100)
     first = await boss.send(name, {"n": 1})
@@ -183,7 +187,7 @@ async def test_a_retry_whose_place_is_taken_fails_as_in_node(
 
 
 async def test_keys_keep_their_order_strictly(
-    engine: ObservedEngine, boss: Boss, node: PgBoss, queue: MakeQueue, live: Live
+    engine: CheckedEngine, boss: Boss, node: PgBoss, queue: MakeQueue, live: Live
 ):  # P1
     if live.version != "12":
         return  # it came with pg-boss 12.10
@@ -203,7 +207,7 @@ async def test_keys_keep_their_order_strictly(
 
 
 @pytest.mark.slow  # a minute has to pass
-async def test_node_keeps_a_schedule_that_python_wrote(engine: ObservedEngine, boss: Boss, queue: MakeQueue):  # P1
+async def test_node_keeps_a_schedule_that_python_wrote(engine: CheckedEngine, boss: Boss, queue: MakeQueue):  # P1
     name = queue()
     await boss.schedule(name, "* * * * *", {"by": "the clock"})
 
@@ -235,7 +239,7 @@ async def test_schedules_are_the_same_on_both_sides(boss: Boss, node: PgBoss, qu
 
 
 async def test_events_go_to_all_who_subscribed_on_either_side(
-    boss: Boss, engine: ObservedEngine, node: PgBoss, queue: MakeQueue
+    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue
 ):  # P1
     first, second = queue(), queue()
     event = f"event-{first}"
@@ -253,7 +257,7 @@ async def test_events_go_to_all_who_subscribed_on_either_side(
 
 
 async def test_resume_and_retry_do_what_nodes_do(
-    boss: Boss, engine: ObservedEngine, node: PgBoss, queue: MakeQueue
+    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue
 ):  # P1
     name = queue(retryLimit=0)
     id = await boss.send(name, {})
@@ -296,7 +300,7 @@ async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: Boss,
 
 
 async def test_each_side_is_told_at_once_of_what_the_other_sends(
-    engine: ObservedEngine, node: PgBoss, queue: MakeQueue, live: Live
+    engine: CheckedEngine, node: PgBoss, queue: MakeQueue, live: Live
 ):
     if live.version != "12":
         return  # pg-boss tells of new jobs since 12.21

@@ -39,7 +39,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         self.supports_defer = has(Feature.DELAY)
         self.supports_get_result = has(Feature.RESULTS)
         self.supports_priority = has(Feature.PRIORITY)
-        self._is_foreign = self.store.capabilities.foreign_names
+        self._is_foreign = self.store.capabilities.is_shared
         self._offset = 0 if self._is_foreign else _LOWEST
 
     def validate_task(self, task: Task) -> None:

@@ -114,10 +114,10 @@ class Wait:
         if self._may_stand and not _is_near(found):
             # At once: whoever exchanges before the question is sent must ask for the other slots only.
             self.promised = request.slots - len(found.claims)
-            self._request = replace(request, slots=0, soon=self.promised)
+            self._request = replace(request, slots=0, prefetch_started=self.promised)
         else:
             self._request = None
-        self._due = _WAIT if found.again_in is None else min(_WAIT, max(found.again_in, _FIRST_PAUSE))
+        self._due = _WAIT if found.retry_after is None else min(_WAIT, max(found.retry_after, _FIRST_PAUSE))
         self._hungry.set()
 
     @property
@@ -136,7 +136,7 @@ class Wait:
     def rest_of(self, request: ClaimRequest) -> ClaimRequest | None:
         """Give what there is to ask for beside the claim that stands."""
         rest = replace(request, slots=max(request.slots - self.promised, 0))
-        return rest if rest.slots + rest.soon else None
+        return rest if rest.slots + rest.prefetch_started else None
 
     async def look_now(self) -> bool:
         """Have the claim that stands done at once, without a marker; False: there is none, or it cannot be told."""
@@ -225,7 +225,7 @@ class Wait:
 
 def _is_near(found: Claims) -> bool:
     """Say whether there is something to take before a wait that began now would end."""
-    return found.again_in is not None and found.again_in <= _WAIT + _MARGIN
+    return found.retry_after is not None and found.retry_after <= _WAIT + _MARGIN
 
 
 def _let_go(line: int) -> Plan[None]:

@@ -52,6 +52,6 @@ _MADE_UP_OR_ABSENT: Final = {
 CAPABILITIES: Final = Capabilities(
     engine="BullMQ",
     features={feature: _MADE_UP_OR_ABSENT.get(feature, NATIVE) for feature in Feature},
-    folds={State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED},
-    foreign_names=True,
+    status_aliases={State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED},
+    is_shared=True,
 )

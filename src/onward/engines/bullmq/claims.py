@@ -83,10 +83,12 @@ def claim(
             some = order[first : first + _MOST_QUEUES]
             got = taken.count
             slots = min(max(request.slots - got, 0), MOST_JOBS)
-            soon = min(max(request.slots + request.soon - max(got, request.slots), 0), MOST_JOBS - slots)
-            if slots + soon == 0:
+            prefetch_started = min(
+                max(request.slots + request.prefetch_started - max(got, request.slots), 0), MOST_JOBS - slots
+            )
+            if slots + prefetch_started == 0:
                 break
-            goes = list(_goes(slots, soon))
+            goes = list(_goes(slots, prefetch_started))
             replies = yield from _take(layout, request, some, goes, round_, taken, ahead, what)
             answers, ahead = answers or replies, []
             generation = taken.generation
@@ -141,13 +143,13 @@ def _take(
     return answers
 
 
-def _goes(slots: int, soon: int) -> Iterator[tuple[int, int]]:
+def _goes(slots: int, prefetch_started: int) -> Iterator[tuple[int, int]]:
     """Part what is asked for into what is moved in one go."""
-    while slots + soon:
+    while slots + prefetch_started:
         now = min(slots, AT_ONCE)
-        later = min(soon, AT_ONCE - now)
+        later = min(prefetch_started, AT_ONCE - now)
         yield now, later
-        slots, soon = slots - now, soon - later
+        slots, prefetch_started = slots - now, prefetch_started - later
 
 
 def _from(queues: list[str], first: str) -> list[str]:
@@ -182,4 +184,4 @@ def _read(answer: list[Any], queues: list[str], token: str, taken: Taken, round_
 
 def answer_of(taken: Taken) -> Claims:
     """Hand the claims over."""
-    return Claims(claims=tuple(taken.claims), again_in=taken.again)
+    return Claims(claims=tuple(taken.claims), retry_after=taken.again)

@@ -17,7 +17,7 @@ Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
 Call = tuple[Sequence[NewJob], "asyncio.Future[list[Enqueued]]"]
 
 
-class Gathering:
+class Coalescer:
     """The calls of one event loop."""
 
     def __init__(self, write: Write) -> None:

@@ -14,23 +14,23 @@ from weakref import WeakKeyDictionary
 import redis
 from redis.exceptions import RedisError
 
-from onward.engines.bullmq.coalescing import Gathering, Write
+from onward.engines.bullmq.coalescing import Coalescer, Write
 from onward.engines.bullmq.commands import Asked
 from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 
 
-class OfLoop:
+class LoopPool:
     """What one event loop has."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self._gathering: Gathering | None = None
+        self._gathering: Coalescer | None = None
 
-    def gathering(self, write: Write) -> Gathering:
+    def gathering(self, write: Write) -> Coalescer:
         """Where small calls of the same turn gather."""
         if self._gathering is None:
-            self._gathering = Gathering(write)
+            self._gathering = Coalescer(write)
         return self._gathering
 
 
@@ -41,7 +41,7 @@ class Connections:
         self._server = server
         self._is_open = False
         self._guard = threading.Lock()
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, OfLoop] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictionary()
         self._plain: redis.Redis | None = None
         self._pulse: redis.Redis | None = None
 
@@ -54,14 +54,14 @@ class Connections:
             message = f"{self._server} is not open: enter the app with `async with app`, or call open()"
             raise StoreUnavailable(message)
 
-    def of_loop(self) -> OfLoop:
+    def of_loop(self) -> LoopPool:
         """What the running event loop has."""
         self._check_open()
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
             with self._guard:
-                found = self._by_loop[loop] = OfLoop(self._server.asked())
+                found = self._by_loop[loop] = LoopPool(self._server.asked())
         return found
 
     def plain(self) -> redis.Redis:
@@ -72,7 +72,7 @@ class Connections:
                 self._plain = self._server.client()
             return self._plain
 
-    def for_the_pulse(self) -> redis.Redis:
+    def for_heartbeat(self) -> redis.Redis:
         """The client that is for nothing else: a sign of life must not wait behind other work."""
         self._check_open()
         with self._guard:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
@@ -24,11 +23,12 @@ from onward.engine.values import (
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -272,19 +272,19 @@ class BullMQEngine:
     def _tell_settled(self, settlements: Sequence[Settlement]) -> None:
         self._listener.tell({settlement.claim.ref.queue for settlement in settlements}, SignalKind.CHANGED)
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return await self.ask(leases.heartbeat(self.layout, worker, claims))
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         with self.server.translated():
-            return run(leases.heartbeat(self.layout, worker, claims), self._connections.for_the_pulse())
+            return run(leases.heartbeat(self.layout, worker, claims), self._connections.for_heartbeat())
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._listener.leave(worker_id)
-        await self.ask(leases.leave(self.layout, worker_id))
+        await self._listener.deregister(worker_id)
+        await self.ask(leases.deregister(self.layout, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -374,21 +374,23 @@ class BullMQEngine:
         """See the contract."""
         await self.ask(maintenance.resign(self.layout, term))
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         # Every claim promotes too, and whoever delays a job leaves a marker: this is for what both have missed.
         if self.layout.clock is None and monotonic() < self._promote_at:
-            return Batch()
+            return MaintenanceResult()
         batch = await self.ask(maintenance.promote(self.layout, self.names, term, limit))
         rest = _REST if batch.next_in is None else min(_REST, batch.next_in)
         self._promote_at = 0.0 if batch.more else monotonic() + rest
         return batch
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         return await self.ask(maintenance.rescue(self.layout, self.names, term, worker_timeout, max_crashes, limit))
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self.ask(maintenance.prune(self.layout, self.names, term, limit, self._sweep))
 

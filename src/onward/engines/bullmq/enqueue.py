@@ -14,13 +14,17 @@ from onward.engines.bullmq.commands import Atomic, Command, Plan, script
 from onward.engines.bullmq.keys import Layout
 from onward.engines.bullmq.queue_registry import Names
 from onward.errors import InvalidJob
-from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.validation import matches
 
-MOST_TOGETHER: Final = 200
+MAX_COALESCED: Final = 200
 """Jobs that one script call adds: about five milliseconds of Redis."""
 _NO_TIME: Final = timedelta(0)
-_ARRIVALS: Final = {"inserted": Arrival.INSERTED, "same_key": Arrival.SAME_KEY, "deduped": Arrival.DEDUPED}
+_ARRIVALS: Final = {
+    "inserted": EnqueueStatus.INSERTED,
+    "same_key": EnqueueStatus.SAME_KEY,
+    "deduped": EnqueueStatus.DEDUPED,
+}
 _encode = msgspec.json.encode
 
 
@@ -37,7 +41,7 @@ class Prioritized:
 
 def queues_of(jobs: Sequence[NewJob]) -> set[str]:
     """Say which queues jobs are for."""
-    return {jobs.template.queue} if isinstance(jobs, Alike) else {job.queue for job in jobs}
+    return {jobs.template.queue} if isinstance(jobs, UniformJobs) else {job.queue for job in jobs}
 
 
 def is_plain(job: NewJob) -> bool:
@@ -49,7 +53,7 @@ def enqueue(layout: Layout, names: Names, jobs: Sequence[NewJob], prioritized: P
     """Store jobs."""
     queues = queues_of(jobs)
     yield from names.check(queues)
-    different = [jobs.template] if isinstance(jobs, Alike) else jobs
+    different = [jobs.template] if isinstance(jobs, UniformJobs) else jobs
     for job in different:
         if job.priority and job.queue not in prioritized:
             raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
@@ -68,11 +72,11 @@ def _plain(layout: Layout, jobs: Sequence[NewJob], *, is_prioritized: bool) -> P
     queue = jobs[0].queue
     key = [layout.meta(queue)]
     commands: list[Command] = []
-    if isinstance(jobs, Alike):
+    if isinstance(jobs, UniformJobs):
         opts = options.write(jobs.template, prioritized=is_prioritized)
         priority = options.priority_here(jobs.template.priority) if is_prioritized else 0
-        for first in range(0, len(jobs), MOST_TOGETHER):
-            payloads = jobs.payloads[first : first + MOST_TOGETHER]
+        for first in range(0, len(jobs), MAX_COALESCED):
+            payloads = jobs.payloads[first : first + MAX_COALESCED]
             commands.append(script("enqueue_plain", layout, key, jobs.template.type, opts, priority, *payloads))
         return _numbered(queue, commands, (yield Atomic(commands)))
     for some in _by_priority(jobs) if is_prioritized else _chunks(jobs):
@@ -110,14 +114,14 @@ def _count_of(command: Command) -> int:
 
 
 def _chunks(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
-    return [jobs[first : first + MOST_TOGETHER] for first in range(0, len(jobs), MOST_TOGETHER)]
+    return [jobs[first : first + MAX_COALESCED] for first in range(0, len(jobs), MAX_COALESCED)]
 
 
 def _by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     """Part jobs where the priority changes, so that they keep their order."""
     parts: list[list[NewJob]] = []
     for job in jobs:
-        if parts and parts[-1][0].priority == job.priority and len(parts[-1]) < MOST_TOGETHER:
+        if parts and parts[-1][0].priority == job.priority and len(parts[-1]) < MAX_COALESCED:
             parts[-1].append(job)
         else:
             parts.append([job])
@@ -170,7 +174,7 @@ def add(layout: Layout, jobs: Sequence[Adding]) -> Plan[list[Any]]:
     """
     commands = []
     # Parents are looked for before anything is written, which one call can promise and several cannot.
-    together = len(jobs) if any(job.parent for job in jobs) else MOST_TOGETHER
+    together = len(jobs) if any(job.parent for job in jobs) else MAX_COALESCED
     for first in range(0, len(jobs), together):
         numbers: dict[str, int] = {}
         flat: list[Any] = []
@@ -187,5 +191,5 @@ def add(layout: Layout, jobs: Sequence[Adding]) -> Plan[list[Any]]:
 def _enqueued(job: NewJob, answer: Sequence[str]) -> Enqueued:
     kind = answer[0]
     if kind == "same_key":
-        return Enqueued(JobRef(answer[1], answer[2]), Arrival.SAME_KEY)
+        return Enqueued(JobRef(answer[1], answer[2]), EnqueueStatus.SAME_KEY)
     return Enqueued(JobRef(job.queue, answer[1]), _ARRIVALS[kind])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from onward.clock import SystemClock, moment_of
-from onward.engine.values import Claim, LogLine, Pulse, Token, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, LogLine, Token, WorkerInfo
 from onward.engines.bullmq import rows
 from onward.engines.bullmq.commands import Command, Plan, script
 from onward.engines.bullmq.keys import Layout
@@ -19,7 +19,7 @@ _MOST: Final = 500
 """Locks that one script call extends."""
 
 
-def heartbeat(layout: Layout, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+def heartbeat(layout: Layout, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive, and extend its locks."""
     card = msgspec.json.encode(
         {
@@ -41,7 +41,7 @@ def heartbeat(layout: Layout, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
     for chunk, places in zip(chunks, (yield commands), strict=True):
         lost.update(chunk[abs(place) - 1] for place in places)
         gone.update(chunk[-place - 1] for place in places if place < 0)
-    return Pulse(lost=frozenset(lost), cancelled=frozenset(gone))
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(gone))
 
 
 def held(layout: Layout, tokens: Sequence[Token]) -> Command:
@@ -57,7 +57,7 @@ def start(layout: Layout, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
     return frozenset(tokens[place - 1] for place in places)
 
 
-def leave(layout: Layout, worker_id: str) -> Plan[None]:
+def deregister(layout: Layout, worker_id: str) -> Plan[None]:
     """Take a worker off the list."""
     yield [("HDEL", layout.workers, worker_id)]
 

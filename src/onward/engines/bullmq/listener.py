@@ -112,7 +112,7 @@ class Listener:
             if name in wait.queues:
                 await wait.look_now()
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """Have nothing brought to a worker any more."""
         waits = self._here()
         with self._lock:

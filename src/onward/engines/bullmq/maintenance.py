@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from onward.clock import MICROSECOND, moment_of
-from onward.engine.values import Batch, Retention, Term
+from onward.engine.values import MaintenanceResult, Retention, Term
 from onward.engines.bullmq import rows
 from onward.engines.bullmq.commands import Plan, script
 from onward.engines.bullmq.keys import Layout
@@ -35,14 +35,14 @@ def resign(layout: Layout, term: Term) -> Plan[None]:
     yield [script("resign", layout, [layout.leader], term.number, term.leader_id)]
 
 
-def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[Batch]:
+def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Make due jobs ready."""
     answers = yield from _in_every_queue("promote", layout, names, term, limit)
     next_in = None
     if dues := [answer[1] for _, answer in answers if answer[1] >= 0]:
         (now,) = yield [script("now", layout, [layout.workers])]
         next_in = max(0.0, min(dues) / 1e3 - int(now) / 1e6)
-    return Batch(
+    return MaintenanceResult(
         changed=sum(answer[0] for _, answer in answers),
         queues=frozenset(name for name, answer in answers if answer[0]),
         more=any(answer[0] >= limit for _, answer in answers),
@@ -52,7 +52,7 @@ def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[Batch]
 
 def rescue(
     layout: Layout, names: Names, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
-) -> Plan[Batch]:
+) -> Plan[MaintenanceResult]:
     """Give back what dead workers held, at the second look at it; forget the workers."""
     yield [
         script(
@@ -66,7 +66,7 @@ def rescue(
     ]
     answers = yield from _in_every_queue("rescue", layout, names, term, limit, max_crashes)
     changed = sum(answer[0] for _, answer in answers)
-    return Batch(
+    return MaintenanceResult(
         changed=changed,
         queues=frozenset(name for name, answer in answers if answer[0]),
         more=any(answer[0] >= limit for _, answer in answers),
@@ -82,7 +82,7 @@ class Sweep:
         self.cursor = "0"
 
 
-def prune(layout: Layout, names: Names, term: Term, limit: int, sweep: Sweep) -> Plan[Batch]:
+def prune(layout: Layout, names: Names, term: Term, limit: int, sweep: Sweep) -> Plan[MaintenanceResult]:
     """Remove finished jobs that are no longer kept."""
     kept = Retention().completed
     age = "" if kept is None else rows.milliseconds(kept)
@@ -91,7 +91,9 @@ def prune(layout: Layout, names: Names, term: Term, limit: int, sweep: Sweep) ->
         script("sweep_keys", layout, [layout.idempotency], term.number, term.leader_id, sweep.cursor, _KEYS_A_TIME)
     ]
     sweep.cursor = sweep.cursor or "0"
-    return Batch(changed=sum(answer for _, answer in answers), more=any(answer >= limit for _, answer in answers))
+    return MaintenanceResult(
+        changed=sum(answer for _, answer in answers), more=any(answer >= limit for _, answer in answers)
+    )
 
 
 def _in_every_queue(verb: str, layout: Layout, names: Names, term: Term, *values: Any) -> Plan[list[tuple[str, Any]]]:

@@ -30,7 +30,7 @@ from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import Adding
 from onward.engines.bullmq.node_options import BackoffOptions, Deduplication, JobOptions, Keep, Repeat, options_of
 from onward.errors import InvalidJob, PayloadTooLarge
-from onward.job import Arrival, Enqueued, JobRef
+from onward.job import Enqueued, EnqueueStatus, JobRef
 from onward.validation import MAX_PAYLOAD, check_at_least, check_text, encode_json
 
 __all__ = ["BackoffOptions", "Bull", "Deduplication", "Flow", "Keep", "Node", "Scheduler", "bull_of"]
@@ -304,8 +304,10 @@ class Bull:
 
 
 def _enqueued(queue: str, answer: Sequence[str]) -> Enqueued:
-    arrival = {"duplicated": Arrival.SAME_KEY, "deduped": Arrival.DEDUPED}.get(answer[0], Arrival.INSERTED)
-    return Enqueued(JobRef(queue, answer[1]), arrival)
+    enqueue_status = {"duplicated": EnqueueStatus.SAME_KEY, "deduped": EnqueueStatus.DEDUPED}.get(
+        answer[0], EnqueueStatus.INSERTED
+    )
+    return Enqueued(JobRef(queue, answer[1]), enqueue_status)
 
 
 def _command(*command: Any) -> Plan[Any]:

@@ -15,7 +15,7 @@ from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgboss.queue_cache import Shelf
 from onward.engines.pgboss.rows import Queue, claim_of
 from onward.engines.pgboss.schema import Schema
-from onward.pg.claim_batches import Batches
+from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan
 
 _WAY_OF: Final = {"singleton": "one_of_a_key", "stately": "one_of_a_key", "key_strict_fifo": "in_line"}
@@ -33,9 +33,9 @@ class Round:
     next_name: str = ""
 
 
-def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, batches: Batches) -> Plan[Claims]:
+def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, batches: ClaimBatches) -> Plan[Claims]:
     """Take what the request has room for."""
-    wanted = request.slots + request.soon
+    wanted = request.slots + request.prefetch_started
     queues = yield from shelf.matching(request.queues)
     if not wanted or not queues:
         return Claims()
@@ -54,8 +54,8 @@ def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, ba
         ]
         claims += map(claim_of, (yield schema.statement("claim", values, table=table, way=way)))
     batches.took(claims)
-    again_in = None if len(claims) >= wanted else (yield from _soon(schema, queues))
-    return Claims(claims=tuple(claims), again_in=again_in)
+    retry_after = None if len(claims) >= wanted else (yield from _soon(schema, queues))
+    return Claims(claims=tuple(claims), retry_after=retry_after)
 
 
 def _soon(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:

@@ -26,7 +26,7 @@ from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.settle import settle
 from onward.errors import OnwardError
 from onward.lifecycle import Complete
-from onward.pg.claim_batches import Batches
+from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan, Row
 
 log = logging.getLogger("onward.engines.pgboss")
@@ -70,7 +70,7 @@ def _put_by(schema: Schema, shelf: Shelf, now: datetime, ids: Ids) -> Plan[None]
 
 def _send_it(schema: Schema, shelf: Shelf, term: Term, ids: Ids, *, notify: bool) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_AT_ONCE)
-    claimed = yield from claim(schema, shelf, request, Round(), Batches())
+    claimed = yield from claim(schema, shelf, request, Round(), ClaimBatches())
     names = set()
     for each in claimed.claims:
         told = msgspec.json.decode(each.payload)

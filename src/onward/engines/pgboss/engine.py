@@ -13,7 +13,6 @@ from psycopg import errors as pg
 from onward.clock import Clock
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
@@ -22,11 +21,12 @@ from onward.engine.values import (
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -41,20 +41,20 @@ from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
 from onward.engines.pgboss.schema_probe import Installed
 from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
-from onward.job import Alike, Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import State
-from onward.pg.caller_transaction import Guests, on_async_psycopg, on_psycopg
-from onward.pg.claim_batches import Batches
-from onward.pg.coalescing import MOST_TOGETHER, Gathering
-from onward.pg.database import GAVE_WAY, Database
+from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg
+from onward.pg.claim_batches import ClaimBatches
+from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.database import RETRYABLE, Database
 from onward.pg.durability import Durability
-from onward.pg.exchange import at_once, in_turn
+from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.identity import identity_of, same_store
 from onward.pg.listener import Listener
 from onward.pg.migrations import Migrations
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Plan, Row, Statement, arun, run
-from onward.pg.pools import MOST, Connections
+from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
 
 T = TypeVar("T")
 
@@ -110,13 +110,13 @@ CAPABILITIES: Final = Capabilities(
         Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),
         Feature.PROMOTION: absent("on pg-boss a job is ready when its time has come, without anybody doing anything"),
     },
-    folds={State.CLAIMED: State.RUNNING},
-    foreign_names=True,
+    status_aliases={State.CLAIMED: State.RUNNING},
+    is_shared=True,
 )
 
 _TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-_GAVE_WAY: Final = (*GAVE_WAY, pg.UniqueViolation)
+_GAVE_WAY: Final = (*RETRYABLE, pg.UniqueViolation)
 _CHANGED: Final = (Migrated, pg.UndefinedColumn, pg.UndefinedTable, pg.UndefinedFunction)
 """What is met where Node has migrated pg-boss meanwhile."""
 
@@ -132,7 +132,7 @@ class PgBossEngine:
         notify: bool = True,
         supervise: bool = False,
         direct: str | None = None,
-        connections: int = MOST,
+        connections: int = MAX_CONNECTIONS,
         clock: Clock | None = None,
     ) -> None:
         """Name a store; nothing is connected to yet.
@@ -151,16 +151,16 @@ class PgBossEngine:
         self.shelf = Shelf(self.schema, CAPABILITIES)
         self.notifies = notify
         self.supervises = supervise
-        self._connections = Connections(self.database, most=connections)
+        self._connections = ConnectionPools(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
         self._steps = Migrations(self.schema.beside.name, self.database, MIGRATIONS)
         self.ids = enqueue.Ids()
         self._rounds: dict[tuple[str, ...], claims.Round] = {}
-        self._batches = Batches()
-        self._gatherings = OfLoops(lambda: Gathering(self._put))
+        self._batches = ClaimBatches()
+        self._gatherings = PerLoop(lambda: Coalescer(self._put))
         self._identity = ("", "")
-        self._guests = Guests(self._connections, self.database, self._same_store)
+        self._guests = CallerTransactions(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -180,11 +180,11 @@ class PgBossEngine:
             run(self._detect(), execute)
             self._steps.migrate(connection)
             self._identity = run(identity_of(self.schema.beside.name), execute)
-            self.database.find_out(connection)
+            self.database.detect_settings(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
                 run(self._same_store(), on_psycopg(connection))
-                self._direct.find_out(connection)
+                self._direct.detect_settings(connection)
 
     def _detect(self) -> Plan[None]:
         """Look at what is installed, and fit the statements to it."""
@@ -251,7 +251,7 @@ class PgBossEngine:
             return []
         if within is not None:
             return await self.ask(lambda: self._put_in(jobs), within=within)
-        if len(jobs) > MOST_TOGETHER or enqueue.has_keys(jobs):
+        if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return await self._put(jobs)
         return await self._gatherings.here().enqueue(jobs)
 
@@ -305,22 +305,22 @@ class PgBossEngine:
         """See the contract. Where no outcome makes a job ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
         if request is not None and settlements and settle.change_nothing_to_claim(self.shelf, settlements):
-            return await at_once(self, settlements, request)
-        return await in_turn(self, settlements, request)
+            return await exchange_concurrently(self, settlements, request)
+        return await exchange_in_order(self, settlements, request)
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return await self.ask(lambda: leases.heartbeat(self.schema, worker, claims))
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         self._connections.check_open()
-        with self._connections.for_the_pulse() as connection, self.database.translated():
+        with self._connections.for_heartbeat() as connection, self.database.translated():
             return run(leases.heartbeat(self.schema, worker, claims), on_psycopg(connection))
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self.ask(lambda: self.schema.beside.leave(worker_id))
+        await self.ask(lambda: self.schema.beside.deregister(worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -398,7 +398,7 @@ class PgBossEngine:
         """See the contract."""
         await self.ask(lambda: self.schema.beside.resign(term))
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract. Jobs become ready by themselves: it only says when the next does.
 
         Where we supervise, it also lets go what waited for other jobs, and sends what is due by the clock.
@@ -410,9 +410,13 @@ class PgBossEngine:
         sent = await self.ask(
             lambda: cron.keep_time(self.schema, self.shelf, term, self.ids, notify=self.notifies), atomic=True
         )
-        return Batch(changed=freed.changed, queues=freed.queues | sent, more=freed.more, next_in=batch.next_in)
+        return MaintenanceResult(
+            changed=freed.changed, queues=freed.queues | sent, more=freed.more, next_in=batch.next_in
+        )
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         return await self.ask(
             lambda: maintenance.rescue(
@@ -420,10 +424,10 @@ class PgBossEngine:
             )
         )
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract. Node does it, unless we are asked to supervise."""
         if not self.supervises:
-            return Batch()
+            return MaintenanceResult()
         return await self.ask(lambda: maintenance.prune(self.schema, term, limit))
 
     # Driving plans
@@ -485,7 +489,7 @@ class PgBossEngine:
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:
     if enqueue.has_keys(jobs):
         return True
-    return not isinstance(jobs, Alike) and len({job.queue for job in jobs}) > 1
+    return not isinstance(jobs, UniformJobs) and len({job.queue for job in jobs}) > 1
 
 
 def _facts() -> Plan[Sequence[Any]]:

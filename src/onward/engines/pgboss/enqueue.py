@@ -20,7 +20,7 @@ from onward.engines.pgboss.rows import Queue, data_of, extras_of, key_in, retryi
 from onward.engines.pgboss.schema import Schema
 from onward.errors import InvalidJob, StoreBusy
 from onward.ids import new_ids
-from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays
 from onward.pg.plans import Plan
@@ -121,7 +121,7 @@ def sending_of(schema: Schema, job: NewJob, id: str) -> Sending:
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
     """Say whether some may be the same as others: then they are all put in, or none, by more than one statement."""
-    if isinstance(jobs, Alike):
+    if isinstance(jobs, UniformJobs):
         jobs = [jobs.template]
     return any(job.dedupe_key is not None for job in jobs)
 
@@ -130,7 +130,7 @@ def enqueue(
     schema: Schema, shelf: Shelf, jobs: Sequence[NewJob], ids: Sequence[str], *, notify: bool
 ) -> Plan[list[Enqueued]]:
     """Put jobs in, and answer which job stands for each."""
-    if not isinstance(jobs, Alike) or has_keys(jobs):
+    if not isinstance(jobs, UniformJobs) or has_keys(jobs):
         sendings = [sending_of(schema, job, id) for job, id in zip(jobs, ids, strict=True)]
         return (yield from send(schema, shelf, sendings, notify=notify))
     queue = jobs.template.queue
@@ -219,7 +219,7 @@ def _dedupe(schema: Schema, sendings: Sequence[Sending], answers: dict[str, Enqu
     for sending in sendings:
         key = (sending.name, sending.singleton_key or "")
         if key in standing:
-            answers[sending.id] = Enqueued(standing[key], Arrival.DEDUPED)
+            answers[sending.id] = Enqueued(standing[key], EnqueueStatus.DEDUPED)
         else:
             standing[key] = JobRef(sending.name, sending.id)
 
@@ -250,7 +250,7 @@ def _refusal(schema: Schema, shelf: Shelf, sending: Sending) -> Plan[Enqueued | 
     values = [sending.name, sending.singleton_key, sending.singleton_seconds, sending.singleton_offset]
     rows = yield schema.statement("refuser", values)
     if rows:
-        return Enqueued(JobRef(sending.name, rows[0][0]), Arrival.DEDUPED)
+        return Enqueued(JobRef(sending.name, rows[0][0]), EnqueueStatus.DEDUPED)
     shelf.forget()
     yield from shelf.find([sending.name])
     return None

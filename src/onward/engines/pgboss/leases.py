@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onward.engine.values import Claim, Pulse, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgboss.rows import fences_of
 from onward.engines.pgboss.schema import Schema
 from onward.pg import arrays
 from onward.pg.plans import Plan
 
 
-def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     yield from schema.beside.beat(worker)
     if not claims:
-        return Pulse()
+        return HeartbeatReply()
     tokens = [claim.token for claim in claims]
     batches = arrays.numbers([token[4] for token in tokens])
     gone = yield schema.statement("heartbeat", [*fences_of(tokens), batches])
-    return Pulse(
+    return HeartbeatReply(
         lost=frozenset(tokens[number] for number, _ in gone),
         cancelled=frozenset(tokens[number] for number, cancelled in gone if cancelled),
     )

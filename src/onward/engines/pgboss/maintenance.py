@@ -9,29 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.engines.pgboss.queue_cache import Shelf
 from onward.engines.pgboss.schema import Schema
 from onward.pg.plans import Plan, Row
 
 
-def promote(schema: Schema, shelf: Shelf) -> Plan[Batch]:
+def promote(schema: Schema, shelf: Shelf) -> Plan[MaintenanceResult]:
     """Say when the next job is due: it is ready then, without anybody doing anything."""
     queues = yield from shelf.known()
     ((next_in,),) = yield schema.statement("soon", [list(queues)])
-    return Batch(next_in=None if next_in is None else max(0.0, next_in))
+    return MaintenanceResult(next_in=None if next_in is None else max(0.0, next_in))
 
 
 def rescue(
     schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, *, supervises: bool
-) -> Plan[Batch]:
+) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers; where asked for, expire what has run for too long."""
     batch = _batch((yield schema.statement("rescue", [term.number, term.leader_id, max_crashes, limit])), limit)
     yield schema.statement("forget", [term.number, term.leader_id])
     yield from schema.beside.forget(term, worker_timeout)
     if supervises:
         expired = _batch((yield schema.statement("expire", [term.number, term.leader_id, limit])), limit)
-        batch = Batch(
+        batch = MaintenanceResult(
             changed=batch.changed + expired.changed,
             buried=batch.buried + expired.buried,
             queues=batch.queues | expired.queues,
@@ -40,21 +40,21 @@ def rescue(
     return batch
 
 
-def unblock(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
+def unblock(schema: Schema, term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Let go what waited for other jobs, where there are such flows."""
     if not schema.has("job_dependency.child_id"):
-        return Batch()
+        return MaintenanceResult()
     return _batch((yield schema.statement("unblock", [term.number, term.leader_id, limit])), limit)
 
 
-def prune(schema: Schema, term: Term, limit: int) -> Plan[Batch]:
+def prune(schema: Schema, term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Remove what pg-boss keeps no longer."""
     rows = yield schema.statement("prune", [term.number, term.leader_id, limit])
     if schema.has("archive.archived_on"):
         yield schema.statement("clear_archive", [term.number, term.leader_id])
-    return Batch(changed=len(rows), more=len(rows) == limit)
+    return MaintenanceResult(changed=len(rows), more=len(rows) == limit)
 
 
-def _batch(rows: Sequence[Row], limit: int) -> Batch:
+def _batch(rows: Sequence[Row], limit: int) -> MaintenanceResult:
     ((picked, changed, buried, queues),) = rows
-    return Batch(changed=changed, buried=buried, queues=frozenset(queues), more=picked == limit)
+    return MaintenanceResult(changed=changed, buried=buried, queues=frozenset(queues), more=picked == limit)

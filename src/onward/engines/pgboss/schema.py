@@ -18,9 +18,9 @@ from onward.clock import Clock, moment_of
 from onward.engine import migrations
 from onward.engine.statements import Statements
 from onward.engines.pgboss.schema_probe import Installed
-from onward.pg.companion_schema import Beside
+from onward.pg.companion_schema import CompanionSchema
 from onward.pg.plans import Statement
-from onward.pg.schema_name import check_schema_name, put_in
+from onward.pg.schema_name import check_schema_name, insert_schema_name
 
 DEFAULT: Final = "pgboss"
 
@@ -42,7 +42,7 @@ class Schema:
     def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
         self.name = check_schema_name(name)
-        self.beside = Beside(f"{name}_onward", clock=clock)
+        self.beside = CompanionSchema(f"{name}_onward", clock=clock)
         self.channel = f"pgboss_{hashlib.sha224(name.encode()).hexdigest()[:24]}"
         """Where pg-boss tells of new jobs."""
         self._clock = clock
@@ -84,7 +84,7 @@ class Schema:
                 lines.append(line)
             elif self._holds(marked[2].split(), f"way.{way}"):
                 lines.append(marked[1])
-        text = put_in(self.beside.name, "\n".join(lines)).replace(_TABLE, f'pgboss."{table}"')
+        text = insert_schema_name(self.beside.name, "\n".join(lines)).replace(_TABLE, f'pgboss."{table}"')
         if self._clock is None:
             text = text.replace(_NOW, _NOW if self.has("function.job_now") else "now()")
             return text.replace("pgboss.", f'"{self.name}".')

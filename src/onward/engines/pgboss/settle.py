@@ -68,7 +68,7 @@ def _complete(
         arrays.numbers(counts),
         arrays.numbers(began),
         arrays.quoted(places),
-        arrays.texts(outputs) if any(outputs) else arrays.NOTHING,
+        arrays.texts(outputs) if any(outputs) else arrays.EMPTY,
     ]
     rows = yield schema.statement("complete", values, table=table, way=way)
     missed = [settlements[number] for (number,) in rows]

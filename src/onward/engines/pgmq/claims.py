@@ -17,7 +17,7 @@ from onward.engines.pgmq.settings import Manner
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.pg.arrays import numbers, texts
-from onward.pg.claim_batches import Batches
+from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan, Row, Statement
 
 _backoffs = msgspec.json.Decoder(Backoff)
@@ -30,7 +30,7 @@ class Round:
     last_name: str = ""
 
 
-def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, batches: Batches) -> Plan[Claims]:
+def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, batches: ClaimBatches) -> Plan[Claims]:
     """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
     names, prefixes = named(request.queues)
     values = [

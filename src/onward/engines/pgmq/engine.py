@@ -13,7 +13,6 @@ import psycopg
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
@@ -22,11 +21,12 @@ from onward.engine.values import (
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -44,18 +44,18 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import State
 from onward.pg import caller_transaction
-from onward.pg.claim_batches import Batches
-from onward.pg.coalescing import MOST_TOGETHER, Gathering
-from onward.pg.companion_schema import Beside
-from onward.pg.database import GAVE_WAY, Database
+from onward.pg.claim_batches import ClaimBatches
+from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.companion_schema import CompanionSchema
+from onward.pg.database import RETRYABLE, Database
 from onward.pg.durability import Durability
-from onward.pg.exchange import at_once, in_turn
+from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.identity import identity_of, same_store
-from onward.pg.listener import EVERYTHING, Listener
+from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Plan, arun, run
-from onward.pg.pools import MOST, Connections
+from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
 
 T = TypeVar("T")
 
@@ -116,8 +116,8 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.PROMOTION: emulated("PGMQ makes messages visible by itself; a leader tells those who wait for them"),
     },
-    folds={State.CLAIMED: State.RUNNING},
-    foreign_names=True,
+    status_aliases={State.CLAIMED: State.RUNNING},
+    is_shared=True,
 )
 
 _POOLED: Final = (
@@ -142,7 +142,7 @@ class PGMQEngine:
         manner: Manner | None = None,
         notify: bool = True,
         direct: str | None = None,
-        connections: int = MOST,
+        connections: int = MAX_CONNECTIONS,
     ) -> None:
         """Name a store; nothing is connected to yet.
 
@@ -155,17 +155,17 @@ class PGMQEngine:
         """
         self.database = Database(url)
         self.manner = manner or Manner()
-        self._beside = Beside(NAME)
-        self._connections = Connections(self.database, most=connections)
+        self._beside = CompanionSchema(NAME)
+        self._connections = ConnectionPools(self.database, most=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, CHANNEL, ask_every=_LOOK_EVERY, others=_notified)
         self._rounds: dict[tuple[str, ...], claims.Round] = {}
-        self._batches = Batches()
+        self._batches = ClaimBatches()
         self._notifies = notify
-        self._gatherings = OfLoops(lambda: Gathering(self._put))
+        self._gatherings = PerLoop(lambda: Coalescer(self._put))
         self._identity = ("", "")
         self._installation: Installation | None = None
-        self._guests = caller_transaction.Guests(self._connections, self.database, self._same_store)
+        self._guests = caller_transaction.CallerTransactions(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -187,11 +187,11 @@ class PGMQEngine:
             self._installation = found
             self._steps.migrate(connection)
             self._identity = run(identity_of(self._beside.name), execute)
-            self.database.find_out(connection)
+            self.database.detect_settings(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
                 run(self._same_store(), caller_transaction.on_psycopg(connection))
-                self._direct.find_out(connection)
+                self._direct.detect_settings(connection)
         if self._direct.is_pooled:
             log.info("%s: %s", self._direct, _POOLED)
 
@@ -219,7 +219,7 @@ class PGMQEngine:
             found = run(schema_probe.find(self.database), caller_transaction.on_psycopg(connection))
             schema = self._steps.check(connection)
             ((version, commits, fsync, whole_pages, now),) = connection.execute(SQL.facts).fetchall()
-            self.database.find_out(connection)
+            self.database.detect_settings(connection)
         durability = Durability(fsync, whole_pages, commits)
         return EngineInfo(
             engine="PGMQ",
@@ -256,9 +256,9 @@ class PGMQEngine:
             return []
         if within is not None:
             return await self._guests.drive(
-                within, lambda: self._enqueueing(jobs, EVERYTHING if self._notifies else None)
+                within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
             )
-        if len(jobs) > MOST_TOGETHER:
+        if len(jobs) > MAX_COALESCED:
             return await self._put(jobs)
         return await self._gatherings.here().enqueue(jobs)
 
@@ -268,7 +268,7 @@ class PGMQEngine:
             return []
         if within is not None:
             return self._guests.drive_sync(
-                within, lambda: self._enqueueing(jobs, EVERYTHING if self._notifies else None)
+                within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
             )
         with self._telling(jobs) as notice:
             return self._ask_sync(lambda: self._enqueueing(jobs, notice))
@@ -287,7 +287,7 @@ class PGMQEngine:
             yield None
             return
         queues = sorted({job.queue for job in jobs})
-        yield ",".join(queues) if len(queues) <= _MOST_NAMES else EVERYTHING
+        yield ",".join(queues) if len(queues) <= _MOST_NAMES else ALL_QUEUES
 
     # Work
 
@@ -326,22 +326,22 @@ class PGMQEngine:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
         if request is not None and settlements and settle.change_nothing_to_claim(settlements, self.manner):
-            return await at_once(self, settlements, request)
-        return await in_turn(self, settlements, request)
+            return await exchange_concurrently(self, settlements, request)
+        return await exchange_in_order(self, settlements, request)
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return await self._ask(lambda: leases.heartbeat(self._beside, worker, claims))
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         self._connections.check_open()
-        with self._connections.for_the_pulse() as connection, self.database.translated():
+        with self._connections.for_heartbeat() as connection, self.database.translated():
             return run(leases.heartbeat(self._beside, worker, claims), caller_transaction.on_psycopg(connection))
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._ask(lambda: self._beside.leave(worker_id))
+        await self._ask(lambda: self._beside.deregister(worker_id))
 
     async def report(
         self,
@@ -433,16 +433,18 @@ class PGMQEngine:
         """See the contract."""
         await self._ask(lambda: self._beside.resign(term))
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._ask(lambda: maintenance.promote(term, limit))
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         columns = self._columns
         return await self._ask(lambda: maintenance.rescue(term, worker_timeout, max_crashes, limit, columns))
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._ask(lambda: maintenance.prune(term, limit))
 
@@ -456,7 +458,7 @@ class PGMQEngine:
                 try:
                     async with self._connections.borrowed() as connection:
                         return await arun(plan(), caller_transaction.on_async_psycopg(connection))
-                except GAVE_WAY:
+                except RETRYABLE:
                     if not left:
                         raise
         raise AssertionError
@@ -469,7 +471,7 @@ class PGMQEngine:
                 try:
                     with self._connections.borrowed_sync() as connection:
                         return run(plan(), caller_transaction.on_psycopg(connection))
-                except GAVE_WAY:
+                except RETRYABLE:
                     if not left:
                         raise
         raise AssertionError

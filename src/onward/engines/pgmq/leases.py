@@ -6,22 +6,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from onward.engine.values import Claim, Pulse, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgmq.schema import SQL
-from onward.pg.companion_schema import Beside
+from onward.pg.companion_schema import CompanionSchema
 from onward.pg.plans import Plan, Statement
 
 
-def heartbeat(beside: Beside, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+def heartbeat(beside: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its messages; answer which it has lost."""
     yield from beside.beat(worker)
     if not claims:
-        return Pulse()
+        return HeartbeatReply()
     tokens = [claim.token for claim in claims]
     gone = yield Statement(SQL.extend, [[token[part] for token in tokens] for part in (2, 0, 1, 5)])
     missing = {(msg_id, read_ct, queue): cancelled for queue, msg_id, read_ct, cancelled in gone}
     lost = [token for token in tokens if token[:3] in missing]
-    return Pulse(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:3]]))  # type: ignore[index]
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:3]]))  # type: ignore[index]
 
 
 def report(claim: Claim, progress: int | None, message: str | None) -> Plan[bool]:

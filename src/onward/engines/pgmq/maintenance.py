@@ -5,15 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from onward.clock import MICROSECOND
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.engines.pgmq.schema import SQL
 from onward.pg.plans import Plan, Statement
 
 
-def promote(term: Term, limit: int) -> Plan[Batch]:
+def promote(term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Tell of messages whose time has come."""
     ((promoted, queues, looked, next_in),) = yield Statement(SQL.promote, [term.number, term.leader_id, limit])
-    return Batch(
+    return MaintenanceResult(
         changed=promoted,
         queues=frozenset(queues),
         more=looked >= limit,
@@ -21,15 +21,17 @@ def promote(term: Term, limit: int) -> Plan[Batch]:
     )
 
 
-def rescue(term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, columns: str) -> Plan[Batch]:
+def rescue(
+    term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, columns: str
+) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers."""
     values = [term.number, term.leader_id, worker_timeout // MICROSECOND, max_crashes, limit, columns]
     ((rescued, buried, queues),) = yield Statement(SQL.rescue, values)
     changed = rescued + buried
-    return Batch(changed=changed, queues=frozenset(queues), more=changed >= limit, buried=buried)
+    return MaintenanceResult(changed=changed, queues=frozenset(queues), more=changed >= limit, buried=buried)
 
 
-def prune(term: Term, limit: int) -> Plan[Batch]:
+def prune(term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Remove archived messages that need not be kept."""
     ((pruned,),) = yield Statement(SQL.prune, [term.number, term.leader_id, limit])
-    return Batch(changed=pruned, more=pruned >= limit)
+    return MaintenanceResult(changed=pruned, more=pruned >= limit)

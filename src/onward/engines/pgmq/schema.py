@@ -6,7 +6,7 @@ from typing import Final
 
 from onward.engine import migrations
 from onward.engine.statements import Statements
-from onward.pg.schema_name import put_in
+from onward.pg.schema_name import insert_schema_name
 
 NAME: Final = "onward_pgmq"
 CHANNEL: Final = "onward_pgmq"
@@ -19,7 +19,7 @@ _STATEMENTS: Final = Statements("onward.engines.pgmq")
 
 class _Written:
     def __init__(self) -> None:
-        self._texts = {each: put_in(NAME, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
+        self._texts = {each: insert_schema_name(NAME, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
     def __getattr__(self, name: str) -> str:
         """Find a statement: ``SQL.settle`` is ``sql/settle.sql``."""
@@ -35,4 +35,4 @@ SQL: Final = _Written()
 
 def ours(text: str) -> str:
     """Put our schema's name into a text that is made up on the way."""
-    return put_in(NAME, text)
+    return insert_schema_name(NAME, text)

@@ -10,7 +10,7 @@ from onward.engines.pgmq.headers import Settled, completed, settled
 from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import GROUPED, Manner
 from onward.lifecycle import Complete
-from onward.pg.arrays import NOTHING, numbers, texts
+from onward.pg.arrays import EMPTY, numbers, texts
 from onward.pg.plans import Plan, Statement
 
 
@@ -46,7 +46,7 @@ def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -
 
 def _done(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
     if not done:
-        return [NOTHING] * 4
+        return [EMPTY] * 4
     queues, counts, workers, attempts = zip(*done, strict=True)
     notes = [completed(*each) for each in zip(attempts, counts, workers, strict=True)]
     return [texts(queues), numbers(counts), texts(notes), texts([numbers(sorted(ids)) for ids in done.values()])]
@@ -54,7 +54,7 @@ def _done(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
 
 def _more(rows: list[Settled]) -> list[str]:
     if not rows:
-        return [NOTHING] * 7
+        return [EMPTY] * 7
     rows.sort(key=lambda row: row[:3])  # the order in which everybody locks
     queues, ids, counts, ends, delays, notes, failures = zip(*rows, strict=True)
     return [texts(queues), numbers(ids), numbers(counts), texts(ends), numbers(delays), texts(notes), texts(failures)]

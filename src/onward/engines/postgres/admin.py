@@ -17,7 +17,7 @@ from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
-from onward.pg.listener import DUE, EVERYTHING
+from onward.pg.listener import ALL_QUEUES, DUE
 from onward.pg.plans import Plan, Row, Statement
 
 
@@ -63,7 +63,7 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
         parts.append(f"(select seq from onward.history where {condition.ended()} {order})")  # noqa: S608
     if not parts:
         return []
-    rows = yield Statement(schema.put_in(together(parts, order)), condition.values)
+    rows = yield Statement(schema.insert_schema_name(together(parts, order)), condition.values)
     return [row[0] for row in rows]
 
 
@@ -88,7 +88,7 @@ def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
     ]
     if not (yield Statement(schema.edit, [schema.now, ref.id, ref.queue, *values])):
         return None
-    yield Statement(schema.notify, [schema.channel, f"{EVERYTHING},{DUE}"])
+    yield Statement(schema.notify, [schema.channel, f"{ALL_QUEUES},{DUE}"])
     return (yield from queries.get(schema, ref))
 
 

@@ -20,7 +20,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int) -> Pla
     text = (
         f"{schema.find_archived} where {condition.ended()} order by seq desc limit {condition.value(limit + 1)}::bigint"
     )
-    rows = yield Statement(schema.put_in(text), condition.values)
+    rows = yield Statement(schema.insert_schema_name(text), condition.values)
     return page_of(rows, limit)
 
 
@@ -28,7 +28,7 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     """Count archived jobs."""
     condition = Condition(which)
     text = f"select {COUNTED[by]}, count(*) from onward.archive where {condition.ended()} group by 1"  # noqa: S608 - ours
-    return dict((yield Statement(schema.put_in(text), condition.values)))
+    return dict((yield Statement(schema.insert_schema_name(text), condition.values)))
 
 
 def purge(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
@@ -36,5 +36,5 @@ def purge(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     condition = Condition(which)
     most = condition.value(limit)
     text = f"select seq from onward.archive where {condition.ended()} order by seq limit {most}::bigint"  # noqa: S608 - ours only
-    picked = [row[0] for row in (yield Statement(schema.put_in(text), condition.values))]
+    picked = [row[0] for row in (yield Statement(schema.insert_schema_name(text), condition.values))]
     return changed_of((yield Statement(schema.purge_archived, [picked]))) if picked else []

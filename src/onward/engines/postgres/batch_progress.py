@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from onward.errors import StoreBusy, StoreUnavailable
-from onward.pg.per_loop import OfLoops
+from onward.pg.per_loop import PerLoop
 
 log = logging.getLogger("onward.engines.postgres")
 
@@ -33,7 +33,7 @@ class Advancer:
 
     def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:
         """``step`` does a part, and answers whether there may be more; None: what there is cannot be done yet."""
-        self._turns = OfLoops(lambda: _Turn(step))
+        self._turns = PerLoop(lambda: _Turn(step))
 
     def soon(self, *, at_once: bool) -> None:
         """Act on what is new."""

@@ -62,7 +62,7 @@ class Sent:
         if brought is None:
             round_.is_news_anywhere = True
         elif round_.news or round_.is_news_anywhere:  # there has been news since, which the worker has been told of
-            brought = replace(brought, again_in=0.0)
+            brought = replace(brought, retry_after=0.0)
         return brought
 
     def read(self, rows: list[Row] | None) -> Claims | None:
@@ -86,7 +86,7 @@ class Standing:
         """Note what an exchange has asked for, and found: if that was less, its claim stands from now on."""
         key, slots = (request.worker_id, request.queues), request.slots - len(found.claims)
         if slots > 0 and not request.alone and not found.suspects_wait and self._schema.now is None:
-            self._wanted[key] = _Wanted(replace(request, slots=slots, soon=0, ahead=0), round_)
+            self._wanted[key] = _Wanted(replace(request, slots=slots, prefetch_started=0, prefetch_claimed=0), round_)
         else:
             self._wanted.pop(key, None)
 
@@ -120,7 +120,7 @@ class Standing:
         if not sent.answer.cancel() and not sent.answer.cancelled():
             self._return(sent, sent.answer.result())
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """Have nothing brought to a worker any more."""
         for key in [key for key in self._wanted if key[0] == worker_id]:
             del self._wanted[key]
@@ -133,7 +133,7 @@ class Standing:
     async def close(self) -> None:
         """Do so for all workers."""
         for worker_id in {key[0] for key in (*self._wanted, *self._sent)}:
-            await self.leave(worker_id)
+            await self.deregister(worker_id)
         await self._all_given()
 
     def _take(self, key: Key) -> Sent | None:

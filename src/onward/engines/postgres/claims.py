@@ -19,11 +19,11 @@ from onward.engines.postgres.rows import backoff_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
 from onward.pg import arrays
-from onward.pg.listener import ANYTHING, CANCELLED, DUE, EVERYTHING
+from onward.pg.listener import ALL_QUEUES, CANCELLED, DUE, SETTINGS_CHANGED
 from onward.pg.plans import Plan, Row, Statement
 from onward.validation import matches
 
-_ANYWHERE: Final = frozenset({EVERYTHING, ANYTHING})
+_ANYWHERE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})
 _NO_NAMES: Final = frozenset({DUE, CANCELLED})
 _MOST_NEWS: Final = 100
 """Queues with news that are kept in mind."""
@@ -160,14 +160,14 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
-        ((jobs, suspects_wait, again_in, *_),) = yield Statement(schema.claim_suspect, values)
+        ((jobs, suspects_wait, retry_after, *_),) = yield Statement(schema.claim_suspect, values)
         (claims,) = _visited(jobs) or [[]]  # it is no step of the tour
-        return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
+        return Claims(claims=tuple(claims), suspects_wait=suspects_wait, retry_after=retry_after)
     places = round_.places(waits=True)
     if places == ():
         return nothing_new(round_)
     with round_.failing():
-        if places is not None and len(places) == 1 and request.slots and not request.ahead:
+        if places is not None and len(places) == 1 and request.slots and not request.prefetch_claimed:
             alone = yield from _claim_of(schema, request, round_, places[0])
             if alone is not None:
                 return alone
@@ -178,12 +178,12 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
 
 def nothing_new(round_: Round) -> Claims:
     """Answer a claim for which no queue needs to be asked."""
-    return Claims(again_in=max(round_.look_again_in(), 0.0))
+    return Claims(retry_after=max(round_.look_again_in(), 0.0))
 
 
 def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
     """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
-    room = request.slots + request.soon
+    room = request.slots + request.prefetch_started
     rows = yield for_queue(schema, request, queue, room)
     return from_queue(queue, room, rows, round_)
 
@@ -202,7 +202,7 @@ def from_queue(queue: str, room: int, rows: Sequence[Row], round_: Round) -> Cla
     round_.is_whole = False
     if len(claims) >= room:
         round_.looked_at = -math.inf  # there may be more, and elsewhere too
-    return Claims(claims=tuple(claims), again_in=max(round_.look_again_in(), 0.0))
+    return Claims(claims=tuple(claims), retry_after=max(round_.look_again_in(), 0.0))
 
 
 def _claim_in(queue: str, row: Row) -> Claim:
@@ -229,14 +229,14 @@ def asked(request: ClaimRequest, round_: Round, places: tuple[str, ...] | None =
     """Lay a request out as the store wants it; for some of its queues only, where ``places`` are given."""
     round_.is_whole = places is None
     news = round_.next_news() if round_.is_whole else None
-    wanted = request.slots + request.soon + request.ahead
+    wanted = request.slots + request.prefetch_started + request.prefetch_claimed
     most = round_.most
     if news is not None and most < wanted and (now := monotonic()) - round_.brief_at > _BRIEF_APART:
         most, round_.brief_at = 1, now  # in a long tour, its job does not wait for others
     slots = min(request.slots, most)
-    soon = min(request.soon, most - slots)
-    ahead = min(request.ahead, most - slots - soon)
-    round_.room = slots + soon + ahead
+    prefetch_started = min(request.prefetch_started, most - slots)
+    prefetch_claimed = min(request.prefetch_claimed, most - slots - prefetch_started)
+    round_.room = slots + prefetch_started + prefetch_claimed
     round_.is_cut = round_.room < wanted
     round_.asked_at = monotonic()
     if round_.is_whole:
@@ -246,8 +246,8 @@ def asked(request: ClaimRequest, round_: Round, places: tuple[str, ...] | None =
         request.worker_id,
         *_ranges(places or request.queues),
         slots,
-        soon,
-        ahead,
+        prefetch_started,
+        prefetch_claimed,
         request.lease // MICROSECOND,
         round_.next_name,
         round_.turn_left,
@@ -263,7 +263,7 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
 
 def claims_of(answer: Row, round_: Round) -> Claims:
     """Read what was claimed: see the type ``onward.answer``."""
-    jobs, suspects_wait, again_in, next_name, turn_left, others_work = answer
+    jobs, suspects_wait, retry_after, next_name, turn_left, others_work = answer
     if next_name is not None:
         round_.next_name, round_.turn_left = next_name, turn_left
     visits = _visited(jobs)
@@ -271,18 +271,18 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     round_.has_more = 0 < round_.room <= len(claims)
     round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
     if round_.has_more and round_.is_cut:
-        again_in = 0.0
-    is_over = not round_.has_more and not suspects_wait and again_in is None
+        retry_after = 0.0
+    is_over = not round_.has_more and not suspects_wait and retry_after is None
     if round_.is_whole:
         now = monotonic()
         round_.took = now - round_.asked_at
         round_.looked_at = now if is_over else -math.inf
     elif is_over:
-        again_in = max(round_.look_again_in(), 0.0)
+        retry_after = max(round_.look_again_in(), 0.0)
     else:
         round_.looked_at = -math.inf
     return Claims(
-        claims=tuple(claims), suspects_wait=bool(suspects_wait), again_in=again_in, others_work=bool(others_work)
+        claims=tuple(claims), suspects_wait=bool(suspects_wait), retry_after=retry_after, others_work=bool(others_work)
     )
 
 

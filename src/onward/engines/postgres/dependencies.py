@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
-from onward.job import Alike, Enqueued, NewJob
+from onward.job import Enqueued, NewJob, UniformJobs
 from onward.pg import arrays
 from onward.pg.plans import Plan, Statement
 
@@ -17,7 +17,7 @@ def join(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> P
     """Count the jobs that were added into their batches, and let those wait that come after others."""
     counts: Counter[str] = Counter()
     links: dict[str, list[tuple[str, int, str]]] = {}
-    if isinstance(jobs, Alike) and jobs.template.batch is not None and not jobs.template.after:
+    if isinstance(jobs, UniformJobs) and jobs.template.batch is not None and not jobs.template.after:
         counts[jobs.template.batch] = sum(answer.is_new for answer in added)
         jobs = ()
     for job, answer in zip(jobs, added, strict=False):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from onward.clock import MICROSECOND
 from onward.engines.postgres.schema import Schema
 from onward.pg.durability import Durability
-from onward.pg.listener import ASK_EVERY
+from onward.pg.listener import PROBE_INTERVAL
 from onward.pg.plans import Plan, Row, Statement
 
 LONG: Final = timedelta(minutes=5)
@@ -143,7 +143,7 @@ def _settings(facts: Facts) -> Iterator[str]:
             "queue, fails instead, and a worker pauses before it tries again. To mend that: "
             + facts.setting("lock_timeout", "0")
         )
-    if 0 < facts.idle_session_timeout <= ASK_EVERY:
+    if 0 < facts.idle_session_timeout <= PROBE_INTERVAL:
         yield (
             f"idle_session_timeout is {facts.idle_session_timeout:g} s: workers are cut off while they listen for new "
             "jobs, which wait then until they are looked for. To mend that: "

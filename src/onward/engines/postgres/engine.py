@@ -16,23 +16,23 @@ from psycopg import errors as pg
 from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
-from onward.engine.event_reader import Events, Teller, check_settings
+from onward.engine.event_reader import EventReader, Events, check_settings
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
-    Due,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -60,7 +60,7 @@ from onward.engines.postgres import (
 from onward.engines.postgres.batch_progress import HELD, Advancer
 from onward.engines.postgres.claim_prefetch import Sent, Standing
 from onward.engines.postgres.enqueue import Kind, Lone
-from onward.engines.postgres.events import Record
+from onward.engines.postgres.events import EventLog
 from onward.engines.postgres.fast_enqueue import Permit
 from onward.engines.postgres.notify_throttle import Bell, Telling
 from onward.engines.postgres.queue_cache import Seen
@@ -68,17 +68,17 @@ from onward.engines.postgres.schema import DEFAULT, Schema
 from onward.engines.postgres.usage import record as record_usage
 from onward.errors import StoreBusy
 from onward.events import AnyEvent, EventPage
-from onward.job import Alike, Enqueued, Job, JobRef, NewJob
+from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
 from onward.pg import caller_transaction
-from onward.pg.coalescing import MOST_TOGETHER, Gathering
-from onward.pg.database import GAVE_WAY, PATIENCE, Database
-from onward.pg.exchange import give_back
+from onward.pg.coalescing import MAX_COALESCED, Coalescer
+from onward.pg.database import QUERY_TIMEOUT, RETRYABLE, Database
+from onward.pg.exchange import release_claims
 from onward.pg.identity import identity_of, same_store
-from onward.pg.listener import DUE, EVERYTHING, Listener
-from onward.pg.per_loop import OfLoops
+from onward.pg.listener import ALL_QUEUES, DUE, Listener
+from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Plan, arun, run
-from onward.pg.pools import MOST, Connections
+from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")
@@ -88,8 +88,8 @@ log = logging.getLogger("onward.engines.postgres")
 CAPABILITIES: Final = Capabilities(
     engine="PostgreSQL",
     features=dict.fromkeys(Feature, NATIVE),
-    folds={},
-    apart_from=100,  # fewer are stored and followed by others in less time than it takes to begin two statements
+    status_aliases={},
+    split_settle_threshold=100,  # fewer take less time than it takes to begin two statements
 )
 
 _POOLED: Final = (
@@ -114,8 +114,8 @@ class PostgresEngine:
         schema: str = DEFAULT,
         notify: bool = True,
         direct: str | None = None,
-        connections: int = MOST,
-        answer_within: float = PATIENCE,
+        connections: int = MAX_CONNECTIONS,
+        answer_within: float = QUERY_TIMEOUT,
         clock: Clock | None = None,
         events: Events | None = None,
         keep_events: int | None = None,
@@ -134,21 +134,23 @@ class PostgresEngine:
             keep_events: about how many events the store keeps.
         """
         check_settings(events, keep_events)
-        leave = f"then: select {schema}.allow_worker('{{user}}')"
-        self.database = Database(url, patience=answer_within, leave=leave)
+        grant_hint = f"then: select {schema}.allow_worker('{{user}}')"
+        self.database = Database(url, query_timeout=answer_within, grant_hint=grant_hint)
         self.schema = Schema(schema, clock=clock)
-        self._connections = Connections(self.database, most=connections)
-        self._direct = self.database if direct is None else Database(direct, patience=answer_within, leave=leave)
+        self._connections = ConnectionPools(self.database, most=connections)
+        self._direct = (
+            self.database if direct is None else Database(direct, query_timeout=answer_within, grant_hint=grant_hint)
+        )
         self._listener = Listener(self._direct, self.schema.channel, on_notice=self._hear)
         self._rounds: dict[tuple[str, tuple[str, ...]], claims.Round] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
-        self._standing = OfLoops(
-            lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(give_back, self))
+        self._standing = PerLoop(
+            lambda: Standing(self.schema, ask=self._listener.ask, give_back=partial(release_claims, self))
         )
         self._notifies = notify
         self._seen = Seen()
         self._bell = Bell(self._tell, self._seen)
-        self._gatherings = OfLoops(lambda: Gathering(self._put, write_alone=partial(self._put, alone=True)))
+        self._gatherings = PerLoop(lambda: Coalescer(self._put, write_alone=partial(self._put, alone=True)))
         self._kind = enqueue.Kind(None, frozenset())
         """Of the last task's jobs."""
         self._held_up: frozenset[Token] = frozenset()
@@ -162,11 +164,11 @@ class PostgresEngine:
         self._identity = ("", "")
         self._copies = False
         self._told = (events, keep_events)
-        self._record = Record(self.schema, self._ask)
+        self._record = EventLog(self.schema, self._ask)
         self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
-        self._teller = Teller(self._record, lambda: self._event_listener.signals((EVERYTHING,)))
+        self._teller = EventReader(self._record, lambda: self._event_listener.signals((ALL_QUEUES,)))
         self._advancer = Advancer(self._advance)
-        self._guests = caller_transaction.Guests(self._connections, self.database, self._same_store)
+        self._guests = caller_transaction.CallerTransactions(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -187,11 +189,11 @@ class PostgresEngine:
             migrations.migrate(connection, self.schema, self.database)
             self._identity = run(identity_of(self.schema.name), caller_transaction.on_psycopg(connection))
             ((self._copies,),) = connection.execute(self.schema.may_copy).fetchall()
-            self.database.find_out(connection)
+            self.database.detect_settings(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
                 run(self._same_store(), caller_transaction.on_psycopg(connection))
-                self._direct.find_out(connection)
+                self._direct.detect_settings(connection)
         if self._direct.is_pooled:
             log.info("%s: %s", self._direct, _POOLED)
 
@@ -212,7 +214,7 @@ class PostgresEngine:
         with self.database.connect() as connection, self.database.translated():
             schema = migrations.check(connection, self.schema, self.database)
             facts, problems, warnings = run(diagnostics.examine(self.schema), caller_transaction.on_psycopg(connection))
-            self.database.find_out(connection)
+            self.database.detect_settings(connection)
         if self._direct.is_pooled:
             warnings.append(_POOLED)
         return EngineInfo(
@@ -243,7 +245,7 @@ class PostgresEngine:
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._notice_within),
                 in_parts=enqueue.takes_several(jobs),
             )
-        if (permit := self._permit) is not None and isinstance(jobs, Alike):
+        if (permit := self._permit) is not None and isinstance(jobs, UniformJobs):
             if permit.covers(jobs):
                 return permit.add(jobs)
             if permit.wants_turn(jobs):
@@ -252,11 +254,11 @@ class PostgresEngine:
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Enqueued]]:
         self._permit = None
-        if len(jobs) > MOST_TOGETHER or enqueue.has_keys(jobs):
+        if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return self._put(jobs)
         return self._gatherings.here().enqueue(jobs)
 
-    async def _have_a_turn(self, permit: Permit, jobs: Alike) -> list[Enqueued]:
+    async def _have_a_turn(self, permit: Permit, jobs: UniformJobs) -> list[Enqueued]:
         await asyncio.sleep(0)
         return await (permit.add(jobs) if permit is self._permit and permit.covers(jobs) else self._enqueue(jobs))
 
@@ -323,7 +325,7 @@ class PostgresEngine:
 
     def _kind_of(self, jobs: Sequence[NewJob]) -> Kind:
         """Read what jobs have in common; of one task after the other, each once."""
-        if not isinstance(jobs, Alike):
+        if not isinstance(jobs, UniformJobs):
             return enqueue.kind_of(self.schema, jobs, is_told=self._notifies)
         kind = self._kind
         if kind.template is not jobs.template:
@@ -336,7 +338,7 @@ class PostgresEngine:
     @property
     def _notice_within(self) -> str | None:
         # Always the same words: a transaction tells the same thing only once, however many jobs it adds (X4).
-        return f"{EVERYTHING},{DUE}" if self._notifies else None
+        return f"{ALL_QUEUES},{DUE}" if self._notifies else None
 
     # Work
 
@@ -389,7 +391,7 @@ class PostgresEngine:
             return await self._exchange(exchange) if claimed is None else Exchanged(claimed=claimed)
         done = await self._exchange(msgspec.structs.replace(exchange, request=None))
         # What has ended is recorded, and must not be said again: if nothing is brought, it is asked for the next time.
-        brought = await sent.claims() or Claims(again_in=0.0)
+        brought = await sent.claims() or Claims(retry_after=0.0)
         return Exchanged(lost=done.lost, busy=done.busy, claimed=brought)
 
     async def _exchange(self, exchange: Exchange) -> Exchanged:
@@ -417,7 +419,7 @@ class PostgresEngine:
             lost, left = await self._ask(plan, atomic=True)
             self._held_up = left
         busy = left.union(claim.token for claim in exchange.starts)
-        return Exchanged(lost=self._without_news(lost), busy=busy, claimed=Claims(again_in=0.0))
+        return Exchanged(lost=self._without_news(lost), busy=busy, claimed=Claims(retry_after=0.0))
 
     def _without_news(self, lost: frozenset[Token]) -> frozenset[Token]:
         """Take news of batches out of what was answered, and have them acted on."""
@@ -426,22 +428,22 @@ class PostgresEngine:
             self._act_soon(at_once=settle.AWAITED in news)
         return lost - news
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return await self._ask(lambda: leases.heartbeat(self.schema, worker, claims))
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         self._connections.check_open()
-        with self._connections.for_the_pulse() as connection, self.database.translated():
+        with self._connections.for_heartbeat() as connection, self.database.translated():
             return run(leases.heartbeat(self.schema, worker, claims), caller_transaction.on_psycopg(connection))
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._standing.here().leave(worker_id)
+        await self._standing.here().deregister(worker_id)
         for key in [key for key in list(self._rounds) if key[0] == worker_id]:
             self._rounds.pop(key, None)
-        await self._ask(lambda: leases.leave(self.schema, worker_id))
+        await self._ask(lambda: leases.deregister(self.schema, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -491,16 +493,16 @@ class PostgresEngine:
     ) -> Page[Job]:
         """See the contract."""
         return await self._ask(
-            lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first), at_leisure=True
+            lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first), no_timeout=True
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(lambda: queries.count(self.schema, which, by), at_leisure=True)
+        return await self._ask(lambda: queries.count(self.schema, which, by), no_timeout=True)
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._ask(lambda: queries.queues(self.schema, pattern), at_leisure=True)
+        return await self._ask(lambda: queries.queues(self.schema, pattern), no_timeout=True)
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
@@ -520,21 +522,21 @@ class PostgresEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: admin.cancel(self.schema, which, reason, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.cancel(self.schema, which, reason, limit), no_timeout=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: admin.replay(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.replay(self.schema, which, limit), no_timeout=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self._ask(lambda: admin.delete(self.schema, which, limit), at_leisure=True)
+        changed = await self._ask(lambda: admin.delete(self.schema, which, limit), no_timeout=True)
         if changed:
             self._act_soon(at_once=True)
         return changed
@@ -560,13 +562,13 @@ class PostgresEngine:
         """See the contract."""
         await self._ask(lambda: maintenance.resign(self.schema, term))
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         hears = self._hears
         if self._sweeping.is_due(hears=hears):
             await self._ask(lambda: self._sweeping.sweep(self.schema, term))
         if hears and (next_in := self._next_due.wait()) is not None:
-            return Batch(next_in=next_in)
+            return MaintenanceResult(next_in=next_in)
         more: bool | None
         batch, more = await self._ask(lambda: maintenance.promote(self.schema, term, limit, self._next_due))
         for _ in range(_STEPS):
@@ -583,19 +585,21 @@ class PostgresEngine:
         self._next_due.forget()
         return msgspec.structs.replace(batch, more=True)
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         if self._hears and self._rescuing.may_wait():
-            return Batch()
+            return MaintenanceResult()
         known = self._rescuing, self._tending, self._sweeping
         return await self._ask(
             lambda: maintenance.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known)
         )
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         await self._record.tend()
-        return await self._ask(lambda: maintenance.prune(self.schema, term, limit, self._tending), at_leisure=True)
+        return await self._ask(lambda: maintenance.prune(self.schema, term, limit, self._tending), no_timeout=True)
 
     # Calendar
 
@@ -603,15 +607,15 @@ class PostgresEngine:
         """See the contract."""
         return await self._ask(lambda: schedules.schedules(self.schema))
 
-    async def put_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
         return await self._ask(lambda: schedules.put(self.schema, schedule))
 
-    async def drop_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str) -> bool:
         """See the contract."""
         return await self._ask(lambda: schedules.drop(self.schema, name))
 
-    async def due_schedules(self, *, limit: int = 100) -> Due:
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
         return await self._ask(lambda: schedules.due(self.schema, limit))
 
@@ -622,7 +626,7 @@ class PostgresEngine:
 
     # Gather
 
-    async def put_batch(
+    async def save_batch(
         self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
     ) -> list[Enqueued]:
         """See the contract."""
@@ -644,13 +648,13 @@ class PostgresEngine:
         """See the contract."""
         return await self._ask(lambda: batches.batches(self.schema, names, after, limit))
 
-    async def drop_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str) -> bool:
         """See the contract."""
         return await self._ask(lambda: batches.drop(self.schema, name))
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
-        return await self._ask(lambda: batches.links(self.schema, name), at_leisure=True)
+        return await self._ask(lambda: batches.links(self.schema, name), no_timeout=True)
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
@@ -664,7 +668,7 @@ class PostgresEngine:
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
-        return await self._ask(lambda: usage.usage(self.schema, query), at_leisure=True)
+        return await self._ask(lambda: usage.usage(self.schema, query), no_timeout=True)
 
     def _act_soon(self, *, at_once: bool) -> None:
         if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself
@@ -678,19 +682,19 @@ class PostgresEngine:
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._ask(lambda: archive.find(self.schema, which, after, limit), at_leisure=True)
+        return await self._ask(lambda: archive.find(self.schema, which, after, limit), no_timeout=True)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._ask(lambda: archive.count(self.schema, which, by), at_leisure=True)
+        return await self._ask(lambda: archive.count(self.schema, which, by), no_timeout=True)
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._ask(lambda: archive.purge(self.schema, which, limit), at_leisure=True)
+        return await self._ask(lambda: archive.purge(self.schema, which, limit), no_timeout=True)
 
     # Bookmarks
 
-    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+    async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
         now = str(await self._record.begin(None))
         return await self._ask(lambda: events.hold(self.schema, name, holder, now, lease, anew=anew))
@@ -701,7 +705,7 @@ class PostgresEngine:
         """See the contract."""
         return await self._teller.read(queues, after, types, limit)
 
-    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+    async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
         return await self._ask(lambda: events.move(self.schema, name, holder, cursor))
 
@@ -710,7 +714,7 @@ class PostgresEngine:
 
     # Driving plans
 
-    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, at_leisure: bool = False) -> T:
+    async def _ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, no_timeout: bool = False) -> T:
         """Drive a plan on a connection of ours.
 
         ``atomic``: all of its statements, or none. ``at_leisure``: it looks at as much as there is, and may take long.
@@ -719,13 +723,13 @@ class PostgresEngine:
         with self.database.translated():
             for left in reversed(range(_TRIES)):
                 try:
-                    async with self._connections.borrowed(at_leisure=at_leisure) as connection:
+                    async with self._connections.borrowed(no_timeout=no_timeout) as connection:
                         execute = caller_transaction.on_async_psycopg(connection)
                         if not atomic:
                             return await arun(plan(), execute)
                         async with connection.transaction():
                             return await arun(plan(), execute)
-                except (*GAVE_WAY, pg.CheckViolation) as error:
+                except (*RETRYABLE, pg.CheckViolation) as error:
                     if not left or not _is_to_be_tried_again(error):
                         raise
         raise AssertionError
@@ -748,7 +752,7 @@ class PostgresEngine:
             try:
                 async with self._connections.borrowed() as connection:
                     return await connection.do(job.text, job.values)
-            except GAVE_WAY:
+            except RETRYABLE:
                 return 0
 
     def _add_sync(self, job: Lone) -> int:
@@ -758,7 +762,7 @@ class PostgresEngine:
             try:
                 with self._connections.borrowed_sync() as connection:
                     return connection.do(job.text, job.values)
-            except GAVE_WAY:
+            except RETRYABLE:
                 return 0
 
     def _ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
@@ -773,7 +777,7 @@ class PostgresEngine:
                             return run(plan(), execute)
                         with connection.transaction():
                             return run(plan(), execute)
-                except (*GAVE_WAY, pg.CheckViolation) as error:
+                except (*RETRYABLE, pg.CheckViolation) as error:
                     if not left or not _is_to_be_tried_again(error):
                         raise
         raise AssertionError
@@ -790,4 +794,4 @@ def _is_held_up(error: StoreBusy) -> bool:
 def _is_to_be_tried_again(error: psycopg.Error) -> bool:
     """Say whether a statement changed nothing only because something else happened at the same moment."""
     # A job ended while its day of the history was being made: the next time it is there.
-    return isinstance(error, GAVE_WAY) or (error.diag.table_name or "").startswith("history_day")
+    return isinstance(error, RETRYABLE) or (error.diag.table_name or "").startswith("history_day")

@@ -15,7 +15,7 @@ from onward.engines.postgres.queue_cache import Lane, Seen
 from onward.engines.postgres.rows import backoff_text, micros
 from onward.engines.postgres.schema import Schema
 from onward.ids import ids_in_parts, new_id, new_ids
-from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays, binary_copy
 from onward.pg.listener import DUE
@@ -32,14 +32,16 @@ _ALIKE: Final = 9
 
 def has_keys(jobs: Sequence[NewJob]) -> bool:
     """Say whether any of these may stand for a job that is there already."""
-    if isinstance(jobs, Alike):
+    if isinstance(jobs, UniformJobs):
         return jobs.template.idempotency_key is not None or jobs.template.dedupe_key is not None
     return any(job.idempotency_key is not None or job.dedupe_key is not None for job in jobs)
 
 
 def has_batches(jobs: Sequence[NewJob]) -> bool:
     """Say whether any of these belongs to a batch."""
-    return jobs.template.batch is not None if isinstance(jobs, Alike) else any(job.batch is not None for job in jobs)
+    return (
+        jobs.template.batch is not None if isinstance(jobs, UniformJobs) else any(job.batch is not None for job in jobs)
+    )
 
 
 def takes_several(jobs: Sequence[NewJob]) -> bool:
@@ -49,7 +51,7 @@ def takes_several(jobs: Sequence[NewJob]) -> bool:
 
 def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
     """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
-    if isinstance(jobs, Alike):
+    if isinstance(jobs, UniformJobs):
         jobs = (jobs.template,)
     told: set[str] = set()
     for job in jobs:
@@ -111,7 +113,7 @@ class Kind(NamedTuple):
 
 def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
-    job = jobs.template if isinstance(jobs, Alike) else jobs[0] if len(jobs) == 1 else None
+    job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0] if len(jobs) == 1 else None
     tidings = tidings_of(jobs) if is_told else frozenset[str]()
     if job is None:
         return Kind(None, tidings)
@@ -142,7 +144,7 @@ def lone(kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen) -> 
     """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
     if kind.shortcut is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
         return None
-    payloads = jobs.payloads if isinstance(jobs, Alike) else [jobs[0].payload]
+    payloads = jobs.payloads if isinstance(jobs, UniformJobs) else [jobs[0].payload]
     return kind.shortcut.lone(payloads[0], notice) if len(payloads) == 1 else None
 
 
@@ -168,7 +170,7 @@ def _enqueue(
 ) -> Plan[list[Enqueued]]:
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
-    if isinstance(jobs, Alike):
+    if isinstance(jobs, UniformJobs):
         return (
             yield from _enqueue_alike(schema, jobs.payloads, _shape(jobs.template), notice, copies=copies, seen=seen)
         )
@@ -294,9 +296,9 @@ def _enqueue_keyed(
             if own & busy:
                 later.append(number)
             elif key is not None and key in by_key:
-                answers[number] = Enqueued(by_key[key].ref, Arrival.SAME_KEY)
+                answers[number] = Enqueued(by_key[key].ref, EnqueueStatus.SAME_KEY)
             elif key is None and dedupe is not None and dedupe in by_dedupe and jobs[number].debounce is None:
-                answers[number] = Enqueued(by_dedupe[dedupe].ref, Arrival.DEDUPED)
+                answers[number] = Enqueued(by_dedupe[dedupe].ref, EnqueueStatus.DEDUPED)
             else:
                 chosen.append(number)
             busy |= own
@@ -316,12 +318,12 @@ def _enqueue_keyed(
                 [micros(job.debounce) for job in some],
             ]
             rows = yield Statement(schema.enqueue_keyed, columns)
-            for number, (arrival, queue, job_id) in zip(chosen, rows, strict=True):
-                answer = answers[number] = Enqueued(JobRef(queue, job_id), Arrival(arrival))
+            for number, (enqueue_status, queue, job_id) in zip(chosen, rows, strict=True):
+                answer = answers[number] = Enqueued(JobRef(queue, job_id), EnqueueStatus(enqueue_status))
                 key, dedupe = keys[number], dedupes[number]
-                if key is not None and answer.arrival is not Arrival.DEDUPED:
+                if key is not None and answer.enqueue_status is not EnqueueStatus.DEDUPED:
                     by_key[key] = answer
-                if dedupe is not None and answer.arrival is not Arrival.SAME_KEY:
+                if dedupe is not None and answer.enqueue_status is not EnqueueStatus.SAME_KEY:
                     by_dedupe[dedupe] = answer
         left = later
     return [answers[number] for number in range(len(jobs))]

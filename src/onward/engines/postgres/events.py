@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
-from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, Read, Recorded
+from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEntry, LogPage
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.events import OLDEST
@@ -107,7 +107,7 @@ class _Log(NamedTuple):
         return whole
 
 
-def read(schema: Schema, place: Place, words: frozenset[str] | None, limit: int) -> Plan[Read[Place]]:
+def read(schema: Schema, place: Place, words: frozenset[str] | None, limit: int) -> Plan[LogPage[Place]]:
     """Read what came after a place."""
     log = yield from _log(schema)
     wanted = None if words is None else sorted(words)
@@ -116,20 +116,20 @@ def read(schema: Schema, place: Place, words: frozenset[str] | None, limit: int)
         return (yield from _catch_up(schema, place, whole, wanted, limit))
     until = place.until or log.seen
     if until == place.seen:
-        return Read((), place, more=False)
+        return LogPage((), place, more=False)
     rows = yield Statement(schema.event_read, [place.seen, until, place.no, wanted, limit])
-    entries = [Recorded(str(Place(row[1], place.seen, until, row[0])), *row[1:]) for row in rows]
+    entries = [LogEntry(str(Place(row[1], place.seen, until, row[0])), *row[1:]) for row in rows]
     if len(rows) == limit:
-        return Read(entries, place._replace(until=until, no=rows[-1][0]), more=True)
-    return Read(entries, Place(log.now, until), more=bool(place.until))
+        return LogPage(entries, place._replace(until=until, no=rows[-1][0]), more=True)
+    return LogPage(entries, Place(log.now, until), more=bool(place.until))
 
 
-def _catch_up(schema: Schema, place: Place, whole: Place, words: list[str] | None, limit: int) -> Plan[Read[Place]]:
+def _catch_up(schema: Schema, place: Place, whole: Place, words: list[str] | None, limit: int) -> Plan[LogPage[Place]]:
     since = max(0, place.at - _LONGEST_SETTLEMENT)
     rows = yield Statement(schema.event_catch_up, [place.seen, whole.seen, since, *place.caught, words, limit])
     places = [place._replace(until="", no=0, caught=(row[0], row[1], row[2])) for row in rows]
-    entries = [Recorded(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
-    return Read(entries, places[-1] if len(rows) == limit else whole, more=True)
+    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
+    return LogPage(entries, places[-1] if len(rows) == limit else whole, more=True)
 
 
 def hold(schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool) -> Plan[str | None]:
@@ -150,7 +150,7 @@ def tend(schema: Schema) -> Plan[bool]:
     return bool(more)
 
 
-class Record:
+class EventLog:
     """The record of one store: see :class:`onward.engine.event_reader.Record`."""
 
     def __init__(self, schema: Schema, ask: Ask) -> None:
@@ -186,9 +186,9 @@ class Record:
         log.caught_up(place)
         return place
 
-    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> Read[Place]:
+    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
         """See the protocol."""
-        answer: Read[Place] = await self._ask(lambda: read(self._schema, place, words, limit))
+        answer: LogPage[Place] = await self._ask(lambda: read(self._schema, place, words, limit))
         return answer
 
     async def tend(self) -> None:
@@ -196,13 +196,13 @@ class Record:
         while await self._ask(lambda: tend(self._schema)):
             pass
 
-    async def settle(self, patience: float | None = None) -> None:
+    async def settle(self, query_timeout: float | None = None) -> None:
         """Wait until nobody writes any longer who began before events were recorded, or for so many seconds."""
         began, pause, is_said = time.monotonic(), _FIRST_PAUSE, False
         writers = await self._writers(None)
         while writers:
             waited = time.monotonic() - began
-            if patience is not None and waited >= patience:
+            if query_timeout is not None and waited >= query_timeout:
                 return
             if waited >= _PATIENCE and not is_said:
                 is_said = True

@@ -4,7 +4,7 @@ Whoever adds one job after the other, while nobody else does, would find out the
 that its lane is there, which connection is idle. On a busy machine, where nothing of that is in a cache of the
 processor any more, to find it out costs as much as to send the job, and to go through the event loop costs three times
 as much. So the one who has added a job the long way is given a permit, and until that lapses its next ones are sent at
-once, and their answers waited for while the loop is held up: see ``do_at_once`` in :mod:`onward.pg.connection`.
+once, and their answers waited for while the loop is held up: see ``try_execute`` in :mod:`onward.pg.connection`.
 
 Now and then the loop has a turn, so that others can come. When what was seen has to be looked at again, and nobody was
 there to be told of jobs, the next job looks on its way: if all is still so the permit holds on, and if not the job is
@@ -23,12 +23,12 @@ from weakref import ref
 from onward.engines.postgres.enqueue import Kind, Lone, Shortcut
 from onward.engines.postgres.notify_throttle import Bell
 from onward.engines.postgres.queue_cache import Seen
-from onward.job import Alike, Enqueued
-from onward.pg.connection import PatientAsyncConnection
-from onward.pg.database import GAVE_WAY, Translated
-from onward.pg.pools import OfLoop
+from onward.job import Enqueued, UniformJobs
+from onward.pg.connection import TimedAsyncConnection
+from onward.pg.database import RETRYABLE, Translated
+from onward.pg.pools import LoopPool
 
-AddAnyhow = Callable[[Alike], Coroutine[Any, Any, list[Enqueued]]]
+AddAnyhow = Callable[[UniformJobs], Coroutine[Any, Any, list[Enqueued]]]
 
 _TURN: Final = 0.02
 """Seconds without a turn of the loop after which it has one. To turn it costs as much as to add half a job."""
@@ -59,7 +59,7 @@ class Permit:
         *,
         seen: Seen,
         bell: Bell,
-        connections: OfLoop,
+        connections: LoopPool,
         translated: Translated,
         add_anyhow: AddAnyhow,
     ) -> None:
@@ -88,11 +88,11 @@ class Permit:
         self._seen.look(self._kind.lane, began, is_plain=True, is_heard=False)
         self._look_at = self._next_look()
 
-    def covers(self, jobs: Alike) -> bool:
+    def covers(self, jobs: UniformJobs) -> bool:
         """Say whether it is permitted to add these here and now."""
         return monotonic() < self._until and self._is_for(jobs) and self._has_connection()
 
-    def wants_turn(self, jobs: Alike) -> bool:
+    def wants_turn(self, jobs: UniformJobs) -> bool:
         """Say whether these are not covered only because the loop is to have a turn first."""
         return self._until <= monotonic() < self._lapses_at and self._is_for(jobs)
 
@@ -105,7 +105,7 @@ class Permit:
         self._is_turning = False
         self._until = self._lapses_at
 
-    def _is_for(self, jobs: Alike) -> bool:
+    def _is_for(self, jobs: UniformJobs) -> bool:
         is_alike = jobs.template is self._kind.template and len(jobs.payloads) == 1
         return is_alike and self._caller is not None and self._caller() is asyncio.current_task()
 
@@ -113,7 +113,7 @@ class Permit:
         """Say whether there is one to send them on; one that has answered since the last turn is not looked at."""
         return bool(self._connections.idle) if self._is_turning else self._connections.has_sound()
 
-    def add(self, jobs: Alike) -> Coroutine[Any, Any, list[Enqueued]]:
+    def add(self, jobs: UniformJobs) -> Coroutine[Any, Any, list[Enqueued]]:
         """Add a job, which must be covered. It is there before this returns, unless it takes longer than a moment."""
         notice = self._bell.notice_for(self._kind.tidings)
         began = monotonic()
@@ -121,8 +121,8 @@ class Permit:
         job = self._shortcut.lone_look(jobs.payloads[0]) if looks else self._shortcut.lone(jobs.payloads[0], notice)
         connection = self._connections.idle.pop()
         try:
-            done = connection.do_at_once(job.text, job.values)
-        except GAVE_WAY:
+            done = connection.try_execute(job.text, job.values)
+        except RETRYABLE:
             done = 0
         except BaseException:
             self._has_failed(connection, notice)
@@ -144,14 +144,19 @@ class Permit:
         return _already(job.added)
 
     async def _add_later(
-        self, connection: PatientAsyncConnection, job: Lone, notice: str | None, jobs: Alike, looked_at: float | None
+        self,
+        connection: TimedAsyncConnection,
+        job: Lone,
+        notice: str | None,
+        jobs: UniformJobs,
+        looked_at: float | None,
     ) -> list[Enqueued]:
         """Go on with a statement that takes longer; it began to look at that moment, if it does."""
-        connection.patience = self._connections.patience
+        connection.query_timeout = self._connections.query_timeout
         try:
             async with self._connections.room:  # there is some, since one was idle
                 done = await connection.do(job.text, job.values)
-        except GAVE_WAY:
+        except RETRYABLE:
             done = 0
         except BaseException:
             self._has_failed(connection, notice)
@@ -166,11 +171,11 @@ class Permit:
             self._looked(looked_at)
         return [job.added]
 
-    def _has_given_way(self, connection: PatientAsyncConnection, notice: str | None) -> None:
+    def _has_given_way(self, connection: TimedAsyncConnection, notice: str | None) -> None:
         self._connections.put_back(connection)
         self._bell.not_sent(notice)
 
-    def _has_failed(self, connection: PatientAsyncConnection, notice: str | None) -> None:
+    def _has_failed(self, connection: TimedAsyncConnection, notice: str | None) -> None:
         self._connections.put_back(connection)
         self._bell.failed(notice)
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onward.engine.values import Claim, Pulse, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.postgres.schema import Schema
 from onward.pg import arrays
 from onward.pg.plans import Plan, Statement
 from onward.validation import MAX_LOG_LINES
 
 
-def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[Pulse]:
+def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
     tokens = [arrays.numbers([claim.token[place] for claim in claims]) for place in (0, 1)]
     gone = yield Statement(schema.heartbeat, [schema.now, *card, *tokens])
-    return Pulse(
+    return HeartbeatReply(
         lost=frozenset((seq, claim_no) for seq, claim_no, _ in gone),
         cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled),
     )
 
 
-def leave(schema: Schema, worker_id: str) -> Plan[None]:
+def deregister(schema: Schema, worker_id: str) -> Plan[None]:
     """Take a worker off the list."""
-    yield Statement(schema.leave, [worker_id])
+    yield Statement(schema.deregister, [worker_id])
 
 
 def report(schema: Schema, claim: Claim, progress: int | None, message: str | None, lines: Sequence[str]) -> Plan[bool]:

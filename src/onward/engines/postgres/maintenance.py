@@ -9,7 +9,7 @@ from typing import Final
 
 from onward.batches.values import BATCH_KEPT
 from onward.clock import MICROSECOND, moment_of
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.engines.postgres.schema import Schema
 from onward.engines.postgres.usage import roll_up
 from onward.pg import arrays
@@ -84,7 +84,7 @@ class NextDue:
         self._until = -math.inf
 
 
-def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[tuple[Batch, bool]]:
+def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[tuple[MaintenanceResult, bool]]:
     """Make due jobs ready; cancel expired ones; say, too, whether there is news of batches."""
     next_due.ask()
     values = [schema.now, schema.channel, term.number, term.leader_id, limit]
@@ -93,7 +93,7 @@ def promote(schema: Schema, term: Term, limit: int, next_due: NextDue) -> Plan[t
     except BaseException:
         next_due.forget()
         raise
-    batch = Batch(
+    batch = MaintenanceResult(
         changed=promoted + expired,
         queues=frozenset(queues),
         more=limit in {promoted, expired},
@@ -256,7 +256,7 @@ def rescue(
     rescuing: Rescuing,
     tending: Tending,
     sweeping: Sweeping,
-) -> Plan[Batch]:
+) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers; look after the lanes."""
     sweeping.lead(term)
     values = [
@@ -277,10 +277,10 @@ def rescue(
         tending.done(began)
         sweeping.tended(late, sure)
     changed = rescued + buried
-    return Batch(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
+    return MaintenanceResult(changed=changed, queues=frozenset(queues), more=changed == limit, buried=buried)
 
 
-def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batch]:
+def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[MaintenanceResult]:
     """Archive ended jobs that are no longer kept: by whole days where it can be, else one by one."""
     by_day = 0
     if tending.is_time_for_days(schema.now):
@@ -293,4 +293,4 @@ def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Batc
     yield from roll_up(schema, term)
     ((forgotten,),) = yield Statement(schema.hold_prune, values)
     ((batches,),) = yield Statement(schema.batch_prune, [*values, BATCH_KEPT // MICROSECOND])
-    return Batch(changed=by_day + pruned, more=by_day > 0 or limit in {pruned, over, forgotten, batches})
+    return MaintenanceResult(changed=by_day + pruned, more=by_day > 0 or limit in {pruned, over, forgotten, batches})

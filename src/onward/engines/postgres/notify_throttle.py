@@ -18,7 +18,7 @@ from typing import Final
 from onward.engines.postgres.queue_cache import TRUST, Seen
 from onward.errors import OnwardError
 from onward.pg import fork_safety
-from onward.pg.listener import DUE, EVERYTHING
+from onward.pg.listener import ALL_QUEUES, DUE
 
 log = logging.getLogger("onward.engines.postgres")
 
@@ -58,7 +58,7 @@ class Bell:
         self._quiet = 0
         self._is_closing = False
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget what is the parent's, in a forked child."""
         self._begin()
 
@@ -179,4 +179,4 @@ def _written(queues: Iterable[str]) -> str:
     """Write what is to be told; DUE may be among the names of queues."""
     names = set(queues)
     notice = ",".join(sorted(names))
-    return notice if len(notice) <= _LONGEST else ",".join(sorted({EVERYTHING} | names & {DUE}))
+    return notice if len(notice) <= _LONGEST else ",".join(sorted({ALL_QUEUES} | names & {DUE}))

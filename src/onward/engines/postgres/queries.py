@@ -50,7 +50,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
         parts.append(f"({schema.find_ended} where {condition.ended()} {order})")
     if not parts:
         return Page()
-    rows = yield Statement(schema.put_in(together(parts, order)), condition.values)
+    rows = yield Statement(schema.insert_schema_name(together(parts, order)), condition.values)
     return page_of(rows, limit)
 
 
@@ -71,7 +71,7 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     if not parts:
         return {}
     text = f"select of, count(*) from ({' union all '.join(parts)}) every group by of"  # noqa: S608
-    rows = yield Statement(schema.put_in(text), condition.values)
+    rows = yield Statement(schema.insert_schema_name(text), condition.values)
     return {row[0]: row[1] for row in rows}
 
 

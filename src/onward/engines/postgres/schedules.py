@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onward.clock import micros_of, moment_of
-from onward.engine.values import Due
+from onward.engine.values import DueSchedules
 from onward.engines.postgres import enqueue
 from onward.engines.postgres.schema import Schema
 from onward.job import Enqueued
@@ -29,11 +29,11 @@ def drop(schema: Schema, name: str) -> Plan[bool]:
     return bool((yield Statement(schema.schedule_drop, [name])))
 
 
-def due(schema: Schema, limit: int) -> Plan[Due]:
+def due(schema: Schema, limit: int) -> Plan[DueSchedules]:
     """Read those whose turn has come."""
     rows = yield Statement(schema.schedule_due, [schema.now, limit])
     now, next_at = rows[0][-2:]
-    return Due(
+    return DueSchedules(
         now=moment_of(now),
         schedules=[schedule_of(row[:-2]) for row in rows if row[0] is not None],
         next_in=None if next_at is None else (next_at - now) / 1e6,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from onward.clock import Clock
 from onward.engine.statements import Statements
-from onward.pg.schema_name import DEFAULT, check_name_of_ours, put_in
+from onward.pg.schema_name import DEFAULT, check_own_schema_name, insert_schema_name
 
 __all__ = ["DEFAULT", "Schema"]
 
@@ -18,9 +18,9 @@ class Schema:
 
     def __init__(self, name: str = DEFAULT, *, clock: Clock | None = None) -> None:
         """``clock`` None is the database's own, which is right everywhere but in tests."""
-        self.name = check_name_of_ours(name)
+        self.name = check_own_schema_name(name)
         self._clock = clock
-        vars(self).update({each: self.put_in(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()})
+        vars(self).update({each: self.insert_schema_name(getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()})
 
     if TYPE_CHECKING:
 
@@ -37,6 +37,6 @@ class Schema:
         """Where changes are told."""
         return self.name
 
-    def put_in(self, text: str) -> str:
+    def insert_schema_name(self, text: str) -> str:
         """Put the schema's name into a text of ours."""
-        return put_in(self.name, text)
+        return insert_schema_name(self.name, text)

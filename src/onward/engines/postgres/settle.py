@@ -113,7 +113,7 @@ _BACK: Final = (_WHOLE, _WHOLE, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
 def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
     """Write what is by far the most of them, and must cost the least."""
     if not done:
-        return [arrays.NOTHING] * 3
+        return [arrays.EMPTY] * 3
     done.sort(key=_FIRST)
     tokens, results = zip(*done, strict=True)
     seqs, claim_nos = zip(*tokens, strict=True)
@@ -122,7 +122,7 @@ def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
 
 def _written(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
     if not rows:
-        return [arrays.NOTHING] * len(kinds)
+        return [arrays.EMPTY] * len(kinds)
     rows.sort(key=_FIRST)
     return [kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)]
 
@@ -133,7 +133,7 @@ def _told(failure: Failure) -> tuple[str, str]:
 
 def _by_token(claims: Sequence[Claim]) -> list[str]:
     if not claims:
-        return [arrays.NOTHING] * 2
+        return [arrays.EMPTY] * 2
     seqs, claim_nos = zip(*sorted(claim.token for claim in claims), strict=True)
     return [arrays.whole(seqs), arrays.whole(claim_nos)]
 

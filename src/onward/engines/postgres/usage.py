@@ -43,7 +43,7 @@ def usage(schema: Schema, query: UsageQuery) -> Plan[list[Usage]]:
         f"select {at}, {', '.join(keys)}, {sums} from onward.usage where {' and '.join(parts)}"  # noqa: S608 - ours only
         " group by 1, 2, 3, 4, 5 order by 1, 2 nulls first, 3, 4, 5"
     )
-    rows = yield Statement(schema.put_in(text), values)
+    rows = yield Statement(schema.insert_schema_name(text), values)
     return [
         usage_of(None if row[0] is None else moment_of(row[0]), list(row[1:5]), list(row[5:])) for row in rows if row[5]
     ]

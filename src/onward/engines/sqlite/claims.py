@@ -116,21 +116,21 @@ class _Room:
     """What a worker can still take: the free slots first, then those free in a moment, then what it may claim ahead."""
 
     slots: int
-    soon: int
-    ahead: int
+    prefetch_started: int
+    prefetch_claimed: int
 
     @property
     def left(self) -> int:
-        return self.slots + self.soon + self.ahead
+        return self.slots + self.prefetch_started + self.prefetch_claimed
 
     def take(self, count: int) -> int:
         """Use room up; answer how many of these start at once."""
         now = min(count, self.slots)
-        soon = min(count - now, self.soon)
+        prefetch_started = min(count - now, self.prefetch_started)
         self.slots -= now
-        self.soon -= soon
-        self.ahead -= count - now - soon
-        return now + soon
+        self.prefetch_started -= prefetch_started
+        self.prefetch_claimed -= count - now - prefetch_started
+        return now + prefetch_started
 
 
 def ranges_of(patterns: Iterable[str]) -> Ranges:
@@ -165,15 +165,15 @@ def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Cla
     tour = _Tour(transaction, request, ranges, round_)
     suspects_wait = tour.run()
     claims = _take(transaction, request, tour.taken, alone=False)
-    again_in = _next_slot_in(transaction, ranges) if tour.room.left else None
-    return Claims(claims=tuple(claims), suspects_wait=suspects_wait, again_in=again_in)
+    retry_after = _next_slot_in(transaction, ranges) if tour.room.left else None
+    return Claims(claims=tuple(claims), suspects_wait=suspects_wait, retry_after=retry_after)
 
 
 class _Tour:
     """One claim on its way round the open queues."""
 
     def __init__(self, transaction: Transaction, request: ClaimRequest, ranges: Ranges, round_: Round) -> None:
-        self.room = _Room(request.slots, request.soon, request.ahead)
+        self.room = _Room(request.slots, request.prefetch_started, request.prefetch_claimed)
         self.taken: list[_Taken] = []
         self._transaction = transaction
         self._request = request
@@ -402,7 +402,7 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
         batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
         claims = _take(transaction, request, [batch], alone=True)
         return Claims(claims=tuple(claims), suspects_wait=len(suspects) > 1)
-    return Claims(suspects_wait=bool(suspects), again_in=_next_slot_in(transaction, ranges))
+    return Claims(suspects_wait=bool(suspects), retry_after=_next_slot_in(transaction, ranges))
 
 
 def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:

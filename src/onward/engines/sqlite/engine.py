@@ -11,23 +11,23 @@ from typing import Any, Final, TypeVar
 from onward.batches.values import BatchInfo, Link, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
-from onward.engine.event_reader import Events, Teller, check_settings
+from onward.engine.event_reader import EventReader, Events, check_settings
 from onward.engine.values import (
-    Batch,
     Changed,
     Claim,
     ClaimRequest,
     Claims,
-    Due,
+    DueSchedules,
     EngineInfo,
     Exchange,
     Exchanged,
     GroupBy,
+    HeartbeatReply,
     JobChange,
     JobFilter,
     LogLine,
+    MaintenanceResult,
     Page,
-    Pulse,
     QueueChange,
     QueueInfo,
     Settlement,
@@ -52,7 +52,7 @@ from onward.engines.sqlite import (
     usage,
 )
 from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
-from onward.engines.sqlite.events import Record
+from onward.engines.sqlite.events import EventLog
 from onward.engines.sqlite.file_watcher import Watcher
 from onward.engines.sqlite.usage import record as record_usage
 from onward.engines.sqlite.writer import Lane, Transaction
@@ -70,7 +70,7 @@ CAPABILITIES: Final = Capabilities(
         **dict.fromkeys(Feature, NATIVE),
         Feature.PUSH: emulated("at once within a process; other processes see a change within a few milliseconds"),
     },
-    folds={},
+    status_aliases={},
 )
 
 
@@ -103,8 +103,8 @@ class SQLiteEngine:
         self._reader = Lane(self.database, self._clock, writes=False)
         self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._told = (events, keep_events)
-        self._record = Record(self._writer, self._reader)
-        self._teller = Teller(self._record, self._watcher.signals)
+        self._record = EventLog(self._writer, self._reader)
+        self._teller = EventReader(self._record, self._watcher.signals)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -213,17 +213,17 @@ class SQLiteEngine:
         round_ = self._round(exchange.request)
         return await self._writer.ask(lambda transaction: settle.exchange(transaction, exchange, round_))
 
-    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return await self._writer.ask(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
-    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+    def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         return self._writer.ask_sync(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
-    async def leave(self, worker_id: str) -> None:
+    async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: leases.leave(transaction, worker_id))
+        await self._writer.ask(lambda transaction: leases.deregister(transaction, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -306,17 +306,19 @@ class SQLiteEngine:
         """See the contract."""
         await self._writer.ask(lambda transaction: maintenance.resign(transaction, term))
 
-    async def promote(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._writer.ask(lambda transaction: maintenance.promote(transaction, term, limit))
 
-    async def rescue(self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000) -> Batch:
+    async def rescue(
+        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
+    ) -> MaintenanceResult:
         """See the contract."""
         return await self._writer.ask(
             lambda transaction: maintenance.rescue(transaction, term, worker_timeout, max_crashes, limit)
         )
 
-    async def prune(self, term: Term, *, limit: int = 1000) -> Batch:
+    async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         await self._record.tend()
         return await self._writer.ask(lambda transaction: maintenance.prune(transaction, term, limit))
@@ -327,15 +329,15 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.ask(schedules.schedules)
 
-    async def put_schedule(self, schedule: Schedule) -> Schedule:
+    async def save_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
         return await self._writer.ask(lambda transaction: schedules.put(transaction, schedule))
 
-    async def drop_schedule(self, name: str) -> bool:
+    async def delete_schedule(self, name: str) -> bool:
         """See the contract."""
         return await self._writer.ask(lambda transaction: schedules.drop(transaction, name))
 
-    async def due_schedules(self, *, limit: int = 100) -> Due:
+    async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
         return await self._reader.ask(lambda transaction: schedules.due(transaction, limit))
 
@@ -345,7 +347,7 @@ class SQLiteEngine:
 
     # Gather
 
-    async def put_batch(
+    async def save_batch(
         self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
     ) -> list[Enqueued]:
         """See the contract."""
@@ -359,7 +361,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.ask(lambda transaction: batches.batches(transaction, names, after, limit))
 
-    async def drop_batch(self, name: str) -> bool:
+    async def delete_batch(self, name: str) -> bool:
         """See the contract."""
         return await self._writer.ask(lambda transaction: batches.drop(transaction, name))
 
@@ -397,7 +399,7 @@ class SQLiteEngine:
 
     # Bookmarks
 
-    async def hold_bookmark(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
+    async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
         return await self._writer.ask(lambda transaction: events.hold(transaction, name, holder, lease, anew=anew))
 
@@ -407,7 +409,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._teller.read(queues, after, types, limit)
 
-    async def move_bookmark(self, name: str, holder: str, cursor: str) -> bool:
+    async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
         return await self._writer.ask(lambda transaction: events.move(transaction, name, holder, cursor))
 

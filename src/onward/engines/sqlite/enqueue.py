@@ -16,7 +16,7 @@ from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.writer import Transaction
 from onward.ids import new_id, new_ids
-from onward.job import Alike, Arrival, Enqueued, JobRef, NewJob
+from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.lifecycle import MAX_ATTEMPTS
 
@@ -41,7 +41,7 @@ def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -
 
 def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
     """Add one plain job by one statement, which needs no transaction around it; None: it takes more than that."""
-    job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, Alike) else (jobs[0], jobs[0].payload)
+    job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, UniformJobs) else (jobs[0], jobs[0].payload)
     if len(jobs) != 1 or not _is_plain(job):
         return None
     job_id = new_id()
@@ -63,7 +63,7 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
-    if isinstance(jobs, Alike) and not _has_key(jobs.template) and not jobs.template.after:
+    if isinstance(jobs, UniformJobs) and not _has_key(jobs.template) and not jobs.template.after:
         row.add(jobs.template, ids, jobs.payloads)
         queue, batch = jobs.template.queue, jobs.template.batch
         if batch is not None:
@@ -169,7 +169,7 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
         key = {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
         found = transaction.execute(SQL.find_by_key, key).fetchall()
         if found:
-            return Enqueued(JobRef(*found[0]), Arrival.SAME_KEY)
+            return Enqueued(JobRef(*found[0]), EnqueueStatus.SAME_KEY)
     if job.dedupe_key is None:
         return None
     if job.debounce is not None:
@@ -179,14 +179,14 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
             "due": _due(job, transaction.now),
             "now": transaction.now,
         }
-        found, arrival = transaction.execute(SQL.replace, named).fetchall(), Arrival.REPLACED
+        found, enqueue_status = transaction.execute(SQL.replace, named).fetchall(), EnqueueStatus.REPLACED
     elif job.throttle is not None:
         named = {"digest": _held(job), "now": transaction.now}
-        found, arrival = transaction.execute(SQL.find_throttled, named).fetchall(), Arrival.DEDUPED
+        found, enqueue_status = transaction.execute(SQL.find_throttled, named).fetchall(), EnqueueStatus.DEDUPED
     else:
         named = {"digest": digest(job.dedupe_key)}
-        found, arrival = transaction.execute(SQL.find_by_dedupe, named).fetchall(), Arrival.DEDUPED
-    return Enqueued(JobRef(*found[0]), arrival) if found else None
+        found, enqueue_status = transaction.execute(SQL.find_by_dedupe, named).fetchall(), EnqueueStatus.DEDUPED
+    return Enqueued(JobRef(*found[0]), enqueue_status) if found else None
 
 
 def _hold(transaction: Transaction, job: NewJob, job_id: str) -> None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
-from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, Read, Recorded
+from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEntry, LogPage
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL, Statement
 from onward.engines.sqlite.writer import Lane, Transaction
@@ -122,26 +122,26 @@ def begin(transaction: Transaction, after: str | None) -> Place:
     return place
 
 
-def read(transaction: Transaction, place: Place, words: frozenset[str] | None, limit: int) -> Read[Place]:
+def read(transaction: Transaction, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
     """Read what came after a place."""
     log = _log(transaction)
     named: dict[str, Any] = {"words": None if words is None else json_text(sorted(words)), "limit": limit}
     whole = log.caught_up(place)
     if whole is None:
         rows = transaction.execute(SQL.event_read, named | {"no": place.no}).fetchall()
-        entries = [Recorded(str(Place(*row[:2])), *row[1:]) for row in rows]
+        entries = [LogEntry(str(Place(*row[:2])), *row[1:]) for row in rows]
         if len(rows) == limit:
-            return Read(entries, Place(*rows[-1][:2]), more=True)
+            return LogPage(entries, Place(*rows[-1][:2]), more=True)
         # Told or not, what came until now has been seen.
         last = log.last or 0
-        return Read(entries, place if last == place.no else Place(last, _at(transaction, last)), more=False)
+        return LogPage(entries, place if last == place.no else Place(last, _at(transaction, last)), more=False)
     seen_at, seen_of, seen = place.seen
     named |= {"no": place.no, "at": max(0, place.at - _SLACK), "on_no": whole.no, "on_at": whole.at}
     named |= {"seen_at": seen_at, "seen_of": seen_of, "seen": seen}
     rows = transaction.execute(SQL.event_catch_up, named).fetchall()
     places = [place._replace(seen=(row[0], row[1], row[2])) for row in rows]
-    entries = [Recorded(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
-    return Read(entries, places[-1] if len(rows) == limit else whole, more=True)
+    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
+    return LogPage(entries, places[-1] if len(rows) == limit else whole, more=True)
 
 
 def tend(transaction: Transaction) -> bool:
@@ -169,7 +169,7 @@ def move(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
     return transaction.execute(SQL.bookmark_move, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
 
 
-class Record:
+class EventLog:
     """The record of one database: see :class:`onward.engine.event_reader.Record`."""
 
     def __init__(self, writer: Lane, reader: Lane) -> None:
@@ -189,7 +189,7 @@ class Record:
         """See the protocol."""
         return await self._writer.ask(lambda transaction: begin(transaction, after))
 
-    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> Read[Place]:
+    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
         """See the protocol."""
         return await self._reader.ask(lambda transaction: read(transaction, place, words, limit))
 

@@ -97,7 +97,7 @@ class Watcher:
             if self._listeners:
                 self._begin()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """See :class:`~onward.engines.sqlite.fork_safety.Holder`."""
         self._lock = threading.Lock()
         self._listeners = {}

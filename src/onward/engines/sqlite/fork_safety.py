@@ -26,7 +26,7 @@ class Holder(Protocol):
         """Be again as before, in the process that forked."""
         ...
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget what belongs to the parent, in its child."""
         ...
 
@@ -57,7 +57,7 @@ def _after_in_child() -> None:
     global _lock  # noqa: PLW0603 - the old one may be held by a thread that is not here
     _lock = threading.Lock()
     for holder in list(_holders):
-        holder.begin_anew()
+        holder.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

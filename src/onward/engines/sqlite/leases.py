@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from onward.engine.values import Claim, Pulse, Token, WorkerInfo
+from onward.engine.values import Claim, HeartbeatReply, Token, WorkerInfo
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.writer import Transaction
 from onward.validation import MAX_LOG_LINES
 
 
-def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Claim]) -> Pulse:
+def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     execute = transaction.execute
     execute(
@@ -29,20 +29,20 @@ def heartbeat(transaction: Transaction, worker: WorkerInfo, claims: Sequence[Cla
         },
     )
     if not claims:
-        return Pulse()
+        return HeartbeatReply()
     tokens = json_text([claim.token for claim in claims])
     extended = execute(SQL.heartbeat_jobs, {"claims": tokens, "now": transaction.now}).rowcount
     if extended == len(claims):
-        return Pulse()
+        return HeartbeatReply()
     gone = msgspec.json.decode(execute(SQL.heartbeat_lost, {"claims": tokens}).fetchone()[0])
     lost: set[Token] = {(seq, claim_no) for seq, claim_no, _ in gone}
     cancelled: set[Token] = {(seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled}
-    return Pulse(lost=frozenset(lost), cancelled=frozenset(cancelled))
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(cancelled))
 
 
-def leave(transaction: Transaction, worker_id: str) -> None:
+def deregister(transaction: Transaction, worker_id: str) -> None:
     """Take a worker off the list."""
-    transaction.execute(SQL.leave, {"id": worker_id})
+    transaction.execute(SQL.deregister, {"id": worker_id})
 
 
 def report(

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from onward.clock import MICROSECOND, moment_of
-from onward.engine.values import Batch, Term
+from onward.engine.values import MaintenanceResult, Term
 from onward.engines.sqlite import archive, batches
 from onward.engines.sqlite.enqueue import default_retention, use_queues
 from onward.engines.sqlite.rows import failed_attempt, json_text
@@ -40,7 +40,7 @@ def resign(transaction: Transaction, term: Term) -> None:
     transaction.execute(SQL.resign, _named(transaction, term))
 
 
-def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
+def promote(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult:
     """Make due jobs ready; cancel expired ones."""
     execute, named = transaction.execute, _named(transaction, term)
     expired = execute(SQL.expire, named | {"limit": limit}).rowcount
@@ -53,7 +53,7 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
         use_queues(transaction, queues)
     next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
     has_news = batches.advance(transaction) if _leads(transaction, term) else False
-    return Batch(
+    return MaintenanceResult(
         changed=promoted + expired,
         queues=frozenset(queues),
         more=has_news or limit in {promoted, expired},
@@ -61,7 +61,9 @@ def promote(transaction: Transaction, term: Term, limit: int) -> Batch:
     )
 
 
-def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int) -> Batch:
+def rescue(
+    transaction: Transaction, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
+) -> MaintenanceResult:
     """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
     execute, named = transaction.execute, _named(transaction, term)
     expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
@@ -80,7 +82,9 @@ def rescue(transaction: Transaction, term: Term, worker_timeout: timedelta, max_
         transaction.woke = True
     if buried:
         batches.advance(transaction)
-    return Batch(changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried)
+    return MaintenanceResult(
+        changed=rescued + buried, queues=frozenset(queues), more=len(expired) == limit, buried=buried
+    )
 
 
 def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -> int:
@@ -91,7 +95,7 @@ def _bury(transaction: Transaction, named: dict[str, Any], row: Sequence[Any]) -
     return transaction.execute(SQL.rescue_bury, buried).rowcount
 
 
-def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
+def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult:
     """Remove finished jobs that are no longer kept."""
     execute, named = transaction.execute, _named(transaction, term)
     seqs: list[int] = _decode(execute(SQL.prune_by_age, {"limit": limit, "now": transaction.now}).fetchone()[0])
@@ -105,7 +109,9 @@ def prune(transaction: Transaction, term: Term, limit: int) -> Batch:
     ended = batches.prune(transaction, limit) if _leads(transaction, term) else 0
     roll_up(transaction, term)
     forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
-    return Batch(changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, ended, forgotten})
+    return MaintenanceResult(
+        changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, ended, forgotten}
+    )
 
 
 def _leads(transaction: Transaction, term: Term) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from onward.clock import micros_of, moment_of
-from onward.engine.values import Due
+from onward.engine.values import DueSchedules
 from onward.engines.sqlite.enqueue import enqueue
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.writer import Transaction
@@ -40,12 +40,12 @@ def drop(transaction: Transaction, name: str) -> bool:
     return bool(transaction.execute(SQL.schedule_drop, {"name": name}).rowcount)
 
 
-def due(transaction: Transaction, limit: int) -> Due:
+def due(transaction: Transaction, limit: int) -> DueSchedules:
     """Read those whose turn has come."""
     now = transaction.now
     rows = transaction.execute(SQL.schedules, {"until": now, "limit": limit}).fetchall()
     (next_at,) = transaction.execute(SQL.schedule_next, {"now": now}).fetchone()
-    return Due(
+    return DueSchedules(
         now=moment_of(now),
         schedules=[schedule_of(row) for row in rows],
         next_in=None if next_at is None else (next_at - now) / 1e6,

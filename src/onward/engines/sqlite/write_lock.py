@@ -65,7 +65,7 @@ class Turnstile:
         try:
             yield
         finally:
-            self.leave()
+            self.release()
 
     def pass_at_once(self) -> bool:
         """Take our turn to write if it can be had without waiting, to be given up by :meth:`leave`."""
@@ -82,7 +82,7 @@ class Turnstile:
             return False
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let others have their turn."""
         if self._gates is not None:
             fcntl.flock(self._gates[1], fcntl.LOCK_UN)

@@ -239,7 +239,7 @@ class Lane:
         self._is_let_go = False
         self._door.release()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """See :class:`~onward.engines.sqlite.fork_safety.Holder`."""
         self._door, self._hands, self._lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._thread, self._comers = None, {}
@@ -312,7 +312,7 @@ class Lane:
                 return False
             self._fail(requests, error)
         finally:
-            self._turnstile.leave()
+            self._turnstile.release()
         return True
 
     def _write_at_once(self, requests: Sequence[_Request[Any]], connection: sqlite3.Connection) -> bool:

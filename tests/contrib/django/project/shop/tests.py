@@ -149,17 +149,17 @@ class TasksTest(TransactionTestCase):
         self.assertEqual(told.count("ended second_time FAILED"), 0)
 
     def test_urgent_tasks_go_first_and_later_ones_later(self):
-        soon = timezone.now() + timedelta(seconds=4)
-        later = tasks.greet.using(run_after=soon, priority=100).enqueue("later")
+        prefetch_started = timezone.now() + timedelta(seconds=4)
+        later = tasks.greet.using(run_after=prefetch_started, priority=100).enqueue("later")
         low, plain, high = (
             tasks.write.using(priority=priority).enqueue(f"at {priority}") for priority in (-100, 0, 100)
         )
-        self.assertEqual(tasks.greet.get_result(later.id).task.run_after, soon)
+        self.assertEqual(tasks.greet.get_result(later.id).task.run_after, prefetch_started)
         with worker("--concurrency", "1"):
             wait_for(later, low, plain, high)
         ran = Deed.objects.filter(told__startswith="at ").order_by("id").values_list("told", flat=True)
         self.assertEqual(list(ran), ["at 100", "at 0", "at -100"])
-        self.assertGreaterEqual(later.started_at, soon)
+        self.assertGreaterEqual(later.started_at, prefetch_started)
 
     def test_a_project_that_does_not_tell_times_with_zones_sees_none(self):
         with self.settings(USE_TZ=False):
