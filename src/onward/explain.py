@@ -155,9 +155,9 @@ def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -
         says = f"{queue.name} may have {settings.concurrency} running at once, and has {held}: {names}"
         remedy = f"onward queues limit {queue.name} --concurrency N"
         reasons.append(Reason(why=Why.CONCURRENCY, says=says, remedy=remedy))
-    if settings.rate is not None and queue.next_slot_at is not None and queue.next_slot_at > now:
+    if settings.rate is not None and queue.next_permit_at is not None and queue.next_permit_at > now:
         says = f"{queue.name} may start {settings.rate.count} in {settings.rate.period}, and the next slot is to come"
-        reasons.append(Reason(why=Why.RATE, says=says, until=queue.next_slot_at))
+        reasons.append(Reason(why=Why.RATE, says=says, until=queue.next_permit_at))
     return reasons
 
 

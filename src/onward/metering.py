@@ -181,10 +181,10 @@ KEYS: Final = ("org_id", "queue", "type", "outcome")
 SUMS: Final = (
     "runs",
     "attempts",
-    "waited_us",
-    "took_us",
-    *(f"waits_{number}" for number in range(BUCKETS)),
-    *(f"takes_{number}" for number in range(BUCKETS)),
+    "wait_us",
+    "run_us",
+    *(f"wait_bucket_{number}" for number in range(BUCKETS)),
+    *(f"run_bucket_{number}" for number in range(BUCKETS)),
 )
 """The columns of a row of usage that are summed up."""
 

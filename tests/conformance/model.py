@@ -219,8 +219,8 @@ class Model:
             assert set(names) == set(given), "a queue was passed over though there was room for a turn of each"
         if request.slots + request.prefetch_claimed:
             waiting = [name for name in names if self.ready(name, suspects=True)]
-            assert answer.suspects_wait or all(self.queue(name).paused for name in waiting)
-            assert waiting or not answer.suspects_wait
+            assert answer.has_suspects or all(self.queue(name).paused for name in waiting)
+            assert waiting or not answer.has_suspects
         if len(answer.claims) < request.slots:
             self._check_again(names, given, answer)
 

@@ -133,11 +133,11 @@ async def test_a_suspect_comes_only_to_a_worker_that_asks_for_it_alone(desk: Des
     others = await desk.add_many(2)
     claims = await desk.claim(slots=5)
     assert [claim.ref for claim in claims.claims] == others
-    assert claims.suspects_wait
+    assert claims.has_suspects
     (claim,) = await desk.take(slots=5, alone=True)
     assert (claim.ref, claim.is_suspect, claim.started, claim.attempts) == (suspect, True, True, 1)
     claims = await desk.claim(slots=5)
-    assert not claims.suspects_wait
+    assert not claims.has_suspects
 
 
 @needs(Feature.SUSPECTS)
@@ -150,14 +150,14 @@ async def test_asking_alone_gives_one_suspect_and_nothing_but_it(desk: Desk):  #
     claims = await desk.claim(slots=5, alone=True)
     (claim,) = claims.claims
     assert claim.ref in refs
-    assert claims.suspects_wait
+    assert claims.has_suspects
 
 
 @needs(Feature.SUSPECTS)
 async def test_suspects_wait_is_said_of_the_queues_asked_for_only(desk: Desk):  # Counting
     await suspected(desk, queue="a")
-    assert not (await desk.claim("b")).suspects_wait
-    assert (await desk.claim("a")).suspects_wait
+    assert not (await desk.claim("b")).has_suspects
+    assert (await desk.claim("a")).has_suspects
     assert await desk.take("b", alone=True) == ()
 
 

@@ -107,7 +107,7 @@ async def test_a_claim_says_when_the_next_slot_comes_and_it_comes_then(desk: Des
     assert claims.retry_after is not None
     assert 0 < claims.retry_after <= SIXTY_A_MINUTE.spacing.total_seconds() + 0.001
     (queue,) = await desk.engine.queues("q")
-    assert queue.next_slot_at == desk.now + timedelta(seconds=claims.retry_after)
+    assert queue.next_permit_at == desk.now + timedelta(seconds=claims.retry_after)
     await desk.advance(timedelta(seconds=claims.retry_after) - MOMENT)
     assert await desk.take("q") == ()
     await desk.advance(MOMENT)

@@ -34,7 +34,7 @@ class Post:
         self.engine = StubEngine(self.serve)
         self.engine.capabilities = dataclasses.replace(ALL, split_settle_threshold=split_settle_threshold)
         self.waiting = [claim(number) for number in range(waiting)]
-        self.others_work = False
+        self.is_shared_load = False
         self.away = 0
         """How many more exchanges fail."""
         self.runner = StubRunner(handler)
@@ -51,7 +51,7 @@ class Post:
             queues=("*",),
             lease=timedelta(seconds=30),
             poll=timedelta(seconds=1),
-            on_claimed=lambda claimed: self.suspects.append(claimed.suspects_wait),
+            on_claimed=lambda claimed: self.suspects.append(claimed.has_suspects),
         )
 
     def serve(self, exchange: Exchange) -> Exchanged:
@@ -71,7 +71,7 @@ class Post:
             *given[:slots],
             *(claim(one.token[0], started=False) for one in given[slots:]),  # type: ignore[arg-type]
         )
-        return replace(given_so, claimed=replace(given_so.claimed, others_work=self.others_work))
+        return replace(given_so, claimed=replace(given_so.claimed, is_shared_load=self.is_shared_load))
 
     @property
     def outcomes(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def test_where_others_work_too_outcomes_leave_with_the_next_claim_however_many_t
     left_alone: list[bool] = []
 
     async def test(post: Post) -> None:
-        for post.others_work in (True, False, True):
+        for post.is_shared_load in (True, False, True):
             post.engine.sent.clear()
             post.waiting = [claim(number) for number in range(5000)]
             post.claimer.work_may_wait()
@@ -592,7 +592,7 @@ def test_a_closing_claimer_gives_back_what_has_not_begun():  # P10 of the reliab
 
 def test_what_suspects_wait_is_passed_on():
     async def test(post: Post) -> None:
-        post.engine.answer = lambda _: gives(suspects_wait=True)
+        post.engine.answer = lambda _: gives(has_suspects=True)
         await asyncio.sleep(3)
 
     assert True in at_post(test, 1).suspects

@@ -204,7 +204,7 @@ async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
     until = loop.time() + seconds
     while loop.time() < until:
         quarantine.note(
-            ("*",), suspects_wait=True, found=not crew.is_quiet
+            ("*",), has_suspects=True, found=not crew.is_quiet
         )  # each claim of an ordinary job says so again
         await asyncio.sleep(0.05)
     running.cancel()
@@ -255,8 +255,8 @@ def test_other_queues_without_suspects_do_not_hide_those_of_one():
         store, crew = Asylum(1), Crew(takes=0)
         quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
         quarantine.claimers = [crew]  # type: ignore[list-item]
-        quarantine.note(("mail",), suspects_wait=True, found=False)
-        quarantine.note(("video",), suspects_wait=False, found=False)
+        quarantine.note(("mail",), has_suspects=True, found=False)
+        quarantine.note(("video",), has_suspects=False, found=False)
         await quarantine.step()
         assert len(crew.adopted) == 1
 

@@ -78,11 +78,11 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim gave."""
 
     claims: tuple[Claim, ...] = ()
-    suspects_wait: bool = False
+    has_suspects: bool = False
     """A suspect waits in these queues: ask for it alone when nothing else runs."""
     retry_after: float | None = None
     """Seconds until a rate-limited queue has its next slot; None: nothing is known to come by itself."""
-    others_work: bool = False
+    is_shared_load: bool = False
     """Other workers share the store: whoever asked should be sparing with it. Told where it makes a difference."""
 
 
@@ -307,7 +307,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[State, int] = {}
     oldest_ready_at: datetime | None = None
     """When the job that has waited longest became ready."""
-    next_slot_at: datetime | None = None
+    next_permit_at: datetime | None = None
     """On a limited queue: when the next job may start."""
 
 

@@ -419,7 +419,7 @@ class Claimer:
         if len(claimed.claims) >= request.slots + request.prefetch_started + request.prefetch_claimed:
             self._hungry = True
         if claimed.claims:
-            self._has_company = claimed.others_work
+            self._has_company = claimed.is_shared_load
             self._gap = 0.0
         else:
             # Every change in the store is signalled, and most are none of our business.

@@ -56,9 +56,9 @@ class Quarantine:
         self._asking = asyncio.Lock()
         self._closed = False
 
-    def note(self, queues: tuple[str, ...], *, suspects_wait: bool, found: bool) -> None:
+    def note(self, queues: tuple[str, ...], *, has_suspects: bool, found: bool) -> None:
         """Take note of what a claim from these queues said, and whether it found anything else."""
-        if not suspects_wait:
+        if not has_suspects:
             self._seen_in.discard(queues)
             return
         self._seen_in.add(queues)

@@ -149,7 +149,7 @@ class Shift:
             lease=self._options.lease,
             poll=self._options.poll,
             on_claimed=lambda claimed: self._quarantine.note(
-                queues, suspects_wait=claimed.suspects_wait, found=bool(claimed.claims)
+                queues, has_suspects=claimed.has_suspects, found=bool(claimed.claims)
             ),
             on_answer=self._on_answer,
         )

@@ -184,7 +184,7 @@ class Ticker:
         request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots, lease=self._worker_timeout)
         claims = await self._engine.claim(request)
         self._expect(claims.retry_after)
-        if not claims.claims and claims.suspects_wait:
+        if not claims.claims and claims.has_suspects:
             claims = await self._engine.claim(msgspec.structs.replace(request, slots=1, alone=True))
         return claims.claims
 

@@ -287,7 +287,7 @@ async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  
 async def test_a_claim_says_whether_others_work_too(desk: Desk):
     """What a worker does to be quicker where it is alone costs the store more."""
 
-    async def others_work(worker: str) -> bool:
+    async def is_shared_load(worker: str) -> bool:
         await desk.add()
         (claim,) = (claims := await ask(desk, msgspec.structs.replace(REQUEST, worker_id=worker))).claims
         answer = await desk.engine.exchange(
@@ -296,16 +296,16 @@ async def test_a_claim_says_whether_others_work_too(desk: Desk):
                 request=msgspec.structs.replace(REQUEST, worker_id=worker),
             )
         )
-        assert answer.claimed.others_work is claims.others_work  # whichever way it was asked
+        assert answer.claimed.is_shared_load is claims.is_shared_load  # whichever way it was asked
         (claim,) = answer.claimed.claims
         await desk.end(claim, Complete())
-        return claims.others_work
+        return claims.is_shared_load
 
-    assert not await others_work("w")
+    assert not await is_shared_load("w")
     await desk.beat(worker="w")
-    assert not await others_work("w")
-    assert await others_work("another")
+    assert not await is_shared_load("w")
+    assert await is_shared_load("another")
     await desk.beat(worker="another")
-    assert await others_work("w")
+    assert await is_shared_load("w")
     await desk.engine.deregister("another")
-    assert not await others_work("w")
+    assert not await is_shared_load("w")

@@ -244,7 +244,7 @@ def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
         settings=settings,
         counts={state: count for state, count in counts.items() if count},
         oldest_ready_at=None if oldest == "-1" else moment(oldest),
-        next_slot_at=_next_slot(own, now),
+        next_permit_at=_next_slot(own, now),
     )
 
 

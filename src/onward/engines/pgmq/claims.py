@@ -61,7 +61,7 @@ def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
 def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Claims:
     """Read what a claim answered: see the type ``onward.answer``."""
     claims: list[Claim] = []
-    suspects_wait = False
+    has_suspects = False
     batch = _NO_BATCH
     for kind, number, read_ct, waited, text, note, crashes in rows:
         if kind == "m":
@@ -71,8 +71,8 @@ def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Cl
             kept = None if backoff is None else _backoffs.decode(backoff)
             batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
         else:
-            suspects_wait, round_.last_name = bool(read_ct), text
-    return Claims(claims=tuple(claims), suspects_wait=suspects_wait)
+            has_suspects, round_.last_name = bool(read_ct), text
+    return Claims(claims=tuple(claims), has_suspects=has_suspects)
 
 
 @dataclass(frozen=True, slots=True)

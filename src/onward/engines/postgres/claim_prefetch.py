@@ -85,7 +85,7 @@ class Standing:
     def stand(self, request: ClaimRequest, found: Claims, round_: Round) -> None:
         """Note what an exchange has asked for, and found: if that was less, its claim stands from now on."""
         key, slots = (request.worker_id, request.queues), request.slots - len(found.claims)
-        if slots > 0 and not request.alone and not found.suspects_wait and self._schema.now is None:
+        if slots > 0 and not request.alone and not found.has_suspects and self._schema.now is None:
             self._wanted[key] = _Wanted(replace(request, slots=slots, prefetch_started=0, prefetch_claimed=0), round_)
         else:
             self._wanted.pop(key, None)

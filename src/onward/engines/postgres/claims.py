@@ -160,9 +160,9 @@ def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
-        ((jobs, suspects_wait, retry_after, *_),) = yield Statement(schema.claim_suspect, values)
+        ((jobs, has_suspects, retry_after, *_),) = yield Statement(schema.claim_suspect, values)
         (claims,) = _visited(jobs) or [[]]  # it is no step of the tour
-        return Claims(claims=tuple(claims), suspects_wait=suspects_wait, retry_after=retry_after)
+        return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
     places = round_.places(waits=True)
     if places == ():
         return nothing_new(round_)
@@ -263,7 +263,7 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
 
 def claims_of(answer: Row, round_: Round) -> Claims:
     """Read what was claimed: see the type ``onward.answer``."""
-    jobs, suspects_wait, retry_after, next_name, turn_left, others_work = answer
+    jobs, has_suspects, retry_after, next_name, turn_left, is_shared_load = answer
     if next_name is not None:
         round_.next_name, round_.turn_left = next_name, turn_left
     visits = _visited(jobs)
@@ -272,7 +272,7 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
     if round_.has_more and round_.is_cut:
         retry_after = 0.0
-    is_over = not round_.has_more and not suspects_wait and retry_after is None
+    is_over = not round_.has_more and not has_suspects and retry_after is None
     if round_.is_whole:
         now = monotonic()
         round_.took = now - round_.asked_at
@@ -282,7 +282,10 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     else:
         round_.looked_at = -math.inf
     return Claims(
-        claims=tuple(claims), suspects_wait=bool(suspects_wait), retry_after=retry_after, others_work=bool(others_work)
+        claims=tuple(claims),
+        has_suspects=bool(has_suspects),
+        retry_after=retry_after,
+        is_shared_load=bool(is_shared_load),
     )
 
 

@@ -90,7 +90,7 @@ def failure_text(failure: Failure) -> str:
 
 def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
-    (name, paused, rate_count, rate_period, rate_burst, next_slot_at, concurrency, weight, lease, max_attempts, backoff,
+    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts, backoff,
      keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
@@ -114,7 +114,7 @@ def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) ->
         settings=settings,
         counts=counts,
         oldest_ready_at=moment(oldest_ready_at),
-        next_slot_at=moment(next_slot_at),
+        next_permit_at=moment(next_permit_at),
     )
 
 

@@ -60,7 +60,7 @@ class _Queue(msgspec.Struct, array_like=True):
     rate_count: int | None
     rate_period_us: int | None
     rate_burst: int | None
-    next_slot_at: int
+    next_permit_at: int
 
     @property
     def rate(self) -> Rate | None:
@@ -163,10 +163,10 @@ def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Cla
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
     tour = _Tour(transaction, request, ranges, round_)
-    suspects_wait = tour.run()
+    has_suspects = tour.run()
     claims = _take(transaction, request, tour.taken, alone=False)
     retry_after = _next_slot_in(transaction, ranges) if tour.room.left else None
-    return Claims(claims=tuple(claims), suspects_wait=suspects_wait, retry_after=retry_after)
+    return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
 
 
 class _Tour:
@@ -187,7 +187,7 @@ class _Tour:
         """
         if not self.room.left:
             return False
-        queues, due, suspects_wait = self._look("", self.room.left)
+        queues, due, has_suspects = self._look("", self.room.left)
         if due:
             self._transaction.execute(SQL.queue_open_due, {"now": self._transaction.now})
             queues, _, _ = self._look("", self.room.left)
@@ -202,7 +202,7 @@ class _Tour:
                 break
             self._visit(queue, self.room.left)
             self._round.go_on_after(queue.name)
-        return suspects_wait
+        return has_suspects
 
     def _give_turns(self, queues: Iterable[_Queue], turns: int, willing: list[_Queue]) -> None:
         """Take each queue's turn; where the room ends within one, the next claim goes on there."""
@@ -245,10 +245,10 @@ class _Tour:
 
     def _look(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
         """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
-        listed, due, suspects_wait = self._transaction.execute(
+        listed, due, has_suspects = self._transaction.execute(
             SQL.claim_look, {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now}
         ).fetchone()
-        return _queues_decoder.decode(listed), bool(due), bool(suspects_wait)
+        return _queues_decoder.decode(listed), bool(due), bool(has_suspects)
 
     def _visit(self, queue: _Queue, turn: int) -> tuple[int, bool]:
         """Pick at most ``turn`` jobs of a queue; answer how many, and whether it may have more.
@@ -325,7 +325,7 @@ def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) ->
     spacing, credit, burst = _terms(rate)
     for _ in range(count):
         slot = max(slot, now - credit) + spacing
-    queue.next_slot_at = slot
+    queue.next_permit_at = slot
     transaction.execute(SQL.queue_slot, {"name": queue.name, "next_slot_at": slot})
     return slot - burst if slot - burst > now else None
 
@@ -333,7 +333,7 @@ def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) ->
 def _slot(queue: _Queue, rate: Rate, now: int) -> int:
     """Read the next slot. None is ever further away than a full burst, unless the clock went back or the rate rose."""
     spacing, _, burst = _terms(rate)
-    return min(queue.next_slot_at, now + spacing + burst)
+    return min(queue.next_permit_at, now + spacing + burst)
 
 
 def _terms(rate: Rate) -> tuple[int, int, int]:
@@ -401,8 +401,8 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
         claims = _take(transaction, request, [batch], alone=True)
-        return Claims(claims=tuple(claims), suspects_wait=len(suspects) > 1)
-    return Claims(suspects_wait=bool(suspects), retry_after=_next_slot_in(transaction, ranges))
+        return Claims(claims=tuple(claims), has_suspects=len(suspects) > 1)
+    return Claims(has_suspects=bool(suspects), retry_after=_next_slot_in(transaction, ranges))
 
 
 def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:

@@ -97,7 +97,7 @@ def json_text(value: Any) -> str:
 
 def queue_of(row: tuple[Any, ...], counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
-    (name, paused, rate_count, rate_period, rate_burst, next_slot_at, concurrency, weight, lease, max_attempts, backoff,
+    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts, backoff,
      keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=bool(paused),
@@ -121,5 +121,5 @@ def queue_of(row: tuple[Any, ...], counts: dict[State, int], oldest_ready_at: in
         settings=settings,
         counts=counts,
         oldest_ready_at=moment(oldest_ready_at),
-        next_slot_at=moment(next_slot_at) if rate_count is not None and next_slot_at else None,
+        next_permit_at=moment(next_permit_at) if rate_count is not None and next_permit_at else None,
     )

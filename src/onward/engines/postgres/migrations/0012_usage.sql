@@ -10,30 +10,30 @@ create table onward.usage (
   outcome   text        not null,
   runs      bigint      not null,
   attempts  bigint      not null,
-  waited_us bigint      not null,
-  took_us   bigint      not null,
-  waits_0   bigint      not null,
-  waits_1   bigint      not null,
-  waits_2   bigint      not null,
-  waits_3   bigint      not null,
-  waits_4   bigint      not null,
-  waits_5   bigint      not null,
-  waits_6   bigint      not null,
-  waits_7   bigint      not null,
-  waits_8   bigint      not null,
-  waits_9   bigint      not null,
-  waits_10  bigint      not null,
-  takes_0   bigint      not null,
-  takes_1   bigint      not null,
-  takes_2   bigint      not null,
-  takes_3   bigint      not null,
-  takes_4   bigint      not null,
-  takes_5   bigint      not null,
-  takes_6   bigint      not null,
-  takes_7   bigint      not null,
-  takes_8   bigint      not null,
-  takes_9   bigint      not null,
-  takes_10  bigint      not null
+  wait_us bigint      not null,
+  run_us   bigint      not null,
+  wait_bucket_0   bigint      not null,
+  wait_bucket_1   bigint      not null,
+  wait_bucket_2   bigint      not null,
+  wait_bucket_3   bigint      not null,
+  wait_bucket_4   bigint      not null,
+  wait_bucket_5   bigint      not null,
+  wait_bucket_6   bigint      not null,
+  wait_bucket_7   bigint      not null,
+  wait_bucket_8   bigint      not null,
+  wait_bucket_9   bigint      not null,
+  wait_bucket_10  bigint      not null,
+  run_bucket_0   bigint      not null,
+  run_bucket_1   bigint      not null,
+  run_bucket_2   bigint      not null,
+  run_bucket_3   bigint      not null,
+  run_bucket_4   bigint      not null,
+  run_bucket_5   bigint      not null,
+  run_bucket_6   bigint      not null,
+  run_bucket_7   bigint      not null,
+  run_bucket_8   bigint      not null,
+  run_bucket_9   bigint      not null,
+  run_bucket_10  bigint      not null
 );
 
 create index usage_grain on onward.usage (grain, at);
@@ -54,15 +54,15 @@ begin
   loop
     with old as (delete from onward.usage u where u.grain = roll.grain - 1 and u.at < roll.until returning u.*)
     insert into onward.usage (grain, at, org_id, queue, type, outcome,
-                              runs, attempts, waited_us, took_us, waits_0, waits_1, waits_2, waits_3, waits_4,
-                              waits_5, waits_6, waits_7, waits_8, waits_9, waits_10, takes_0, takes_1, takes_2,
-                              takes_3, takes_4, takes_5, takes_6, takes_7, takes_8, takes_9, takes_10)
+                              runs, attempts, wait_us, run_us, wait_bucket_0, wait_bucket_1, wait_bucket_2, wait_bucket_3, wait_bucket_4,
+                              wait_bucket_5, wait_bucket_6, wait_bucket_7, wait_bucket_8, wait_bucket_9, wait_bucket_10, run_bucket_0, run_bucket_1, run_bucket_2,
+                              run_bucket_3, run_bucket_4, run_bucket_5, run_bucket_6, run_bucket_7, run_bucket_8, run_bucket_9, run_bucket_10)
     select roll.grain, date_trunc(roll.span, o.at, 'UTC'), o.org_id, o.queue, o.type, o.outcome,
-           sum(o.runs), sum(o.attempts), sum(o.waited_us), sum(o.took_us), sum(o.waits_0), sum(o.waits_1),
-           sum(o.waits_2), sum(o.waits_3), sum(o.waits_4), sum(o.waits_5), sum(o.waits_6), sum(o.waits_7),
-           sum(o.waits_8), sum(o.waits_9), sum(o.waits_10), sum(o.takes_0), sum(o.takes_1), sum(o.takes_2),
-           sum(o.takes_3), sum(o.takes_4), sum(o.takes_5), sum(o.takes_6), sum(o.takes_7), sum(o.takes_8),
-           sum(o.takes_9), sum(o.takes_10)
+           sum(o.runs), sum(o.attempts), sum(o.wait_us), sum(o.run_us), sum(o.wait_bucket_0), sum(o.wait_bucket_1),
+           sum(o.wait_bucket_2), sum(o.wait_bucket_3), sum(o.wait_bucket_4), sum(o.wait_bucket_5), sum(o.wait_bucket_6), sum(o.wait_bucket_7),
+           sum(o.wait_bucket_8), sum(o.wait_bucket_9), sum(o.wait_bucket_10), sum(o.run_bucket_0), sum(o.run_bucket_1), sum(o.run_bucket_2),
+           sum(o.run_bucket_3), sum(o.run_bucket_4), sum(o.run_bucket_5), sum(o.run_bucket_6), sum(o.run_bucket_7), sum(o.run_bucket_8),
+           sum(o.run_bucket_9), sum(o.run_bucket_10)
       from old o group by 2, 3, 4, 5, 6;
   end loop;
 end $$;

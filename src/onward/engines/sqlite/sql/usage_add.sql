@@ -1,9 +1,9 @@
 -- Add counts to the present minute.
 -- :rows  JSON array of rows, in the order of the columns
 insert into onward_usage (at, org_id, queue, type, outcome,
-                          runs, attempts, waited_us, took_us, waits_0, waits_1, waits_2, waits_3, waits_4, waits_5,
-                          waits_6, waits_7, waits_8, waits_9, waits_10, takes_0, takes_1, takes_2, takes_3,
-                          takes_4, takes_5, takes_6, takes_7, takes_8, takes_9, takes_10)
+                          runs, attempts, wait_us, run_us, wait_bucket_0, wait_bucket_1, wait_bucket_2, wait_bucket_3, wait_bucket_4, wait_bucket_5,
+                          wait_bucket_6, wait_bucket_7, wait_bucket_8, wait_bucket_9, wait_bucket_10, run_bucket_0, run_bucket_1, run_bucket_2, run_bucket_3,
+                          run_bucket_4, run_bucket_5, run_bucket_6, run_bucket_7, run_bucket_8, run_bucket_9, run_bucket_10)
 select :at,
        value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14,
