@@ -338,7 +338,7 @@ async def test_a_run_that_ends_in_time_leaves_no_deadline(app: App, runner: Runn
 
     for number in range(10):
         await runner.run(claim(token=(number, 1)))
-    assert len(runner._deadlines) == 0
+    assert len(runner._timeouts) == 0
 
 
 async def test_cancelling_a_job_reaches_its_handler(app: App, runner: Runner):

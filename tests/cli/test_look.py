@@ -16,7 +16,7 @@ from onward.cli.snapshot import Picture
 from onward.cli.top import frame, rates_of
 from onward.cli.worker_command import place_file
 from onward.engine.values import EngineInfo
-from onward.worker.health import Vitals
+from onward.worker.health import HealthRecorder
 from tests.cli.conftest import Cli
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ def test_ill_health_is_an_exit_code_and_json(cli: Cli, at_home: Path):
 def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
     file = at_home / "health.json"
     cli("health", "--file", str(file)).failed("no worker writes it")
-    Vitals("vm-1-a", polls_every=timedelta(seconds=1), file=file).beat()
+    HealthRecorder("vm-1-a", poll_interval=timedelta(seconds=1), file=file).record_heartbeat()
     assert "1 worker beats and polls" in cli("health", "--file", str(file)).ok().out
     cli("health", "--file", str(file), "--within", "0s").failed("last successful")
     cli("health", "--file", str(file), "--worker").wrong("do not go together")
@@ -73,7 +73,9 @@ def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
 def test_every_process_of_several_must_be_healthy(cli: Cli, at_home: Path):
     file = at_home / "health"
     for place in "01":
-        Vitals(f"vm-{place}-a", polls_every=timedelta(seconds=1), file=place_file(file, place)).beat()
+        HealthRecorder(
+            f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=place_file(file, place)
+        ).record_heartbeat()
     (at_home / "health-0.4711").touch()  # a draft that a killed process left behind
     assert "2 workers beat and poll" in cli("health", "--file", str(file)).ok().out
     place_file(file, "1").write_text("{}")

@@ -17,7 +17,7 @@ from onward.errors import StoreUnavailable
 from onward.lifecycle import Complete, Fail, Release, Result, Returned
 from onward.metering import Meter
 from onward.worker.claimer import Claimer
-from onward.worker.inflight import Holdings, Stage
+from onward.worker.inflight import Inflight, Stage
 from onward.worker.pool import Pool
 from onward.worker.settler import Settler
 from tests.worker.harness import ALL, StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
@@ -38,15 +38,15 @@ class Post:
         self.away = 0
         """How many more exchanges fail."""
         self.runner = StubRunner(handler)
-        self.holdings = Holdings()
-        self.settler = Settler(self.holdings, Meter().add)
+        self.inflight = Inflight()
+        self.settler = Settler(self.inflight, Meter().add)
         self.pool = Pool(self.runner, size=size, settle=self.settler.add)
         self.suspects: list[bool] = []
         self.claimer = Claimer(
             self.engine,  # type: ignore[arg-type]
             self.pool,
             self.settler,
-            self.holdings,
+            self.inflight,
             worker_id="me",
             queues=("*",),
             lease=timedelta(seconds=30),
@@ -126,7 +126,7 @@ def test_outcomes_leave_together_with_the_next_claim():
 def test_no_more_is_claimed_than_hands_are_free():
     async def test(post: Post) -> None:
         await asyncio.sleep(5)
-        assert len(post.holdings) == 4
+        assert len(post.inflight) == 4
         assert len(post.waiting) == 96
 
     at_post(test, 4, waiting=100, handler=_slow)
@@ -189,7 +189,7 @@ def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
     post = at_post(test, 10, waiting=5000, handler=_instant, split_settle_threshold=100)
     assert stores_at_once > 3, "jobs were claimed and run while outcomes were on their way"
     assert [s.claim.token[0] for s in post.engine.settled] == list(range(5000)), "each once, in the order of their ends"
-    assert post.holdings.tally == {"complete": 5000}
+    assert post.inflight.tally == {"complete": 5000}
     assert post.claimer.unanswered_since is None
 
 
@@ -208,14 +208,14 @@ def test_where_others_work_too_outcomes_leave_with_the_next_claim_however_many_t
             post.engine.sent.clear()
             post.waiting = [claim(number) for number in range(5000)]
             post.claimer.work_may_wait()
-            await post.until(lambda: not post.waiting and not post.holdings)
+            await post.until(lambda: not post.waiting and not post.inflight)
             apart = [exchange.request is None for exchange in post.engine.sent if len(exchange.settlements) >= 100]
             assert len(apart) > 5
             left_alone.append(any(apart[2:]))  # what is told takes an answer to be heard
 
     post = at_post(test, 10, handler=_instant, split_settle_threshold=100)
     assert left_alone == [False, True, False]
-    assert post.holdings.tally == {"complete": 15_000}
+    assert post.inflight.tally == {"complete": 15_000}
 
 
 def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
@@ -232,7 +232,7 @@ def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
 
         post.engine.exchange = slowly  # type: ignore[method-assign]
         while len(post.outcomes) < 4_000:
-            most = max(most, len(post.holdings))
+            most = max(most, len(post.inflight))
             await asyncio.sleep(0.001)
 
     at_post(test, 10, waiting=4_000, handler=_instant, split_settle_threshold=100)
@@ -253,7 +253,7 @@ def test_while_outcomes_cannot_be_stored_little_is_claimed():  # X3
         assert len(post.runner.begun) < 3000
         assert post.claimer.unanswered_since is not None
         fails = False
-        await post.until(lambda: len(post.runner.begun) == 10_000 and not len(post.holdings))
+        await post.until(lambda: len(post.runner.begun) == 10_000 and not len(post.inflight))
 
     post = at_post(test, 10, waiting=10_000, handler=_instant, split_settle_threshold=100)
     assert len(post.engine.settled) == 10_000
@@ -271,7 +271,7 @@ def test_one_of_many_outcomes_that_cannot_be_stored_does_not_make_the_store_owe_
             return serve(exchange)
 
         post.engine.answer = answer
-        await post.until(lambda: not len(post.holdings) and not post.waiting)
+        await post.until(lambda: not len(post.inflight) and not post.waiting)
         assert post.claimer.unanswered_since is None
 
     assert len(at_post(test, 10, waiting=1000, handler=_instant, split_settle_threshold=100).outcomes) == 1000
@@ -296,14 +296,14 @@ def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits
 
         post.engine.answer = answer
         await post.until(lambda: len(post.runner.begun) == 100)
-        await post.until(lambda: post.holdings.tally["complete"] == 99)
-        assert len(post.holdings) == 1, "it is held until it is stored"
+        await post.until(lambda: post.inflight.tally["complete"] == 99)
+        assert len(post.inflight) == 1, "it is held until it is stored"
         assert not post.claimer.is_quiet
 
     post = at_post(test, 10, waiting=100, handler=_instant, split_settle_threshold=split_settle_threshold)
     assert len(said) == 4
     assert [round(later - sooner, 1) for sooner, later in pairwise(said)] == [0.5, 0.5, 0.5]
-    assert post.holdings.tally == {"complete": 100}
+    assert post.inflight.tally == {"complete": 100}
 
 
 def test_a_start_whose_job_somebody_else_holds_is_tried_again():
@@ -334,7 +334,7 @@ def test_a_start_whose_job_somebody_else_holds_is_tried_again():
     assert refused & {each.token for each in post.runner.begun} <= made
     ended = {settlement.claim.ref.id for settlement in post.engine.settled}
     assert ended == {f"job-{number}" for number in range(5000)}, "run, or given back"
-    assert not len(post.holdings)
+    assert not len(post.inflight)
 
 
 def test_no_more_slots_are_asked_for_than_hands_are_free():  # P6
@@ -367,7 +367,7 @@ def test_no_more_is_held_than_the_hands_and_one_round_trip_need():
     async def test(post: Post) -> None:
         nonlocal most
         while len(post.outcomes) < 2000:
-            unsettled = len(post.holdings) - len(post.settler)
+            unsettled = len(post.inflight) - len(post.settler)
             most = max(most, unsettled)
             await asyncio.sleep(0.001)
 
@@ -384,7 +384,7 @@ def test_claims_ahead_of_hands_that_do_not_turn_up_are_given_back():
     async def test(post: Post) -> None:
         await post.until(lambda: len(post.outcomes) >= 300)
         await asyncio.sleep(1)
-        assert len(post.holdings) == 10
+        assert len(post.inflight) == 10
         assert not post.pool.line
 
     post = at_post(test, 10, waiting=1000, handler=turning_slow)
@@ -438,7 +438,7 @@ def test_claims_whose_start_the_store_did_not_answer_are_not_forgotten():
 
         post.engine.answer = answer
         await post.until(lambda: len(post.outcomes) == 500)
-        await post.until(lambda: not len(post.holdings))
+        await post.until(lambda: not len(post.inflight))
 
     post = at_post(test, 10, waiting=500, handler=quick)
     assert failed == 3
@@ -492,22 +492,22 @@ def test_an_outcome_that_the_store_rejects_is_dropped_and_counted():  # X3
         await post.until(lambda: len(post.engine.settled) == 10)
 
     post = at_post(test, 10, waiting=10)
-    assert post.holdings.tally == {"complete": 9, "stale_rejections": 1}
-    assert len(post.holdings) == 0
+    assert post.inflight.tally == {"complete": 9, "stale_rejections": 1}
+    assert len(post.inflight) == 0
 
 
 def test_the_outcome_of_a_claim_known_to_be_lost_is_not_even_sent():  # X3
     async def test(post: Post) -> None:
         await post.until(lambda: post.pool.busy == 1)
-        held = post.holdings.get((0, 1))
+        held = post.inflight.get((0, 1))
         assert held is not None
         held.stage = Stage.LOST
-        post.holdings.drop((0, 1))
+        post.inflight.remove((0, 1))
         await post.until(lambda: post.pool.is_idle)
 
     post = at_post(test, 1, waiting=1, handler=_slow)
     assert post.outcomes == {}
-    assert post.holdings.tally == {"stale_rejections": 1}
+    assert post.inflight.tally == {"stale_rejections": 1}
 
 
 def test_a_claim_lost_before_its_start_is_not_begun():  # X3
@@ -530,7 +530,7 @@ def test_a_claim_lost_before_its_start_is_not_begun():  # X3
 
     post = in_virtual_time(main)
     assert post.runner.begun == []
-    assert len(post.holdings) == 0
+    assert len(post.inflight) == 0
 
 
 def test_an_idle_worker_only_polls():
@@ -582,7 +582,7 @@ def test_the_next_look_is_when_the_store_says_that_a_slot_will_be_free():
 def test_a_closing_claimer_gives_back_what_has_not_begun():  # P10 of the reliability contract
     async def test(post: Post) -> None:
         await post.until(lambda: post.pool.busy == 1)
-        post.pool.put(post.holdings.take(claim(77), asyncio.get_running_loop().time()))
+        post.pool.put(post.inflight.add(claim(77), asyncio.get_running_loop().time()))
         post.claimer.close()
         assert len(post.settler) == 1, "at once"
 
@@ -612,10 +612,10 @@ def test_at_rest_nothing_is_asked_for_but_outcomes_are_stored():
 
 
 def test_settlements_are_kept_in_the_order_in_which_they_came():
-    holdings = Holdings()
-    settler = Settler(holdings, Meter().add)
+    inflight = Inflight()
+    settler = Settler(inflight, Meter().add)
     for number in range(5):
-        settler.add(holdings.take(claim(number), 0.0), Complete())
+        settler.add(inflight.add(claim(number), 0.0), Complete())
     taken = settler.take(3)
     settler.put_back(taken)
     assert [one.claim.token[0] for one in settler.take(10)] == [0, 1, 2, 3, 4]

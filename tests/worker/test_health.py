@@ -8,37 +8,37 @@ from pathlib import Path
 import msgspec
 
 from onward.app import App
-from onward.worker.health import Health, Vitals, unhealthy
+from onward.worker.health import Health, HealthRecorder, check_health
 from tests.worker.conftest import Meddler
 from tests.worker.harness import eventually
 
 MINUTE = timedelta(minutes=1)
 
 
-def written(path: Path, *, beat_at: float, polled_at: float) -> Path:
-    health = Health(worker_id="w", pid=1, beat_at=beat_at, polled_at=polled_at, polls_every=1.0)
+def written(path: Path, *, heartbeat_at: float, polled_at: float) -> Path:
+    health = Health(worker_id="w", pid=1, heartbeat_at=heartbeat_at, polled_at=polled_at, poll_interval=1.0)
     path.write_bytes(msgspec.json.encode(health))
     return path
 
 
 def test_a_worker_that_beats_and_polls_is_well(tmp_path: Path):
-    assert unhealthy(written(tmp_path / "h", beat_at=990, polled_at=995), within=MINUTE, now=1000) is None
+    assert check_health(written(tmp_path / "h", heartbeat_at=990, polled_at=995), max_age=MINUTE, now=1000) is None
 
 
 def test_a_worker_that_beats_but_does_not_poll_is_not(tmp_path: Path):
-    told = unhealthy(written(tmp_path / "h", beat_at=1000, polled_at=900), within=MINUTE, now=1000)
+    told = check_health(written(tmp_path / "h", heartbeat_at=1000, polled_at=900), max_age=MINUTE, now=1000)
     assert told == "worker w: its last successful poll was 100 s ago"
 
 
 def test_a_worker_that_polls_but_does_not_beat_is_not(tmp_path: Path):
-    told = unhealthy(written(tmp_path / "h", beat_at=900, polled_at=1000), within=MINUTE, now=1000)
+    told = check_health(written(tmp_path / "h", heartbeat_at=900, polled_at=1000), max_age=MINUTE, now=1000)
     assert told == "worker w: its last successful heartbeat was 100 s ago"
 
 
 def test_no_file_and_no_sense_are_told_apart(tmp_path: Path):
-    assert "does not exist" in (unhealthy(tmp_path / "none", within=MINUTE) or "")
+    assert "does not exist" in (check_health(tmp_path / "none", max_age=MINUTE) or "")
     (tmp_path / "torn").write_text("{")
-    assert "cannot be read" in (unhealthy(tmp_path / "torn", within=MINUTE) or "")
+    assert "cannot be read" in (check_health(tmp_path / "torn", max_age=MINUTE) or "")
 
 
 async def test_a_worker_writes_its_file_while_it_runs_and_removes_it_when_it_stops(app: App, tmp_path: Path):
@@ -47,7 +47,7 @@ async def test_a_worker_writes_its_file_while_it_runs_and_removes_it_when_it_sto
         await eventually(file.exists)
         health = msgspec.json.decode(file.read_bytes(), type=Health)
         assert health.worker_id == worker.worker_id
-        assert unhealthy(file, within=MINUTE) is None
+        assert check_health(file, max_age=MINUTE) is None
     assert not file.exists()
 
 
@@ -78,8 +78,8 @@ async def test_a_file_that_cannot_be_written_does_not_stop_the_pulse(app: App, s
 
 
 def test_without_a_file_nothing_is_written(tmp_path: Path):
-    vitals = Vitals("w", polls_every=MINUTE)
-    vitals.polled()
-    vitals.beat()
-    vitals.remove()
+    recorder = HealthRecorder("w", poll_interval=MINUTE)
+    recorder.record_poll()
+    recorder.record_heartbeat()
+    recorder.remove()
     assert list(tmp_path.iterdir()) == []

@@ -13,9 +13,8 @@ from onward.context import JobContext
 from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import State
-from onward.worker.heartbeat import BEATS_PER_LEASE
-from onward.worker.heartbeat import HeartbeatReply as Beating
-from onward.worker.inflight import Holdings
+from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
+from onward.worker.inflight import Inflight
 from tests.worker.conftest import Meddler
 from tests.worker.harness import claim, eventually
 
@@ -29,7 +28,7 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(app: App, store: Med
     def after_beat(pulse: HeartbeatReply) -> HeartbeatReply:
         if blocked.is_set() and len(store.beats[-1][1]) == 1:
             beats_for_job.append(1)
-            if len(beats_for_job) == 2 * BEATS_PER_LEASE:  # twice as long as the lease lasts
+            if len(beats_for_job) == 2 * HEARTBEATS_PER_LEASE:  # twice as long as the lease lasts
                 beaten_while_blocked.set()
         return pulse
 
@@ -179,20 +178,20 @@ def listener() -> Listener:
     return Listener()
 
 
-def beating(listener: Listener, holdings: Holdings, *, lease: float, answers: list[HeartbeatReply]) -> Beating:
+def beating(listener: Listener, inflight: Inflight, *, lease: float, answers: list[HeartbeatReply]) -> Heartbeat:
     info = WorkerInfo(id="me", hostname="here", pool_size=1, version="0")
-    return Beating(
+    return Heartbeat(
         listener,  # type: ignore[arg-type]
-        holdings,
+        inflight,
         info=info,
         lease=timedelta(seconds=lease),
-        on_answer=answers.append,
+        on_reply=answers.append,
     )
 
 
 async def test_the_pulse_beats_several_times_within_a_lease(listener: Listener):
-    assert BEATS_PER_LEASE >= 3
-    pulse = beating(listener, Holdings(), lease=0.4, answers=[])
+    assert HEARTBEATS_PER_LEASE >= 3
+    pulse = beating(listener, Inflight(), lease=0.4, answers=[])
     pulse.start()
     await eventually(lambda: len(listener.beats) >= 3)
     pulse.stop()
@@ -200,12 +199,12 @@ async def test_the_pulse_beats_several_times_within_a_lease(listener: Listener):
 
 
 async def test_a_nudge_brings_a_beat_forward(listener: Listener):
-    holdings, answers = Holdings(), list[HeartbeatReply]()
-    pulse = beating(listener, holdings, lease=3600, answers=answers)
+    inflight, answers = Inflight(), list[HeartbeatReply]()
+    pulse = beating(listener, inflight, lease=3600, answers=answers)
     pulse.start()
     await eventually(lambda: len(answers) == 1)
-    holdings.take(claim(1), 0.0)
-    pulse.nudge()
+    inflight.add(claim(1), 0.0)
+    pulse.wake()
     await eventually(lambda: len(answers) == 2)
     assert listener.beats == [0, 1]
     pulse.stop()
@@ -215,7 +214,7 @@ async def test_a_nudge_brings_a_beat_forward(listener: Listener):
 async def test_beats_go_on_after_the_store_was_away(listener: Listener):
     listener.failures = 3
     answers: list[HeartbeatReply] = []
-    pulse = beating(listener, Holdings(), lease=3600, answers=answers)
+    pulse = beating(listener, Inflight(), lease=3600, answers=answers)
     pulse.start()
     await eventually(lambda: len(answers) == 1)
     assert listener.failures == 0
@@ -224,11 +223,11 @@ async def test_beats_go_on_after_the_store_was_away(listener: Listener):
 
 
 async def test_a_stopped_pulse_beats_no_more(listener: Listener):
-    pulse = beating(listener, Holdings(), lease=0.04, answers=[])
+    pulse = beating(listener, Inflight(), lease=0.04, answers=[])
     pulse.start()
     await eventually(lambda: listener.beats)
     pulse.stop()
     pulse.join(20)
     beaten = len(listener.beats)
-    pulse.nudge()
+    pulse.wake()
     assert len(listener.beats) == beaten

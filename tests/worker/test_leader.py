@@ -11,8 +11,8 @@ import pytest
 from onward.app import App
 from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
-from onward.worker.maintenance import Duty, Upkeep
-from onward.worker.service import Every
+from onward.worker.maintenance import MaintenanceTask, MaintenanceLoops
+from onward.worker.service import Periodic
 from tests.worker.harness import StubSteward, eventually, in_virtual_time
 
 LEASE = timedelta(seconds=30)
@@ -88,7 +88,7 @@ def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
         first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
         await first.step()
         died = loop.time()
-        following = asyncio.create_task(Every("leader", second.step, interval=second.interval).run())
+        following = asyncio.create_task(Periodic("leader", second.step, interval=second.interval).run())
         while second.term is None:  # noqa: ASYNC110 - in virtual time
             await asyncio.sleep(0.1)
         following.cancel()
@@ -101,7 +101,7 @@ def test_a_leader_keeps_its_term_by_renewing_it():  # O6
     async def main() -> None:
         steward = StubSteward()
         leader = Leader(steward, "me", lease=LEASE)
-        leading = asyncio.create_task(Every("leader", leader.step, interval=leader.interval).run())
+        leading = asyncio.create_task(Periodic("leader", leader.step, interval=leader.interval).run())
         for _ in range(200):
             await asyncio.sleep(1)
             assert leader.term is not None
@@ -125,12 +125,12 @@ def test_resigning_gives_the_term_up_at_once():  # O6
 
 
 def _doing(
-    step: Callable[[Term], Awaitable[MaintenanceResult]], interval: float, share: float = 1.0
-) -> tuple[Leader, Upkeep, StubSteward]:
+    step: Callable[[Term], Awaitable[MaintenanceResult]], interval: float, time_share: float = 1.0
+) -> tuple[Leader, MaintenanceLoops, StubSteward]:
     steward = StubSteward()
     leader = Leader(steward, "me", lease=LEASE)
-    duty = Duty("duty", step, timedelta(seconds=interval), share)
-    return leader, Upkeep(leader, (duty,), on_ready=lambda _: None), steward
+    task = MaintenanceTask("duty", step, timedelta(seconds=interval), time_share)
+    return leader, MaintenanceLoops(leader, (task,), on_ready=lambda _: None), steward
 
 
 def test_duties_are_done_only_while_the_term_is_trusted():  # O6
@@ -142,8 +142,8 @@ def test_duties_are_done_only_while_the_term_is_trusted():  # O6
             done.append(loop.time())
             return MaintenanceResult()
 
-        leader, upkeep, _ = _doing(step, 1.0)
-        running = asyncio.create_task(upkeep.loops[0].run())
+        leader, maintenance, _ = _doing(step, 1.0)
+        running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(5)
         assert done == [], "nobody has been elected"
         await leader.step()
@@ -165,9 +165,9 @@ def test_the_next_step_is_when_something_is_due():
             steps.append(round(loop.time() - began, 3))
             return MaintenanceResult(next_in=0.2, more=len(steps) == 1)
 
-        leader, upkeep, _ = _doing(step, 10.0)
+        leader, maintenance, _ = _doing(step, 10.0)
         await leader.step()
-        running = asyncio.create_task(upkeep.loops[0].run())
+        running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(0.5)
         running.cancel()
         return steps
@@ -185,9 +185,9 @@ def test_what_nobody_waits_for_has_its_share_of_the_time_and_no_more():  # P9
             await asyncio.sleep(0.1)
             return MaintenanceResult(changed=1, more=len(steps) < 4)
 
-        leader, upkeep, _ = _doing(step, 10.0, share=0.2)
+        leader, maintenance, _ = _doing(step, 10.0, time_share=0.2)
         await leader.step()
-        running = asyncio.create_task(upkeep.loops[0].run())
+        running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(5)
         running.cancel()
         return steps
@@ -202,10 +202,10 @@ def test_where_work_has_become_ready_is_passed_on():
         async def step(_: Term) -> MaintenanceResult:
             return MaintenanceResult(changed=1, queues=frozenset({"mail"}))
 
-        leader, upkeep, _ = _doing(step, 10.0)
-        upkeep._on_ready = told.append
+        leader, maintenance, _ = _doing(step, 10.0)
+        maintenance._on_ready = told.append
         await leader.step()
-        running = asyncio.create_task(upkeep.loops[0].run())
+        running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(1)
         running.cancel()
         assert told == [frozenset({"mail"})]
@@ -229,6 +229,6 @@ async def test_duties_of_the_application_are_done_too(app: App):
         done.set()
         return MaintenanceResult()
 
-    worker = app.worker(duties=[Duty("mine", step, timedelta(hours=1))])
+    worker = app.worker(maintenance_tasks=[MaintenanceTask("mine", step, timedelta(hours=1))])
     async with worker:
         await asyncio.wait_for(done.wait(), 20)

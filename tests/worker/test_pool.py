@@ -11,7 +11,7 @@ import pytest
 
 from onward.engine.values import Claim
 from onward.lifecycle import Complete, Outcome, Release, Result, Retry, Returned
-from onward.worker.inflight import Held, Stage
+from onward.worker.inflight import HeldClaim, Stage
 from onward.worker.pool import Pool
 from tests.worker.harness import StubRunner, VirtualLoop, claim, in_virtual_time, passing
 
@@ -28,10 +28,10 @@ class Floor:
             self.runner, size=size, settle=lambda held, outcome: self.settled.append((held.claim.ref.id, outcome))
         )
 
-    def put(self, *claims: Claim, asked: float = 0.0) -> list[Held]:
+    def put(self, *claims: Claim, asked: float = 0.0) -> list[HeldClaim]:
         """Line claims up that were asked for so many seconds ago."""
         now = asyncio.get_running_loop().time()
-        held = [Held(one, now - asked) for one in claims]
+        held = [HeldClaim(one, now - asked) for one in claims]
         for one in held:
             self.pool.put(one)
         self.pool.wake()

@@ -17,7 +17,7 @@ from onward.handle import JobHandle
 from onward.lifecycle import State
 from onward.task import Task
 from onward.worker.quarantine import Quarantine
-from onward.worker.service import Every
+from onward.worker.service import Periodic
 from tests.worker.harness import claim, eventually, in_virtual_time
 
 QUICK = {"poll": timedelta(milliseconds=20)}
@@ -176,7 +176,7 @@ class Crew:
         self.rests_at = None
         self._since = asyncio.get_running_loop().time()
 
-    def adopt(self, one: object, _asked_at: float) -> None:
+    def adopt(self, one: object, _requested_at: float) -> None:
         self.adopted.append(one)
 
 
@@ -199,7 +199,7 @@ class Asylum:
 async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
     quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
     quarantine.claimers = [crew]  # type: ignore[list-item]
-    running = asyncio.create_task(Every("quarantine", quarantine.step, interval=timedelta(hours=1)).run())
+    running = asyncio.create_task(Periodic("quarantine", quarantine.step, interval=timedelta(hours=1)).run())
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:

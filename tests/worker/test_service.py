@@ -9,47 +9,47 @@ from itertools import pairwise
 import pytest
 
 from onward.errors import StoreUnavailable
-from onward.worker.service import STORE_AWAY, Bell, Every
+from onward.worker.service import STORE_RETRY_BACKOFF, WakeEvent, Periodic
 from tests.worker.harness import in_virtual_time
 
 
 def test_a_ring_while_awake_is_not_missed():
     async def main() -> bool:
-        bell = Bell()
-        bell.ring()
-        return await bell.wait(5)
+        event = WakeEvent()
+        event.set()
+        return await event.wait(5)
 
     assert in_virtual_time(main)
 
 
 def test_a_ring_wakes_the_sleeper_before_its_time():
     async def main() -> tuple[bool, float]:
-        loop, bell = asyncio.get_running_loop(), Bell()
+        loop, event = asyncio.get_running_loop(), WakeEvent()
         began = loop.time()
-        loop.call_later(1, bell.ring)
-        return await bell.wait(5), loop.time() - began
+        loop.call_later(1, event.set)
+        return await event.wait(5), loop.time() - began
 
     assert in_virtual_time(main) == (True, pytest.approx(1))
 
 
 def test_without_a_ring_the_sleep_ends_at_its_time_and_says_so():
     async def main() -> tuple[bool, float]:
-        loop, bell = asyncio.get_running_loop(), Bell()
+        loop, event = asyncio.get_running_loop(), WakeEvent()
         began = loop.time()
-        return await bell.wait(5), loop.time() - began
+        return await event.wait(5), loop.time() - began
 
     assert in_virtual_time(main) == (False, pytest.approx(5))
 
 
 def test_a_cancelled_sleep_leaves_the_bell_fit_for_the_next():
     async def main() -> bool:
-        bell = Bell()
-        sleeper = asyncio.create_task(bell.wait())
+        event = WakeEvent()
+        waiter = asyncio.create_task(event.wait())
         await asyncio.sleep(0)
-        sleeper.cancel()
-        await asyncio.wait([sleeper])
-        bell.ring()
-        return await bell.wait()
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        event.set()
+        return await event.wait()
 
     assert in_virtual_time(main)
 
@@ -70,7 +70,7 @@ async def _steps(answers: list[float | Exception | None], interval: float) -> li
             raise answer
         return answer
 
-    running = asyncio.create_task(Every("part", step, interval=timedelta(seconds=interval)).run())
+    running = asyncio.create_task(Periodic("part", step, interval=timedelta(seconds=interval)).run())
     await over.wait()
     running.cancel()
     await asyncio.wait([running])
@@ -94,8 +94,8 @@ def test_a_step_that_raises_is_taken_again_after_a_growing_pause():
     taken = in_virtual_time(lambda: _steps([away, away, ValueError("a bug"), 0], interval=60))
     pauses = [after - before for before, after in pairwise(taken)]
     for failures, pause in enumerate(pauses[:3], start=1):
-        least = STORE_AWAY.delay(failures, random=lambda: 0.0).total_seconds()
-        most = STORE_AWAY.delay(failures, random=lambda: 1.0).total_seconds()
+        least = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 0.0).total_seconds()
+        most = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 1.0).total_seconds()
         assert least <= pause <= most
 
 
@@ -112,9 +112,9 @@ def test_a_nudge_brings_the_next_step_forward():
             if steps == 2:
                 second.set_result(loop.time() - began)
 
-        part = Every("part", step, interval=timedelta(seconds=60))
+        part = Periodic("part", step, interval=timedelta(seconds=60))
         running = asyncio.create_task(part.run())
-        loop.call_later(2, part.nudge)
+        loop.call_later(2, part.wake)
         try:
             return await second
         finally:

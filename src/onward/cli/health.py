@@ -74,13 +74,13 @@ def health(
 
 
 def _ask_file(file: Path, within: timedelta) -> str:
-    from onward.worker.health import unhealthy  # noqa: PLC0415 - a probe that asks the store needs no worker
+    from onward.worker.health import check_health  # noqa: PLC0415 - a probe that asks the store needs no worker
 
     # Where there are several processes, each has a file of its own: see onward.cli.worker_command.
     files = [file] if file.exists() else sorted(file.parent.glob(f"{glob.escape(file.name)}-[0-9]*"))
     files = [one for one in files if one.name.removeprefix(f"{file.name}-").isdecimal()] or [file]
     for one in files:
-        if (wrong := unhealthy(one, within=within)) is not None:
+        if (wrong := check_health(one, max_age=within)) is not None:
             raise Trouble(wrong, remedy="look at the worker's log")
     return f"{count(len(files), 'worker', 'beat')} and {'polls' if len(files) == 1 else 'poll'}"
 

@@ -16,39 +16,39 @@ from onward.engine.contract import Engine
 from onward.engine.values import JobFilter
 from onward.job import JobRef
 from onward.lifecycle import State
-from onward.worker.inflight import Holdings
-from onward.worker.service import Bell
+from onward.worker.inflight import Inflight
+from onward.worker.service import WakeEvent
 
-_PAUSE: Final = 0.25
+_CHECK_INTERVAL: Final = 0.25
 """Seconds between two looks; also how long a job must have been held to be looked for: a quicker one ends by itself."""
 
 
-class Recall:
+class CancellationWatcher:
     """Looks for cancelled jobs among those that run here."""
 
-    def __init__(self, engine: Engine, holdings: Holdings, *, on_found: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, inflight: Inflight, *, on_cancelled: Callable[[], None]) -> None:
         self._engine = engine
-        self._stay = engine.capabilities.has(Feature.CANCELLED_STATE)
+        self._keeps_cancelled = engine.capabilities.has(Feature.CANCELLED_STATE)
         """Whether a cancelled job stays to be seen; else it is gone."""
-        self._holdings = holdings
-        self._on_found = on_found
-        self._bell = Bell()
+        self._inflight = inflight
+        self._on_cancelled = on_cancelled
+        self._wake_event = WakeEvent()
 
-    def note_change(self) -> None:
+    def notify_change(self) -> None:
         """Look soon: something has changed in the store."""
-        self._bell.ring()
+        self._wake_event.set()
 
     async def step(self) -> float:
         """Wait for a change, and look once."""
-        await self._bell.wait()
-        await asyncio.sleep(_PAUSE)
-        refs = self._holdings.held_before(asyncio.get_running_loop().time() - _PAUSE)
-        if refs and await self._some_are_cancelled(refs):
-            self._on_found()
+        await self._wake_event.wait()
+        await asyncio.sleep(_CHECK_INTERVAL)
+        refs = self._inflight.held_before(asyncio.get_running_loop().time() - _CHECK_INTERVAL)
+        if refs and await self._any_cancelled(refs):
+            self._on_cancelled()
         return 0
 
-    async def _some_are_cancelled(self, refs: tuple[JobRef, ...]) -> bool:
-        if self._stay:
+    async def _any_cancelled(self, refs: tuple[JobRef, ...]) -> bool:
+        if self._keeps_cancelled:
             cancelled = JobFilter(refs=refs, states=frozenset({State.CANCELLED}))
             return bool((await self._engine.find(cancelled, limit=1)).items)
         return len((await self._engine.find(JobFilter(refs=refs), limit=len(refs))).items) < len(refs)

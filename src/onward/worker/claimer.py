@@ -32,9 +32,9 @@ from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchanged, Settlement
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
-from onward.worker.inflight import LOST, Held, Holdings
+from onward.worker.inflight import LOST, HeldClaim, Inflight
 from onward.worker.pool import Pool
-from onward.worker.service import STORE_AWAY, Bell, tell_trouble
+from onward.worker.service import STORE_RETRY_BACKOFF, WakeEvent, log_failure
 from onward.worker.settler import Settler
 
 log = logging.getLogger("onward.worker")
@@ -68,7 +68,7 @@ class Claimer:
         engine: Engine,
         pool: Pool,
         settler: Settler,
-        holdings: Holdings,
+        inflight: Inflight,
         *,
         worker_id: str,
         queues: tuple[str, ...],
@@ -82,8 +82,8 @@ class Claimer:
         pool.on_rest = self._hands_rest
         self._settler = settler
         settler.on_outcome = self._outcome_waits
-        self._holdings = holdings
-        self._bell = Bell()
+        self._inflight = inflight
+        self._wake_event = WakeEvent()
         self._worker_id = worker_id
         self._queues = queues
         self._lease = lease
@@ -91,14 +91,14 @@ class Claimer:
         self._on_claimed = on_claimed
         self._on_answer = on_answer
         self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
-        self._ahead: deque[Held] = deque()
+        self._ahead: deque[HeldClaim] = deque()
         self._in_flight = False
         self._apart = engine.capabilities.split_settle_threshold
         self._has_company = False
         """Whether other workers share the store."""
         self._sending: asyncio.Task[None] | None = None
         """Stores outcomes while the loop goes on claiming: only where there are many."""
-        self._quiet = Bell()
+        self._quiet = WakeEvent()
         self._hungry = True
         self._told = False
         self._look_at = 0.0
@@ -133,21 +133,21 @@ class Claimer:
     def work_may_wait(self) -> None:
         """Look soon: something has told that there may be work."""
         self._told = True
-        self._bell.ring()
+        self._wake_event.set()
 
     def _outcome_waits(self) -> None:
         """Send what has just ended, with the next round trip."""
         if not self._linger_until:
-            self._bell.ring()
+            self._wake_event.set()
         elif len(self._pool.line) <= self._reserve:
             self._linger_until = 0.0
-            self._bell.ring()
+            self._wake_event.set()
 
     def _hands_rest(self) -> None:
         """Bring the next round trip forward: a hand has nothing to do."""
         if self._linger_until:
             self._linger_until = 0.0
-            self._bell.ring()
+            self._wake_event.set()
 
     def rest(self) -> None:
         """Ask for no more jobs until :meth:`go_on`."""
@@ -162,9 +162,9 @@ class Claimer:
             await self._quiet.wait(wait)
         return True
 
-    def adopt(self, claim: Claim, asked_at: float) -> None:
+    def adopt(self, claim: Claim, requested_at: float) -> None:
         """Run a claim that somebody else has asked for."""
-        self._pool.put(self._holdings.take(claim, asked_at))
+        self._pool.put(self._inflight.add(claim, requested_at))
         if self._closed:
             self._give_back()
         self._pool.wake()
@@ -173,21 +173,21 @@ class Claimer:
         """Ask for jobs again."""
         self._resting = False
         self._hungry = True
-        self._bell.ring()
+        self._wake_event.set()
 
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
         self._closed = True
         self._linger_until = 0.0
         self._give_back()
-        self._bell.ring()
+        self._wake_event.set()
 
     def abandon(self) -> None:
         """Give back even what still runs: its handlers would not stop, and the process will end under them."""
         self._abandoned = True
-        for held in self._holdings.running():
+        for held in self._inflight.running():
             self._settler.add(held, Release())
-        self._bell.ring()
+        self._wake_event.set()
 
     async def last_words(self) -> None:
         """Store what was left when the loop was cut short."""
@@ -216,11 +216,11 @@ class Claimer:
         try:
             while True:
                 if self.is_quiet:
-                    self._quiet.ring()
+                    self._quiet.set()
                     if self._closed:
                         return
                 if (pause := self._pause()) is None or pause > 0:
-                    await self._bell.wait(pause)
+                    await self._wake_event.wait(pause)
                 if self._pause() == 0:
                     await self._round_trip()
         finally:
@@ -248,7 +248,7 @@ class Claimer:
                 return 0
             waits.append(min(self._look_at, self._heed_from) if self._told else self._look_at)
         if self._pool.free < 0 or self._ahead:
-            out_of_patience = (self._ahead or self._pool.line)[0].asked_at + self._trip + _PATIENCE
+            out_of_patience = (self._ahead or self._pool.line)[0].requested_at + self._trip + _PATIENCE
             if out_of_patience <= now:
                 self._give_back_overflow()
                 return 0
@@ -296,9 +296,9 @@ class Claimer:
         if request is not None:
             self._hungry = self._told = False
         self._in_flight = True
-        asked_at = loop.time()
+        requested_at = loop.time()
         if self._asked_since is None:
-            self._asked_since = asked_at
+            self._asked_since = requested_at
         try:
             answer = await self._engine.exchange(
                 Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
@@ -323,8 +323,8 @@ class Claimer:
             self._stored(settlements, answer, now)
         self._begin(starts, answer)
         if request is not None:
-            self._take(answer.claimed, request, asked_at, now)
-        self._measure(now - asked_at, now)
+            self._take(answer.claimed, request, requested_at, now)
+        self._measure(now - requested_at, now)
         self._linger_until = now + _LINGER if self._lingers else 0.0
         self._reserve = int(self._pace * self._trip)
         if self._closed:
@@ -359,12 +359,12 @@ class Claimer:
                 self._sent_since = None
                 self._on_answer()
                 self._stored(settlements, answer, asyncio.get_running_loop().time())
-                self._bell.ring()
+                self._wake_event.set()
                 many = self._may_send_apart(len(self._settler))
                 settlements = self._settler.take(_MOST_AT_ONCE) if many else ()
         finally:
             self._sending = None
-            self._bell.ring()
+            self._wake_event.set()
 
     def _stored(self, settlements: tuple[Settlement, ...], answer: Exchanged, now: float) -> None:
         """Let go of outcomes for which the store has answered."""
@@ -372,8 +372,8 @@ class Claimer:
             settlements = self._settler.set_aside(settlements, answer.busy, now)
         self._settler.stored(settlements, answer.lost)
 
-    def _next_starts(self) -> list[Held]:
-        starts: list[Held] = []
+    def _next_starts(self) -> list[HeldClaim]:
+        starts: list[HeldClaim] = []
         room = self._room()
         while self._ahead and len(starts) < room:
             held = self._ahead.popleft()
@@ -401,19 +401,19 @@ class Claimer:
             lease=self._lease,
         )
 
-    def _begin(self, starts: list[Held], answer: Exchanged) -> None:
+    def _begin(self, starts: list[HeldClaim], answer: Exchanged) -> None:
         for held in starts:
             if held.claim.token in answer.busy:
                 self._ahead.append(held)
             elif held.claim.token in answer.lost:
-                self._holdings.drop(held.claim.token)
+                self._inflight.remove(held.claim.token)
                 log.info("claim lost before its start", extra={"job_id": held.claim.ref.id})
             else:
                 held.claim = replace(held.claim, started=True, attempts=held.claim.attempts + 1)
                 self._pool.put(held)
 
-    def _take(self, claimed: Claims, request: ClaimRequest, asked_at: float, now: float) -> None:
-        for held in self._holdings.take_all(claimed.claims, asked_at):
+    def _take(self, claimed: Claims, request: ClaimRequest, requested_at: float, now: float) -> None:
+        for held in self._inflight.add_all(claimed.claims, requested_at):
             (self._pool.line if held.claim.started else self._ahead).append(held)
         self._on_claimed(claimed)
         if len(claimed.claims) >= request.slots + request.prefetch_started + request.prefetch_claimed:
@@ -454,14 +454,14 @@ class Claimer:
         while self._pool.free < 0 and self._pool.line:
             self._release(self._pool.line.pop())
 
-    def _release(self, held: Held) -> None:
+    def _release(self, held: HeldClaim) -> None:
         if held.stage is not LOST:
             self._settler.add(held, Release())
 
     async def _recover(self, settlements: tuple[Settlement, ...], error: Exception) -> None:
         """Lose nothing when an exchange fails, and leave the store in peace for a while."""
         self._failures += 1
-        tell_trouble("claimer", error, self._failures)
+        log_failure("claimer", error, self._failures)
         self._hungry = True
         if isinstance(error, StoreUnavailable) or not settlements:
             self._settler.put_back(settlements)
@@ -470,5 +470,5 @@ class Claimer:
                 await self._settler.settle_one_by_one(self._engine, settlements)
                 self._sent_since = None
             except StoreUnavailable as away:
-                tell_trouble("settler", away, self._failures)
-        self._try_at = asyncio.get_running_loop().time() + STORE_AWAY.delay(self._failures).total_seconds()
+                log_failure("settler", away, self._failures)
+        self._try_at = asyncio.get_running_loop().time() + STORE_RETRY_BACKOFF.delay(self._failures).total_seconds()

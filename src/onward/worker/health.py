@@ -21,30 +21,30 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_id: str
     pid: int
-    beat_at: float
+    heartbeat_at: float
     """The last heartbeat that the store answered."""
     polled_at: float
     """The last claim that the store answered."""
-    polls_every: float
+    poll_interval: float
     """Seconds between two polls at most, when there is nothing else to do."""
 
 
-class Vitals:
+class HealthRecorder:
     """Keeps the times of a worker's last successes, and writes them to a file if there is to be one."""
 
-    def __init__(self, worker_id: str, *, polls_every: timedelta, file: Path | None = None) -> None:
+    def __init__(self, worker_id: str, *, poll_interval: timedelta, file: Path | None = None) -> None:
         self._worker_id = worker_id
-        self._polls_every = polls_every.total_seconds()
+        self._poll_interval = poll_interval.total_seconds()
         self._file = file
-        self._polled_at = self._beat_at = time.time()
+        self._polled_at = self._heartbeat_at = time.time()
 
-    def polled(self) -> None:
+    def record_poll(self) -> None:
         """The store has answered a claim."""
         self._polled_at = time.time()
 
-    def beat(self) -> None:
+    def record_heartbeat(self) -> None:
         """The store has answered a heartbeat."""
-        self._beat_at = time.time()
+        self._heartbeat_at = time.time()
         self.write()
 
     def write(self) -> None:
@@ -54,13 +54,13 @@ class Vitals:
         health = Health(
             worker_id=self._worker_id,
             pid=os.getpid(),
-            beat_at=self._beat_at,
+            heartbeat_at=self._heartbeat_at,
             polled_at=self._polled_at,
-            polls_every=self._polls_every,
+            poll_interval=self._poll_interval,
         )
-        draft = self._file.with_name(f"{self._file.name}.{os.getpid()}")
-        draft.write_bytes(msgspec.json.encode(health))
-        draft.replace(self._file)
+        temporary = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+        temporary.write_bytes(msgspec.json.encode(health))
+        temporary.replace(self._file)
 
     def remove(self) -> None:
         """Take the file away: the worker has stopped in good order."""
@@ -69,7 +69,7 @@ class Vitals:
                 self._file.unlink()
 
 
-def unhealthy(file: Path, *, within: timedelta, now: float | None = None) -> str | None:
+def check_health(file: Path, *, max_age: timedelta, now: float | None = None) -> str | None:
     """Read a worker's health file and say what is wrong; None: it has beaten and polled within the time given."""
     try:
         health = msgspec.json.decode(file.read_bytes(), type=Health)
@@ -78,7 +78,7 @@ def unhealthy(file: Path, *, within: timedelta, now: float | None = None) -> str
     except (OSError, msgspec.DecodeError) as error:
         return f"{file} cannot be read: {error}"
     now = time.time() if now is None else now
-    for what, at in (("heartbeat", health.beat_at), ("poll", health.polled_at)):
-        if now - at > within.total_seconds():
+    for what, at in (("heartbeat", health.heartbeat_at), ("poll", health.polled_at)):
+        if now - at > max_age.total_seconds():
             return f"worker {health.worker_id}: its last successful {what} was {now - at:.0f} s ago"
     return None

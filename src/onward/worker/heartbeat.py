@@ -15,37 +15,36 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.contract import Consumer
-from onward.engine.values import HeartbeatReply as Answer
-from onward.engine.values import WorkerInfo
-from onward.worker.inflight import Holdings
-from onward.worker.service import STORE_AWAY, tell_trouble
+from onward.engine.values import HeartbeatReply, WorkerInfo
+from onward.worker.inflight import Inflight
+from onward.worker.service import STORE_RETRY_BACKOFF, log_failure
 
 log = logging.getLogger("onward.worker")
 
-BEATS_PER_LEASE: Final = 4
+HEARTBEATS_PER_LEASE: Final = 4
 """Three beats may fail or come late before a lease runs out."""
-_LEAST_BETWEEN: Final = 0.05
+_MIN_INTERVAL: Final = 0.05
 """Seconds between two beats at least: a burst of cancellations is answered by one."""
 
 
-class HeartbeatReply:
+class Heartbeat:
     """Beats until stopped. What a beat learns goes to ``on_answer``, on the pulse's own thread."""
 
     def __init__(
         self,
         engine: Consumer,
-        holdings: Holdings,
+        inflight: Inflight,
         *,
         info: WorkerInfo,
         lease: timedelta,
-        on_answer: Callable[[Answer], None],
+        on_reply: Callable[[HeartbeatReply], None],
     ) -> None:
         self._engine = engine
-        self._holdings = holdings
+        self._inflight = inflight
         self._info = info
-        self._interval = lease.total_seconds() / BEATS_PER_LEASE
-        self._on_answer = on_answer
-        self._wanted = threading.Event()
+        self._interval = lease.total_seconds() / HEARTBEATS_PER_LEASE
+        self._on_reply = on_reply
+        self._beat_requested = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -58,16 +57,16 @@ class HeartbeatReply:
         """Beat that often from now on."""
         sooner, self._interval = seconds < self._interval, seconds
         if sooner:
-            self._wanted.set()
+            self._beat_requested.set()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Beat now: something has told that a job of ours may have been taken back."""
-        self._wanted.set()
+        self._beat_requested.set()
 
     def stop(self) -> None:
         """Beat no more. Does not wait for a beat that is under way."""
         self._stopped.set()
-        self._wanted.set()
+        self._beat_requested.set()
 
     def join(self, timeout: float) -> None:
         """Wait for a beat that is under way, after :meth:`stop`."""
@@ -77,14 +76,14 @@ class HeartbeatReply:
     def _run(self) -> None:
         failures = 0
         while not self._stopped.is_set():
-            self._wanted.clear()
+            self._beat_requested.clear()
             try:
-                self._on_answer(self._engine.heartbeat_sync(self._info, self._holdings.claims()))
+                self._on_reply(self._engine.heartbeat_sync(self._info, self._inflight.claims()))
             except Exception as error:  # noqa: BLE001 - the pulse goes on whatever happens
                 failures += 1
-                tell_trouble("pulse", error, failures)
-                self._wanted.wait(min(STORE_AWAY.delay(failures).total_seconds(), self._interval))
+                log_failure("pulse", error, failures)
+                self._beat_requested.wait(min(STORE_RETRY_BACKOFF.delay(failures).total_seconds(), self._interval))
                 continue
             failures = 0
-            self._stopped.wait(_LEAST_BETWEEN)
-            self._wanted.wait(self._interval)
+            self._stopped.wait(_MIN_INTERVAL)
+            self._beat_requested.wait(self._interval)

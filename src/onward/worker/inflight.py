@@ -35,22 +35,22 @@ SETTLING: Final = Stage.SETTLING
 LOST: Final = Stage.LOST
 
 
-class Held(msgspec.Struct, eq=False, gc=False):
+class HeldClaim(msgspec.Struct, eq=False, gc=False):
     """A claim in this worker's hands."""
 
     claim: Claim
-    asked_at: float
+    requested_at: float
     """When the claim was asked for, by the loop's clock: before the store could have made it."""
     stage: Stage = WAITING
     took: float = 0.0
     """Seconds that its handler has run, once it has ended."""
 
 
-class Holdings:
+class Inflight:
     """The claims of one worker, and the tally of what became of those it no longer has."""
 
     def __init__(self) -> None:
-        self._held: dict[Token, Held] = {}
+        self._held: dict[Token, HeldClaim] = {}
         self.tally: Counter[str] = Counter()
         """Runs by what became of them: ``complete``, ``retry``, …, and ``stale_rejections``."""
 
@@ -58,26 +58,26 @@ class Holdings:
         """Count the claims held."""
         return len(self._held)
 
-    def take(self, claim: Claim, asked_at: float) -> Held:
+    def add(self, claim: Claim, requested_at: float) -> HeldClaim:
         """Add a claim that the store has just given."""
-        held = self._held[claim.token] = Held(claim, asked_at)
+        held = self._held[claim.token] = HeldClaim(claim, requested_at)
         return held
 
-    def take_all(self, claims: Iterable[Claim], asked_at: float) -> list[Held]:
+    def add_all(self, claims: Iterable[Claim], requested_at: float) -> list[HeldClaim]:
         """Add many."""
-        held = [Held(claim, asked_at) for claim in claims]
+        held = [HeldClaim(claim, requested_at) for claim in claims]
         self._held.update([(one.claim.token, one) for one in held])
         return held
 
-    def get(self, token: Token) -> Held | None:
+    def get(self, token: Token) -> HeldClaim | None:
         """Find a claim that is still held."""
         return self._held.get(token)
 
-    def drop(self, token: Token) -> None:
+    def remove(self, token: Token) -> None:
         """Forget a claim: its outcome is stored, or it is lost."""
         self._held.pop(token, None)
 
-    def drop_all(self, tokens: Iterable[Token]) -> None:
+    def remove_all(self, tokens: Iterable[Token]) -> None:
         """Forget many."""
         pop = self._held.pop
         for token in tokens:
@@ -87,12 +87,12 @@ class Holdings:
         """List what is held now. From any thread: the copy is made in one step of the interpreter."""
         return [held.claim for held in list(self._held.values())]
 
-    def running(self) -> list[Held]:
+    def running(self) -> list[HeldClaim]:
         """List what has begun and not ended."""
         return [held for held in self._held.values() if held.stage is RUNNING]
 
     def held_before(self, moment: float) -> tuple[JobRef, ...]:
         """Name the jobs that have been held since before a moment of the loop's clock and are not being settled."""
         return tuple(
-            held.claim.ref for held in self._held.values() if held.asked_at < moment and held.stage is not SETTLING
+            held.claim.ref for held in self._held.values() if held.requested_at < moment and held.stage is not SETTLING
         )

@@ -23,9 +23,9 @@ from onward.engine.values import Term
 log = logging.getLogger("onward.worker")
 
 _RENEWALS_PER_LEASE: Final = 3
-_LONGEST_VACANCY: Final = 4.0
+_ELECTION_INTERVAL: Final = 4.0
 """Seconds between two tries to be elected: with the lease itself, a dead leader is replaced within lease + 5 s."""
-_TRUSTED_SHARE: Final = 0.8
+_TRUSTED_LEASE_FRACTION: Final = 0.8
 """How much of a lease is trusted: the rest is for clocks that do not run alike."""
 
 
@@ -54,17 +54,17 @@ class Leader:
 
     async def step(self) -> float | None:
         """Renew the term, or try to get one; say in how many seconds to try again, None: at the next step."""
-        asked_at = asyncio.get_running_loop().time()
-        before = self._term
-        self._term = await self._engine.elect(self._worker_id, lease=self._lease, holding=before)
+        requested_at = asyncio.get_running_loop().time()
+        previous = self._term
+        self._term = await self._engine.elect(self._worker_id, lease=self._lease, holding=previous)
         if self._term is not None:
-            self._trusted_until = asked_at + self._lease.total_seconds() * _TRUSTED_SHARE
-        if before is None and self._term is not None:
+            self._trusted_until = requested_at + self._lease.total_seconds() * _TRUSTED_LEASE_FRACTION
+        if previous is None and self._term is not None:
             log.info("leads", extra={"worker_id": self._worker_id, "term": self._term.number})
             self.on_elected()
-        elif before is not None and self._term is None:
-            log.warning("leads no more", extra={"worker_id": self._worker_id, "term": before.number})
-        return _LONGEST_VACANCY if self._term is None else None
+        elif previous is not None and self._term is None:
+            log.warning("leads no more", extra={"worker_id": self._worker_id, "term": previous.number})
+        return _ELECTION_INTERVAL if self._term is None else None
 
     async def resign(self) -> None:
         """Give the term up, so that another can lead at once."""

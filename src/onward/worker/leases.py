@@ -12,42 +12,42 @@ from datetime import timedelta
 from typing import Final
 
 from onward.engine.contract import Reader
-from onward.worker.heartbeat import BEATS_PER_LEASE
-from onward.worker.inflight import Holdings
+from onward.worker.heartbeat import HEARTBEATS_PER_LEASE
+from onward.worker.inflight import Inflight
 
-LOOK: Final = timedelta(seconds=0.25)
+CHECK_INTERVAL: Final = timedelta(seconds=0.25)
 """Between two looks, and how long a job must have been held: the shortest lease allowed is a second."""
-_KNOWN_FOR: Final = 60.0
+_CACHE_SECONDS: Final = 60.0
 """Seconds after which a queue is looked up again: its lease may have been changed."""
-_MOST_AT_ONCE: Final = 5
+_MAX_LOOKUPS: Final = 5
 """Queues looked up in one step: many that are new at once must not keep the store busy."""
 
 
-class Leases:
+class QueueLeases:
     """Learns the leases of queues, and sets the pulse by them."""
 
     def __init__(
-        self, engine: Reader, holdings: Holdings, *, lease: timedelta, set_interval: Callable[[float], None]
+        self, engine: Reader, inflight: Inflight, *, lease: timedelta, set_interval: Callable[[float], None]
     ) -> None:
         self._engine = engine
-        self._holdings = holdings
+        self._inflight = inflight
         self._lease = lease.total_seconds()
         self._set_interval = set_interval
-        self._known: dict[str, tuple[float, float]] = {}
+        self._cache: dict[str, tuple[float, float]] = {}
         """By queue: its lease, and until when to believe it."""
 
     async def step(self) -> None:
         """Look up what is not known, and set the pulse."""
         now = asyncio.get_running_loop().time()
-        held = {ref.queue for ref in self._holdings.held_before(now - LOOK.total_seconds())}
-        unknown = [queue for queue in held if queue not in self._known or self._known[queue][1] < now]
-        for queue in unknown[:_MOST_AT_ONCE]:
-            self._known[queue] = (await self._lease_of(queue), now + _KNOWN_FOR)
-        for queue in self._known.keys() - held:
-            if self._known[queue][1] < now:
-                del self._known[queue]
-        shortest = min((self._known[queue][0] for queue in held if queue in self._known), default=self._lease)
-        self._set_interval(min(shortest, self._lease) / BEATS_PER_LEASE)
+        held = {ref.queue for ref in self._inflight.held_before(now - CHECK_INTERVAL.total_seconds())}
+        unknown = [queue for queue in held if queue not in self._cache or self._cache[queue][1] < now]
+        for queue in unknown[:_MAX_LOOKUPS]:
+            self._cache[queue] = (await self._lease_of(queue), now + _CACHE_SECONDS)
+        for queue in self._cache.keys() - held:
+            if self._cache[queue][1] < now:
+                del self._cache[queue]
+        shortest = min((self._cache[queue][0] for queue in held if queue in self._cache), default=self._lease)
+        self._set_interval(min(shortest, self._lease) / HEARTBEATS_PER_LEASE)
 
     async def _lease_of(self, queue: str) -> float:
         for info in await self._engine.queues(queue):

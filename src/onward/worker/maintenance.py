@@ -15,81 +15,85 @@ from typing import Final
 from onward.engine.contract import Maintenance
 from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
-from onward.worker.service import Every
+from onward.worker.service import Periodic
 
 log = logging.getLogger("onward.worker")
 
-_MOST_AT_ONCE: Final = 1000
+_BATCH_SIZE: Final = 1000
 """Jobs that one step moves: a short transaction, so that nobody waits behind it for long."""
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class MaintenanceTask:
     """One thing that a leader does, now and then."""
 
     name: str
     step: Callable[[Term], Awaitable[MaintenanceResult]]
     interval: timedelta
     """The longest time between two steps; a step that knows of something due earlier comes earlier."""
-    share: float = 1.0
+    time_share: float = 1.0
     """How much of the time may go into it while there is more to be done."""
 
 
-def duties_of(engine: Maintenance, *, worker_timeout: timedelta, max_crashes: int) -> tuple[Duty, ...]:
+def default_maintenance_tasks(
+    engine: Maintenance, *, worker_timeout: timedelta, max_crashes: int
+) -> tuple[MaintenanceTask, ...]:
     """List what every store needs done."""
 
     async def promote(term: Term) -> MaintenanceResult:
-        return await engine.promote(term, limit=_MOST_AT_ONCE)
+        return await engine.promote(term, limit=_BATCH_SIZE)
 
     async def rescue(term: Term) -> MaintenanceResult:
-        return await engine.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_MOST_AT_ONCE)
+        return await engine.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_BATCH_SIZE)
 
     async def prune(term: Term) -> MaintenanceResult:
-        return await engine.prune(term, limit=_MOST_AT_ONCE)
+        return await engine.prune(term, limit=_BATCH_SIZE)
 
     return (
         # Where a store does not tell that a job comes due sooner than anybody knew, it waits for the next look.
-        Duty("promote", promote, timedelta(seconds=0.5)),
+        MaintenanceTask("promote", promote, timedelta(seconds=0.5)),
         # A dead worker's jobs are free again within its lease + 5 s (O7).
-        Duty("rescue", rescue, timedelta(seconds=2)),
+        MaintenanceTask("rescue", rescue, timedelta(seconds=2)),
         # Nobody waits for it, and claims do wait behind it, where a store has one writer or a disk is slow.
-        Duty("prune", prune, timedelta(seconds=60), share=0.2),
+        MaintenanceTask("prune", prune, timedelta(seconds=60), time_share=0.2),
     )
 
 
-class Upkeep:
+class MaintenanceLoops:
     """The leader's duties, each a loop of its own, so that a long prune does not delay a promotion."""
 
-    def __init__(self, leader: Leader, duties: tuple[Duty, ...], *, on_ready: Callable[[frozenset[str]], None]) -> None:
+    def __init__(
+        self, leader: Leader, tasks: tuple[MaintenanceTask, ...], *, on_ready: Callable[[frozenset[str]], None]
+    ) -> None:
         self._leader = leader
         self._on_ready = on_ready
         self.loops = tuple(
-            Every(duty.name, lambda duty=duty: self._step(duty), interval=duty.interval)  # type: ignore[misc]
-            for duty in duties
+            Periodic(task.name, lambda task=task: self._step(task), interval=task.interval)  # type: ignore[misc]
+            for task in tasks
         )
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Look at everything now: the leader has just been elected."""
         for loop in self.loops:
-            loop.nudge()
+            loop.wake()
 
-    def look_for_due(self) -> None:
+    def promote_now(self) -> None:
         """Promote now: a job may come due before the next look."""
         for loop in self.loops:
             if loop.name == "promote":
-                loop.nudge()
+                loop.wake()
 
-    async def _step(self, duty: Duty) -> float | None:
+    async def _step(self, task: MaintenanceTask) -> float | None:
         term = self._leader.term
         if term is None:
             return None
         clock = asyncio.get_running_loop().time
         began = clock()
-        batch = await duty.step(term)
-        if batch.queues:
-            self._on_ready(batch.queues)
-        if batch.changed:
-            level = logging.WARNING if batch.buried or duty.name == "rescue" else logging.DEBUG
-            facts = {"duty": duty.name, "changed": batch.changed, "buried": batch.buried, "term": term.number}
-            log.log(level, "upkeep", extra=facts)
-        return (clock() - began) * (1 / duty.share - 1) if batch.more else batch.next_in
+        result = await task.step(term)
+        if result.queues:
+            self._on_ready(result.queues)
+        if result.changed:
+            level = logging.WARNING if result.buried or task.name == "rescue" else logging.DEBUG
+            fields = {"duty": task.name, "changed": result.changed, "buried": result.buried, "term": term.number}
+            log.log(level, "upkeep", extra=fields)
+        return (clock() - began) * (1 / task.time_share - 1) if result.more else result.next_in

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from onward.engine.values import Claim, Token
 from onward.lifecycle import Failure, Outcome, Raised, Release, Result, decide
-from onward.worker.inflight import LOST, RUNNING, Held
+from onward.worker.inflight import LOST, RUNNING, HeldClaim
 
 log = logging.getLogger("onward.worker")
 
@@ -44,11 +44,11 @@ class Runs(Protocol):
 class Pool:
     """As many hands as jobs may run at once, and the line of claims before them."""
 
-    def __init__(self, runner: Runs, *, size: int, settle: Callable[[Held, Outcome | None], None]) -> None:
+    def __init__(self, runner: Runs, *, size: int, settle: Callable[[HeldClaim, Outcome | None], None]) -> None:
         self.size = size
         self.on_rest: Callable[[], None] = lambda: None
         """Called when a hand finds nothing in line."""
-        self.line: deque[Held] = deque()
+        self.line: deque[HeldClaim] = deque()
         """Started in the store, and waiting for a hand: empty but for moments."""
         self.busy = 0
         self.finished = 0
@@ -84,7 +84,7 @@ class Pool:
         """Whether nothing runs and nothing waits."""
         return not self.busy and not self.line
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldClaim) -> None:
         """Line a claim up. Call :meth:`wake` when all are in line."""
         self.line.append(held)
 
@@ -93,10 +93,10 @@ class Pool:
         wanted = min(len(self.line), self._together)
         while self._waking < wanted:
             if self._idle:
-                sleeper = self._idle.pop()
-                if sleeper.done():
+                waiter = self._idle.pop()
+                if waiter.done():
                     continue
-                sleeper.set_result(None)
+                waiter.set_result(None)
             elif len(self._hands) < self.size:
                 loop = asyncio.get_running_loop()
                 hand = loop.create_task(self._work(), name="onward-hand", context=self._context.copy())
@@ -155,7 +155,7 @@ class Pool:
                 if held.stage is LOST:
                     continue
                 claim = held.claim
-                if claim.start_within is not None and now - held.asked_at > claim.start_within:
+                if claim.start_within is not None and now - held.requested_at > claim.start_within:
                     settle(held, Release())
                     continue
                 if line and not self._waking:
@@ -197,14 +197,14 @@ class Pool:
             if self._closed:
                 return  # the handler has kept the cancellation to itself
             self.on_rest()
-            sleeper = loop.create_future()
-            self._idle.append(sleeper)
+            waiter = loop.create_future()
+            self._idle.append(waiter)
             try:
-                await sleeper
+                await waiter
             except asyncio.CancelledError:
                 # A run that was stopped as it ended may stop its hand only now. If the hand had been woken, nobody else
                 # would be: the line would wait for one that never comes.
-                if not sleeper.cancelled():
+                if not waiter.cancelled():
                     self._waking -= 1
                 raise
 

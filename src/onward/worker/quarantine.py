@@ -23,7 +23,7 @@ from typing import Final
 from onward.engine.contract import Consumer
 from onward.engine.values import ClaimRequest
 from onward.worker.claimer import Claimer
-from onward.worker.service import Bell
+from onward.worker.service import WakeEvent
 
 log = logging.getLogger("onward.worker")
 
@@ -44,8 +44,8 @@ class Quarantine:
     def __init__(self, engine: Consumer, *, worker_id: str, queues: tuple[str, ...], lease: timedelta) -> None:
         self._engine = engine
         self._request = ClaimRequest(worker_id=worker_id, queues=queues, slots=1, lease=lease, alone=True)
-        self._bell = Bell()
-        self._idle = Bell()
+        self._wake_event = WakeEvent()
+        self._idle = WakeEvent()
         """Rings when suspects wait and there is nothing else to do."""
         self._patience = _PATIENCE
         self._disappointment = 0.0
@@ -62,13 +62,13 @@ class Quarantine:
             self._seen_in.discard(queues)
             return
         self._seen_in.add(queues)
-        self._bell.ring()
+        self._wake_event.set()
         if not found and all(claimer.is_quiet for claimer in self.claimers):
-            self._idle.ring()
+            self._idle.set()
 
     async def step(self) -> float:
         """Wait for suspects, see to them once, and let ordinary work go on for as long as it has a right to."""
-        await self._bell.wait()
+        await self._wake_event.wait()
         await asyncio.sleep(random.uniform(0, _SPREAD))  # noqa: S311 - not a secret
         if self._seen_in:
             rest = await self._see_to_them()
@@ -102,12 +102,17 @@ class Quarantine:
         async with self._asking:
             if self._closed:
                 return False
-            asked_at = asyncio.get_running_loop().time()
+            requested_at = asyncio.get_running_loop().time()
             claimed = await self._engine.claim(self._request)
             for claim in claimed.claims:
-                facts = {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "crashes": claim.crashes}
-                log.warning("suspect runs alone", extra=facts)
-                self.claimers[0].adopt(claim, asked_at)
+                fields = {
+                    "job_id": claim.ref.id,
+                    "queue": claim.ref.queue,
+                    "task": claim.type,
+                    "crashes": claim.crashes,
+                }
+                log.warning("suspect runs alone", extra=fields)
+                self.claimers[0].adopt(claim, requested_at)
         await self._comes_to_rest(None)
         return bool(claimed.claims)
 

@@ -37,7 +37,7 @@ from onward.errors import InvalidJob, PayloadTooLarge, StoreUnavailable
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
 from onward.task import Task
 from onward.worker.reporter import Reporter
-from onward.worker.timeouts import Deadlines
+from onward.worker.timeouts import Timeouts
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ class Runner:
         self._clock = clock or SystemClock()
         self._max_result = max_result
         self._runs: dict[Token, _Run] = {}
-        self._deadlines: Deadlines[_Run] = Deadlines(lambda run: run.end(_Stop.TIMED_OUT))
+        self._timeouts: Timeouts[_Run] = Timeouts(lambda run: run.end(_Stop.TIMED_OUT))
         self._reporter = Reporter(engine, on_lost=lambda run: self.cancel(run.claim.token))
         self.note = self._reporter.note
         self._encode = self.encode  # bound once: every run is given it
@@ -156,7 +156,7 @@ class Runner:
         self._runs[claim.token] = run
         timeout = task.options.timeout
         if timeout is not None:
-            self._deadlines.add(run, timeout.total_seconds())
+            self._timeouts.add(run, timeout.total_seconds())
         result: Result
         try:
             if task.is_async and not self._middleware:
@@ -170,7 +170,7 @@ class Runner:
         finally:
             del self._runs[claim.token]
             if timeout is not None:
-                self._deadlines.drop(run)
+                self._timeouts.remove(run)
         if run.progress is not None or run.lines is not None or self._reporter.busy:
             try:
                 await self._reporter.finish(run)

@@ -17,12 +17,12 @@ from onward.engine.values import MaintenanceResult, Term
 from onward.errors import InvalidJob
 from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
-from onward.worker.maintenance import Duty
+from onward.worker.maintenance import MaintenanceTask
 
 log = logging.getLogger("onward.worker")
 
-_MOST_AT_ONCE: Final = 100
-_LOOK: Final = timedelta(seconds=5)
+_BATCH_SIZE: Final = 100
+_FIRE_INTERVAL: Final = timedelta(seconds=5)
 """A schedule that was made a moment ago may have its first turn this much late; all others come when they are due."""
 
 
@@ -35,9 +35,13 @@ class Scheduler:
         self._has_declared = False
 
     @property
-    def duties(self) -> tuple[Duty, ...]:
+    def maintenance_tasks(self) -> tuple[MaintenanceTask, ...]:
         """What a leader does for it."""
-        return (Duty("fire", self.fire, _LOOK),) if self._engine.capabilities.has(Feature.SCHEDULES) else ()
+        return (
+            (MaintenanceTask("fire", self.fire, _FIRE_INTERVAL),)
+            if self._engine.capabilities.has(Feature.SCHEDULES)
+            else ()
+        )
 
     async def declare(self) -> None:
         """Make the schedules that the code declares, or change them; once. Whoever was paused by hand stays so."""
@@ -55,18 +59,18 @@ class Scheduler:
     async def fire(self, term: Term) -> MaintenanceResult:
         """Add the jobs of all turns that have come."""
         del term  # see above
-        due = await self._engine.due_schedules(limit=_MOST_AT_ONCE)
+        due = await self._engine.due_schedules(limit=_BATCH_SIZE)
         jobs: list[NewJob] = []
-        is_through = True
+        is_done = True
         for schedule in due.schedules:
             try:
                 firing = firing_of(schedule, due.now)
             except InvalidJob as error:  # such as a time zone that is not known here; the others have their turns
                 log.warning("a schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
                 continue
-            is_through = False  # it may have turns left to make up for, and there may be more than were asked for
+            is_done = False  # it may have turns left to make up for, and there may be more than were asked for
             if await self._engine.fire(schedule, firing) is not None:
                 jobs += firing.jobs
                 log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
         queues = frozenset(job.queue for job in jobs)
-        return MaintenanceResult(changed=len(jobs), queues=queues, more=not is_through, next_in=due.next_in)
+        return MaintenanceResult(changed=len(jobs), queues=queues, more=not is_done, next_in=due.next_in)

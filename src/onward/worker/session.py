@@ -14,20 +14,20 @@ from typing import Any, Final
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import HeartbeatReply as Answer
-from onward.engine.values import WorkerInfo
+from onward.engine.values import HeartbeatReply, WorkerInfo
 from onward.errors import StoreCorrupt, StoreUnavailable
 from onward.task import Task
-from onward.worker.cancellation import Recall
+from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
-from onward.worker.deadline import Limit
-from onward.worker.health import Vitals
-from onward.worker.heartbeat import HeartbeatReply
+from onward.worker.deadline import Deadline
+from onward.worker.health import HealthRecorder
+from onward.worker.heartbeat import Heartbeat
 from onward.worker.identity import new_worker_id, onward_version
-from onward.worker.inflight import LOST, RUNNING, SETTLING, Holdings
+from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.leader import Leader
-from onward.worker.leases import LOOK, Leases
-from onward.worker.maintenance import Duty, Upkeep, duties_of
+from onward.worker.leases import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
+from onward.worker.leases import QueueLeases
+from onward.worker.maintenance import MaintenanceTask, MaintenanceLoops, default_maintenance_tasks
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerOptions
@@ -38,7 +38,7 @@ from onward.worker.relay import LOOK as LOOK_FOR_EVENTS
 from onward.worker.relay import Relay
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
-from onward.worker.service import STORE_AWAY, Every, tell_trouble
+from onward.worker.service import STORE_RETRY_BACKOFF, Periodic, log_failure
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
@@ -67,21 +67,21 @@ class Shift:
         options: WorkerOptions,
         *,
         middleware: Sequence[Middleware],
-        duties: Sequence[Duty],
+        maintenance_tasks: Sequence[MaintenanceTask],
         stopping: asyncio.Event,
         scheduler: Scheduler,
         relays: Callable[[str], Sequence[Relay]],
     ) -> None:
         self.worker_id = new_worker_id()
         self._relays = relays(self.worker_id)
-        self.holdings = Holdings()
+        self.inflight = Inflight()
         self.stubborn = 0
         """Handlers that would not stop."""
-        self._grace = Limit()
+        self._grace_deadline = Deadline()
         """For handlers to end."""
-        self._patience = Limit()
+        self._stop_deadline = Deadline()
         """For those to stop that did not."""
-        self._end = Limit()
+        self._flush_deadline = Deadline()
         """For all that is to be stored then."""
         self._is_cut_short = False
         self._engine = engine
@@ -100,7 +100,7 @@ class Shift:
             thread=self._on_a_thread,
             process=self._in_a_process,
         )
-        self._vitals = Vitals(self.worker_id, polls_every=options.poll, file=options.health_file)
+        self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
         self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)
         self._metering = Metering(engine)
         self._pools: list[Pool] = []
@@ -116,34 +116,38 @@ class Shift:
             queues=options.patterns,
             types=tuple(tasks),
         )
-        self._pulse = HeartbeatReply(engine, self.holdings, info=info, lease=options.lease, on_answer=self._on_pulse)
-        self._leases = Leases(engine, self.holdings, lease=options.lease, set_interval=self._pulse.set_interval)
-        self._recall = Recall(engine, self.holdings, on_found=self._pulse.nudge)
-        self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
-        self._duties = (
-            *duties_of(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
-            *scheduler.duties,
-            *duties,
+        self._heartbeat = Heartbeat(engine, self.inflight, info=info, lease=options.lease, on_reply=self._on_heartbeat)
+        self._queue_leases = QueueLeases(
+            engine, self.inflight, lease=options.lease, set_interval=self._heartbeat.set_interval
         )
-        self._upkeep = Upkeep(self.leader, self._duties, on_ready=lambda _: self._look_for_work())
-        self.leader.on_elected = self._upkeep.nudge
+        self._cancellation_watcher = CancellationWatcher(engine, self.inflight, on_cancelled=self._heartbeat.wake)
+        self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
+        self._maintenance_tasks = (
+            *default_maintenance_tasks(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
+            *scheduler.maintenance_tasks,
+            *maintenance_tasks,
+        )
+        self._maintenance = MaintenanceLoops(
+            self.leader, self._maintenance_tasks, on_ready=lambda _: self._look_for_work()
+        )
+        self.leader.on_elected = self._maintenance.wake
         self._waker = Waker(
             engine,
             options.patterns,
             on_work=self._look_for_work,
             on_change=self._look_around,
-            on_cancelled=self._pulse.nudge,
-            on_due=self._upkeep.look_for_due,
+            on_cancelled=self._heartbeat.wake,
+            on_due=self._maintenance.promote_now,
         )
 
     def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
-        settler = Settler(self.holdings, self._metering.count)
+        settler = Settler(self.inflight, self._metering.count)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
             self._engine,
             pool,
             settler,
-            self.holdings,
+            self.inflight,
             worker_id=self.worker_id,
             queues=queues,
             lease=self._options.lease,
@@ -164,9 +168,9 @@ class Shift:
         In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
         held for as long as a lease. Who is in a hurry says so by :meth:`cut_short`.
         """
-        facts = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
-        log.info("worker started", extra=facts)
-        self._pulse.start()
+        fields = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
+        log.info("worker started", extra=fields)
+        self._heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
                 services = [group.create_task(part.run(), name=f"onward-{part.name}") for part in self._services()]
@@ -174,16 +178,16 @@ class Shift:
                 rounds = [group.create_task(claimer.run(), name="onward-claimer") for claimer in self._claimers]
                 started.set()
                 await self._stopping.wait()
-                log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.holdings)})
+                log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.inflight)})
                 for claimer in self._claimers:
                     claimer.close()
                 rounds.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
                 with contextlib.suppress(TimeoutError):
-                    async with self._grace.within(self._options.grace.total_seconds()):
+                    async with self._grace_deadline.timeout(self._options.grace.total_seconds()):
                         await asyncio.wait(rounds)
                 await self._let_go()
                 with contextlib.suppress(TimeoutError):
-                    async with self._end.within(_LAST_WORDS):
+                    async with self._flush_deadline.timeout(_LAST_WORDS):
                         await asyncio.wait(rounds)
                 for task in (*rounds, *services):
                     task.cancel()
@@ -194,10 +198,10 @@ class Shift:
     def cut_short(self) -> None:
         """Stop, and wait for no handler. Said again: come to an end, whatever the store still owes an answer to."""
         if self._is_cut_short:
-            self._patience.bring_forward(_IN_A_HURRY)
-            self._end.bring_forward(2 * _IN_A_HURRY)
+            self._stop_deadline.bring_forward(_IN_A_HURRY)
+            self._flush_deadline.bring_forward(2 * _IN_A_HURRY)
         self._is_cut_short = True
-        self._grace.bring_forward(0)
+        self._grace_deadline.bring_forward(0)
         self._stopping.set()
 
     async def opened(self, started: asyncio.Event) -> bool:
@@ -210,13 +214,13 @@ class Shift:
                 raise
             except StoreUnavailable as error:
                 failures += 1
-                tell_trouble("worker", error, failures)
+                log_failure("worker", error, failures)
                 started.set()  # as far as that goes: whoever starts us need not wait for the store as well
                 give_up = self._options.give_up_after
                 if give_up is not None and self._loop.time() - self._began > give_up.total_seconds():
                     raise
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(STORE_AWAY.delay(failures).total_seconds()):
+                    async with asyncio.timeout(STORE_RETRY_BACKOFF.delay(failures).total_seconds()):
                         await self._stopping.wait()
             else:
                 return True
@@ -225,7 +229,7 @@ class Shift:
     async def _let_go(self) -> None:
         """Stop what still runs, at no cost to the jobs."""
         with contextlib.suppress(TimeoutError):
-            async with self._patience.within(_LAST_WORDS):
+            async with self._stop_deadline.timeout(_LAST_WORDS):
                 await asyncio.gather(*(pool.close() for pool in self._pools))
         self.stubborn = sum(pool.stubborn for pool in self._pools)
         if self.stubborn:
@@ -234,13 +238,13 @@ class Shift:
 
     async def _take_leave(self) -> None:
         """Give back whatever is still held, the term, and the place on the list of workers."""
-        self._pulse.stop()
+        self._heartbeat.stop()
         # A beat that is under way would put us on the list again after we have left it.
         with contextlib.suppress(TimeoutError):
-            async with self._end.within(_LAST_WORDS):
-                await asyncio.to_thread(self._pulse.join, _LAST_WORDS)
+            async with self._flush_deadline.timeout(_LAST_WORDS):
+                await asyncio.to_thread(self._heartbeat.join, _LAST_WORDS)
         try:
-            async with self._end.within(_LAST_WORDS):
+            async with self._flush_deadline.timeout(_LAST_WORDS):
                 for claimer in self._claimers:
                     await claimer.last_words()
                 await self._metering.send()
@@ -252,28 +256,28 @@ class Shift:
             log.warning("could not take leave of the store, the leases will tell", extra={"worker_id": self.worker_id})
         self._threads.close()
         self._processes.close()
-        self._vitals.remove()
-        log.info("worker stopped", extra={"worker_id": self.worker_id, **self.holdings.tally})
+        self._health.remove()
+        log.info("worker stopped", extra={"worker_id": self.worker_id, **self.inflight.tally})
 
-    def _services(self) -> list[Every]:
+    def _services(self) -> list[Periodic]:
         services = [
-            Every("waker", self._waker.step, interval=_LISTEN_AGAIN),
-            Every("recall", self._recall.step, interval=_LISTEN_AGAIN),
-            Every("leases", self._leases.step, interval=LOOK),
+            Periodic("waker", self._waker.step, interval=_LISTEN_AGAIN),
+            Periodic("recall", self._cancellation_watcher.step, interval=_LISTEN_AGAIN),
+            Periodic("leases", self._queue_leases.step, interval=LEASE_CHECK_INTERVAL),
         ]
         has = self._engine.capabilities.has
         if has(Feature.LEADER):
-            services.append(Every("leader", self.leader.step, interval=self.leader.interval))
-            services.extend(self._upkeep.loops)
+            services.append(Periodic("leader", self.leader.step, interval=self.leader.interval))
+            services.extend(self._maintenance.loops)
         if has(Feature.SCHEDULES):
-            services.append(Every("schedules", self._scheduler.declare, interval=_DECLARED))
+            services.append(Periodic("schedules", self._scheduler.declare, interval=_DECLARED))
         if has(Feature.USAGE):
-            services.append(Every("usage", self._metering.send, interval=_METERED))
-        services += [Every("webhook", relay.step, interval=LOOK_FOR_EVENTS) for relay in self._relays]
+            services.append(Periodic("usage", self._metering.send, interval=_METERED))
+        services += [Periodic("webhook", relay.step, interval=LOOK_FOR_EVENTS) for relay in self._relays]
         if has(Feature.SUSPECTS):
-            services.append(Every("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
+            services.append(Periodic("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:
-            services.append(Every("memory", self._look_at_memory, interval=_LOOK_AT_MEMORY))
+            services.append(Periodic("memory", self._look_at_memory, interval=_LOOK_AT_MEMORY))
         return services
 
     async def _watch(self) -> None:
@@ -300,7 +304,7 @@ class Shift:
     # What its actors tell each other
 
     def _on_answer(self) -> None:
-        self._vitals.polled()
+        self._health.record_poll()
         most = self._options.max_jobs
         if most is not None and sum(pool.finished for pool in self._pools) >= most and not self._stopping.is_set():
             log.info("worker retires, it has done its share", extra={"worker_id": self.worker_id, "jobs": most})
@@ -312,31 +316,31 @@ class Shift:
 
     def _look_around(self) -> None:
         self._look_for_work()
-        self._recall.note_change()
+        self._cancellation_watcher.notify_change()
 
-    def _on_pulse(self, answer: Answer) -> None:
+    def _on_heartbeat(self, answer: HeartbeatReply) -> None:
         """Take a beat's answer, on the pulse's thread, to the loop."""
-        self._vitals.beat()
+        self._health.record_heartbeat()
         with contextlib.suppress(RuntimeError):  # the loop has closed: there is nobody left to tell
             self._loop.call_soon_threadsafe(self._heed, answer)
 
-    def _heed(self, answer: Answer) -> None:
+    def _heed(self, answer: HeartbeatReply) -> None:
         """Stop the handlers of claims that are ours no longer."""
         if not self._owed():
-            self._vitals.polled()
+            self._health.record_poll()
         for token in answer.lost:
-            held = self.holdings.get(token)
+            held = self.inflight.get(token)
             # An outcome on its way has the store's own answer coming: a beat that overtook it knows less.
             if held is None or held.stage is SETTLING:
                 continue
             was_running, held.stage = held.stage is RUNNING, LOST
-            self.holdings.drop(token)
+            self.inflight.remove(token)
             cancelled = token in answer.cancelled
-            facts = {"job_id": held.claim.ref.id, "queue": held.claim.ref.queue, "task": held.claim.type}
+            fields = {"job_id": held.claim.ref.id, "queue": held.claim.ref.queue, "task": held.claim.type}
             if cancelled:
-                log.info("job cancelled, stopping its handler", extra=facts)
+                log.info("job cancelled, stopping its handler", extra=fields)
             else:
-                log.warning("claim lost, stopping its handler", extra=facts)
+                log.warning("claim lost, stopping its handler", extra=fields)
             if was_running:
                 self._runner.cancel(token)
 

@@ -22,7 +22,7 @@ from onward.engine.contract import Consumer
 from onward.engine.values import Settlement, Token
 from onward.errors import StoreUnavailable
 from onward.lifecycle import MOVE_OF, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
-from onward.worker.inflight import LOST, SETTLING, Held, Holdings
+from onward.worker.inflight import LOST, SETTLING, HeldClaim, Inflight
 from onward.worker.metering import Count
 
 log = logging.getLogger("onward.job")
@@ -37,10 +37,10 @@ _ASIDE: Final = 0.5
 class Settler:
     """The outbox of one pool."""
 
-    def __init__(self, holdings: Holdings, count: Count) -> None:
+    def __init__(self, inflight: Inflight, count: Count) -> None:
         self.on_outcome: Callable[[], None] = lambda: None
         """Called when a run has ended."""
-        self._holdings = holdings
+        self._inflight = inflight
         self._count = count
         self._outbox: list[Settlement] = []
         self._aside: list[Settlement] = []
@@ -55,17 +55,17 @@ class Settler:
         """Count the outcomes that the store has not been sent."""
         return len(self._outbox)
 
-    def add(self, held: Held, outcome: Outcome | None) -> None:
+    def add(self, held: HeldClaim, outcome: Outcome | None) -> None:
         """Send an outcome with the next round trip; None: the handler has stored it itself."""
         if outcome is None:
-            self._holdings.drop(held.claim.token)
-            self._holdings.tally["complete"] += 1
+            self._inflight.remove(held.claim.token)
+            self._inflight.tally["complete"] += 1
             self._count([Settlement(held.claim, Complete(), held.took)])
             self.on_outcome()
             return
         if held.stage is LOST:
             if type(outcome) is not Release:  # a handler that was stopped had nothing to say
-                self._holdings.tally["stale_rejections"] += 1
+                self._inflight.tally["stale_rejections"] += 1
             self.on_outcome()
             return
         if held.stage is SETTLING:
@@ -103,13 +103,13 @@ class Settler:
 
     def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""
-        holdings, tally = self._holdings, self._holdings.tally
-        holdings.drop_all([settlement.claim.token for settlement in settlements])
+        inflight, tally = self._inflight, self._inflight.tally
+        inflight.remove_all([settlement.claim.token for settlement in settlements])
         if lost:
             for settlement in settlements:
                 if settlement.claim.token in lost:
                     tally["stale_rejections"] += 1
-                    log.warning("claim lost, outcome dropped", extra=_facts(settlement))
+                    log.warning("claim lost, outcome dropped", extra=_log_fields(settlement))
             settlements = [settlement for settlement in settlements if settlement.claim.token not in lost]
         kinds = Counter([type(settlement.outcome) for settlement in settlements])
         for kind, count in kinds.items():
@@ -128,7 +128,7 @@ class Settler:
                 self.put_back(settlements[index:])
                 raise
             except Exception as error:
-                log.exception("outcome cannot be stored, failing the job", extra=_facts(settlement))
+                log.exception("outcome cannot be stored, failing the job", extra=_log_fields(settlement))
                 why = Failure("OutcomeNotStored", f"{type(error).__name__}: {error}")
                 failed = Settlement(settlement.claim, Fail(why), settlement.seconds)
                 try:
@@ -138,13 +138,13 @@ class Settler:
                     raise
                 except Exception:
                     # Nothing can be written for this job: its lease will run out, and it will be given back.
-                    log.exception("job cannot be settled, leaving it to its lease", extra=_facts(settlement))
-                    self._holdings.drop(settlement.claim.token)
+                    log.exception("job cannot be settled, leaving it to its lease", extra=_log_fields(settlement))
+                    self._inflight.remove(settlement.claim.token)
 
 
-def _facts(settlement: Settlement) -> dict[str, object]:
+def _log_fields(settlement: Settlement) -> dict[str, object]:
     claim, outcome = settlement.claim, settlement.outcome
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "job_id": claim.ref.id,
         "queue": claim.ref.queue,
         "task": claim.type,
@@ -152,12 +152,12 @@ def _facts(settlement: Settlement) -> dict[str, object]:
         "outcome": _NAME_OF[type(outcome)],
     }
     if isinstance(outcome, Retry | Snooze):
-        facts["delay"] = outcome.delay.total_seconds()
+        fields["delay"] = outcome.delay.total_seconds()
     if (failure := getattr(outcome, "failure", None)) is not None:
-        facts["error"] = str(failure)
+        fields["error"] = str(failure)
     if (reason := getattr(outcome, "reason", None)) is not None:
-        facts["reason"] = reason
-    return facts
+        fields["reason"] = reason
+    return fields
 
 
 def _tell(settlement: Settlement) -> None:
@@ -165,7 +165,7 @@ def _tell(settlement: Settlement) -> None:
     level = logging.INFO if kind in _QUIET else logging.WARNING
     if not log.isEnabledFor(level):
         return
-    log.log(level, "job %s", _PAST.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_facts(settlement))
+    log.log(level, "job %s", _PAST.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_log_fields(settlement))
 
 
 _PAST: Final = {

@@ -111,16 +111,16 @@ class Supervisor:
 
     def _bury(self, place: _Place, code: int, now: float) -> None:
         assert place.process is not None  # noqa: S101 - for the type checker: only a dead child is buried
-        facts = {"pid": place.process.pid, "place": place.number, "code": code}
+        fields = {"pid": place.process.pid, "place": place.number, "code": code}
         place.process = None
         if code == 0:
             place.deaths, place.start_at = 0, now
-            log.info("worker process retired", extra=facts)
+            log.info("worker process retired", extra=fields)
             return
         place.deaths = place.deaths + 1 if now - place.born_at < _YOUNG else 1
         delay = _RESTART.delay(place.deaths).total_seconds() if place.deaths > 1 else 0.0
         place.start_at = now + delay
-        log.error("worker process died", extra={**facts, "restart_in": delay})
+        log.error("worker process died", extra={**fields, "restart_in": delay})
 
     def _stop(self) -> int:
         deadline = time.monotonic() + self.grace.total_seconds()

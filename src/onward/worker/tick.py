@@ -20,15 +20,14 @@ import msgspec
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import Claim, ClaimRequest, MaintenanceResult, Settlement, Term, WorkerInfo
-from onward.engine.values import HeartbeatReply as Answer
+from onward.engine.values import Claim, ClaimRequest, HeartbeatReply, MaintenanceResult, Settlement, Term, WorkerInfo
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
 from onward.task import Task
 from onward.validation import check_at_least
-from onward.worker.heartbeat import BEATS_PER_LEASE, HeartbeatReply
+from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.identity import new_worker_id, onward_version
-from onward.worker.inflight import Holdings
+from onward.worker.inflight import Inflight
 from onward.worker.metering import Metering
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
@@ -37,7 +36,7 @@ log = logging.getLogger("onward.tick")
 
 _TOGETHER: Final = 100
 """Jobs run at once."""
-_LAST_BEAT: Final = 5.0
+_HEARTBEAT_JOIN_TIMEOUT: Final = 5.0
 """Seconds that a beat under way is waited for."""
 
 
@@ -109,7 +108,7 @@ class Ticker:
         self._max_crashes = max_crashes
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
-        self._holdings = Holdings()
+        self._inflight = Inflight()
         self._metering = Metering(engine)
         self._runner = Runner(
             tasks=tasks,
@@ -128,27 +127,29 @@ class Ticker:
         report = TickReport()
         self.next_in = None
         await self._keep_house(report)
-        pulse = self._pulse()
+        heartbeat = self._new_heartbeat()
         loop = asyncio.get_running_loop()
         # Most ticks are over long before a lease is in danger, and need no sign of life.
-        beating = loop.call_later(self._worker_timeout.total_seconds() / BEATS_PER_LEASE, pulse.start)
+        heartbeat_start = loop.call_later(self._worker_timeout.total_seconds() / HEARTBEATS_PER_LEASE, heartbeat.start)
         try:
             while report.claimed < limit:
-                asked_at = time.monotonic()
+                requested_at = time.monotonic()
                 claims = await self._claim(queues, min(limit - report.claimed, _TOGETHER))
                 if not claims:
                     break
                 report.claimed += len(claims)
                 async with asyncio.TaskGroup() as group:
                     for claim in claims:
-                        self._holdings.take(claim, asked_at)
-                        group.create_task(self._work(claim, asked_at, report), name=f"onward-run-{claim.ref}")
+                        self._inflight.add(claim, requested_at)
+                        group.create_task(self._work(claim, requested_at, report), name=f"onward-run-{claim.ref}")
         finally:
-            beating.cancel()
-            pulse.stop()
+            heartbeat_start.cancel()
+            heartbeat.stop()
             await self._metering.send()
-            if loop.time() >= beating.when():
-                await asyncio.to_thread(pulse.join, _LAST_BEAT)  # one under way would register us again
+            if loop.time() >= heartbeat_start.when():
+                await asyncio.to_thread(
+                    heartbeat.join, _HEARTBEAT_JOIN_TIMEOUT
+                )  # one under way would register us again
                 await self._engine.deregister(self.worker_id)
         return report
 
@@ -171,14 +172,14 @@ class Ticker:
             await self._engine.resign(term)
 
     async def _promote(self, term: Term) -> MaintenanceResult:
-        batch = await self._engine.promote(term)
-        self._expect(batch.next_in)
-        return batch
+        result = await self._engine.promote(term)
+        self._expect(result.next_in)
+        return result
 
     async def _fire(self, term: Term) -> MaintenanceResult:
-        batch = await self._scheduler.fire(term)
-        self._expect(batch.next_in)
-        return batch
+        result = await self._scheduler.fire(term)
+        self._expect(result.next_in)
+        return result
 
     async def _claim(self, queues: tuple[str, ...], slots: int) -> tuple[Claim, ...]:
         request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots, lease=self._worker_timeout)
@@ -188,10 +189,10 @@ class Ticker:
             claims = await self._engine.claim(msgspec.structs.replace(request, slots=1, alone=True))
         return claims.claims
 
-    async def _work(self, claim: Claim, asked_at: float, report: TickReport) -> None:
+    async def _work(self, claim: Claim, requested_at: float, report: TickReport) -> None:
         began = time.monotonic()
         try:
-            if claim.start_within is not None and time.monotonic() - asked_at > claim.start_within:
+            if claim.start_within is not None and time.monotonic() - requested_at > claim.start_within:
                 result: Result | None = Interrupted()
             else:
                 result = await self._runner.run(claim)
@@ -200,7 +201,7 @@ class Ticker:
             raise
         if result is None:
             report.completed += 1
-            self._holdings.drop(claim.token)
+            self._inflight.remove(claim.token)
             self._metering.count([Settlement(claim, Complete(), time.monotonic() - began)])
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
@@ -208,7 +209,7 @@ class Ticker:
     async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport, seconds: float = 0.0) -> None:
         settlements = [Settlement(claim, outcome, seconds)]
         lost = await self._engine.settle(settlements)
-        self._holdings.drop(claim.token)
+        self._inflight.remove(claim.token)
         if not lost:
             self._metering.count(settlements)
         field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
@@ -218,7 +219,7 @@ class Ticker:
         if seconds is not None:
             self.next_in = seconds if self.next_in is None else min(self.next_in, seconds)
 
-    def _pulse(self) -> HeartbeatReply:
+    def _new_heartbeat(self) -> Heartbeat:
         loop = asyncio.get_running_loop()
         info = WorkerInfo(
             id=self.worker_id,
@@ -228,18 +229,18 @@ class Ticker:
             types=tuple(sorted(self._tasks)),
         )
 
-        def heard(answer: Answer) -> None:
+        def on_reply(answer: HeartbeatReply) -> None:
             for token in answer.lost:
                 loop.call_soon_threadsafe(self._runner.cancel, token)
 
-        return HeartbeatReply(self._engine, self._holdings, info=info, lease=self._worker_timeout, on_answer=heard)
+        return Heartbeat(self._engine, self._inflight, info=info, lease=self._worker_timeout, on_reply=on_reply)
 
 
 async def _repeat(step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
     """Do a step of upkeep until it has nothing more to do."""
     done = 0
     while True:
-        batch = await step()
-        done += batch.changed
-        if not batch.more:
+        result = await step()
+        done += result.changed
+        if not result.more:
             return done

@@ -14,40 +14,40 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Deadlines(Generic[K]):
+class Timeouts(Generic[K]):
     """Calls ``expire`` for every entry that is still there when its time is up."""
 
     def __init__(self, expire: Callable[[K], None]) -> None:
         self._expire = expire
-        self._until: dict[K, float] = {}
+        self._deadlines: dict[K, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """Count the entries."""
-        return len(self._until)
+        return len(self._deadlines)
 
     def add(self, entry: K, seconds: float) -> None:
         """Enter something that is to be over in so many seconds."""
         loop = asyncio.get_running_loop()
-        until = self._until[entry] = loop.time() + seconds
-        if self._timer is None or until < self._timer.when():
-            self._set(loop, until)
+        deadline = self._deadlines[entry] = loop.time() + seconds
+        if self._timer is None or deadline < self._timer.when():
+            self._schedule(loop, deadline)
 
-    def drop(self, entry: K) -> None:
+    def remove(self, entry: K) -> None:
         """Take out what is over. The timer is left to ring for nothing, once."""
-        self._until.pop(entry, None)
+        self._deadlines.pop(entry, None)
 
-    def _set(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._ring)
+        self._timer = loop.call_at(when, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for entry in [entry for entry, until in self._until.items() if until <= now]:
-            del self._until[entry]
+        for entry in [entry for entry, deadline in self._deadlines.items() if deadline <= now]:
+            del self._deadlines[entry]
             self._expire(entry)
-        if self._until:
-            self._set(loop, min(self._until.values()))
+        if self._deadlines:
+            self._schedule(loop, min(self._deadlines.values()))

@@ -26,7 +26,7 @@ from onward.engine.checked import CheckedEngine
 from onward.errors import InvalidJob, Unsupported
 from onward.schedule import Schedule
 from onward.task import Task, queue_pattern
-from onward.worker.maintenance import Duty
+from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerOptions
 from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
@@ -48,7 +48,7 @@ class Worker:
         options: WorkerOptions | None = None,
         *,
         middleware: Sequence[Middleware] = (),
-        duties: Sequence[Duty] = (),
+        maintenance_tasks: Sequence[MaintenanceTask] = (),
         declared: Callable[[], Sequence[Schedule]] = tuple,
         relays: Callable[[str], Sequence[Relay]] = lambda _: (),
         **more: Any,
@@ -60,7 +60,7 @@ class Worker:
         self._engine = engine
         self._tasks = _chosen(tasks, self.options, engine.capabilities) if self.options.only else tasks
         self._middleware = tuple(middleware)
-        self._duties = tuple(duties)
+        self._maintenance_tasks = tuple(maintenance_tasks)
         self._declared = declared
         self._relays = relays
         self._is_told_to_stop = False
@@ -92,7 +92,7 @@ class Worker:
             self._tasks,
             self.options,
             middleware=self._middleware,
-            duties=self._duties,
+            maintenance_tasks=self._maintenance_tasks,
             stopping=self._stopping,
             scheduler=Scheduler(self._engine, self._declared),
             relays=self._relays,
@@ -171,7 +171,7 @@ class Worker:
     @property
     def tally(self) -> Mapping[str, int]:
         """What became of the jobs of the present or last run, by move; the fence's are ``stale_rejections``."""
-        return {} if self._shift is None else dict(self._shift.holdings.tally)
+        return {} if self._shift is None else dict(self._shift.inflight.tally)
 
     @property
     def stubborn(self) -> int:
