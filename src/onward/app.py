@@ -359,7 +359,7 @@ class App:
             name=name,
             url=url,
             queues=tuple(queues),
-            words=frozenset(str(kind.__struct_config__.tag) for kind in events),
+            event_types=frozenset(str(kind.__struct_config__.tag) for kind in events),
             keys=keys_of(secret),
             allowed=networks_of(allow),
             timeout=as_duration("timeout", timeout).total_seconds(),

@@ -70,7 +70,7 @@ class Webhook:
     name: str
     url: str
     queues: tuple[str, ...]
-    words: frozenset[str]
+    event_types: frozenset[str]
     keys: tuple[bytes, ...]
     """What is signed with; several while a secret is being changed."""
     allowed: tuple[Network, ...]
@@ -95,9 +95,9 @@ class Webhook:
         """Name it, without its secrets."""
         return f"<Webhook {self.name}>"
 
-    def wants(self, event: AnyEvent) -> bool:
+    def matches(self, event: AnyEvent) -> bool:
         """Say whether an event is to be posted."""
-        return event.name in self.words and event.ref.queue != QUEUE
+        return event.name in self.event_types and event.ref.queue != QUEUE
 
 
 def keys_of(secret: str | Sequence[str]) -> tuple[bytes, ...]:

@@ -19,7 +19,7 @@ from onward.context import RunState
 from onward.engine.values import Claim
 from onward.job import JobRef
 from onward.lifecycle import Interrupted, Raised, Returned, Snoozed, Stopped
-from onward.worker.runner import CallNext, Invocation, Middleware, Runner, on_a_thread
+from onward.worker.runner import CallNext, Invocation, Middleware, Runner, run_in_thread
 
 
 def claim(type: str = "handler", payload: str = "{}", **others: Any) -> Claim:
@@ -636,7 +636,7 @@ async def test_plain_functions_are_called_where_the_task_says(app: App):
     def place(name: str) -> Any:
         async def invoke(invocation: Invocation) -> Any:
             seen.append((name, invocation.claim.type))
-            return await on_a_thread(invocation)
+            return await run_in_thread(invocation)
 
         return invoke
 

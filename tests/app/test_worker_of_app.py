@@ -95,6 +95,6 @@ async def test_in_a_store_shared_with_others_a_worker_takes_the_jobs_of_its_own_
         ours = [await mail.using(org_id="acme").enqueue(), await video.enqueue()]
         (theirs,) = await app.enqueue_many([NewJob(type="node", queue="node")])
         assert (await app.tick()).claimed == 2
-        assert app.worker().options.shares == ((("mail/*", "Video Queue"), 100),)
+        assert app.worker().options.pools == ((("mail/*", "Video Queue"), 100),)
         assert [(await handle.job()).status for handle in ours] == [State.COMPLETED] * 2
         assert (await theirs.job()).status is State.PENDING

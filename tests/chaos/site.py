@@ -251,7 +251,7 @@ class Site:
         assert all(job.attempts == 1 for job in found), "the loss of a worker must not cost an attempt"
         assert not set(effects) - {job.id for job in found}, "run, but gone from the store"
         runs = Counter(len(numbers) for numbers in effects.values())
-        alone = sum(entry.get("message") == "suspect runs alone" for entry in self.log())
+        alone = sum(entry.get("message") == "running suspect in isolation" for entry in self.log())
         print(
             f"\njobs {jobs}, done to them {dict(self.done)}: lost 0, outcomes from lost claims 0, "
             f"runs per job {dict(sorted(runs.items()))}, claims found lost {len(self.lost_claims())}, "

@@ -98,7 +98,7 @@ async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  #
     assert await site.leader() is successor
     (after,) = [worker.leader_until for worker in await site.present() if worker.is_leader]
     sleeper.send_signal(signal.SIGCONT)
-    await eventually(lambda: "leads no more" in {entry["message"] for entry in site.log()}, within=60)
+    await eventually(lambda: "leadership lost" in {entry["message"] for entry in site.log()}, within=60)
     assert await site.leader() is successor
     (later,) = [worker.leader_until for worker in await site.present() if worker.is_leader]
     assert after is not None

@@ -66,7 +66,7 @@ def main() -> int:
         "concurrency": 10,
         "max_crashes": int(sys.argv[3]),
     }
-    return serve(app.worker(**options), opened=app)
+    return serve(app.worker(**options), lifespan=app)
 
 
 if __name__ == "__main__":

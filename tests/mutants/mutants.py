@@ -2340,7 +2340,7 @@ _STOP: Final = "tests/worker/test_stop.py"
 STOPPING: Final = (
     Mutant(
         "stop: a worker that is cancelled cuts its round trip",
-        (Edit("worker/worker.py", "                shift.cut_short()\n", "                living.cancel()\n"),),
+        (Edit("worker/worker.py", "                session.force_stop()\n", "                running.cancel()\n"),),
         (f"{CONFORMANCE}/test_workers.py",),
     ),
     Mutant(
@@ -2348,7 +2348,7 @@ STOPPING: Final = (
         (
             Edit(
                 "worker/claimer.py",
-                "            self._settler.put_back(settlements)\n            raise\n",
+                "            self._settler.requeue(settlements)\n            raise\n",
                 "            raise\n",
             ),
         ),
@@ -2356,13 +2356,13 @@ STOPPING: Final = (
     ),
     Mutant(
         "stop: a second cancellation changes nothing",
-        (Edit("worker/session.py", "        if self._is_cut_short:", "        if False:"),),
+        (Edit("worker/session.py", "        if self._is_force_stopped:", "        if False:"),),
         (_STOP,),
         only="second_cancellation",
     ),
     Mutant(
         "stop: a worker that is cancelled waits for its grace",
-        (Edit("worker/session.py", "        self._grace.bring_forward(0)\n", ""),),
+        (Edit("worker/session.py", "        self._grace_deadline.bring_forward(0)\n", ""),),
         (_STOP,),
         only="cancelled",
     ),
@@ -2374,12 +2374,18 @@ STOPPING: Final = (
     ),
     Mutant(
         "worker: outcomes leave by themselves though others work",
-        (Edit("worker/claimer.py", "self._apart is None or self._has_company:", "self._apart is None:"),),
+        (
+            Edit(
+                "worker/claimer.py",
+                "self._split_threshold is None or self._has_shared_load:",
+                "self._split_threshold is None:",
+            ),
+        ),
         ("tests/worker/test_claimer.py",),
         only="others_work",
     ),
     Mutant(
-        "worker: hands run away from the store by a whole exchange",
+        "worker: slots run away from the store by a whole exchange",
         (Edit("worker/claimer.py", "unsent = len(self._settler)", "unsent = max(len(self._settler) - 1000, 0)"),),
         ("tests/worker/test_claimer.py",),
         only="run_away",
@@ -2391,20 +2397,20 @@ STOPPING: Final = (
         only="somebody_else_holds",
     ),
     Mutant(
-        "worker: what was set aside is not said again",
-        (Edit("worker/claimer.py", "if now >= self._settler.aside_until:", "if now < 0:"),),
+        "worker: a deferred outcome is not sent again",
+        (Edit("worker/claimer.py", "if now >= self._settler.deferred_until:", "if now < 0:"),),
         ("tests/worker/test_claimer.py",),
         only="somebody_else_holds",
     ),
     Mutant(
-        "worker: who closes does not wait for what was set aside",
-        (Edit("worker/claimer.py", " or self._settler.aside_until < math.inf\n", "\n"),),
+        "worker: closing does not wait for deferred outcomes",
+        (Edit("worker/claimer.py", " or self._settler.deferred_until < math.inf\n", "\n"),),
         ("tests/worker/test_claimer.py",),
         only="somebody_else_holds",
     ),
     Mutant(
         "stop: a suspect that is on its way is held against the job",
-        (Edit("worker/quarantine.py", "        async with self._asking:\n            pass\n", ""),),
+        (Edit("worker/quarantine.py", "        async with self._claim_lock:\n            pass\n", ""),),
         ("tests/worker/test_quarantine.py",),
         only="asked_for",
     ),

@@ -16,31 +16,31 @@ from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreUnavailable
 
 
-class Meddler:
+class FaultyEngine:
     """A real engine whose verbs can be watched and disturbed."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner
-        self.is_away = False
-        self.bugs = 0
+        self.is_unavailable = False
+        self.failing_exchanges = 0
         """How many more exchanges fail for no good reason."""
         self.exchanges: list[Exchange] = []
-        self.beats: list[tuple[WorkerInfo, tuple[Claim, ...]]] = []
-        self.after_beat: Callable[[HeartbeatReply], HeartbeatReply] = lambda pulse: pulse
+        self.heartbeats: list[tuple[WorkerInfo, tuple[Claim, ...]]] = []
+        self.after_heartbeat: Callable[[HeartbeatReply], HeartbeatReply] = lambda reply: reply
         self.stored: list[Settlement] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def _check(self) -> None:
-        if self.is_away:
+        if self.is_unavailable:
             raise StoreUnavailable("the test says so")
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         self.exchanges.append(exchange)
         self._check()
-        if self.bugs:
-            self.bugs -= 1
+        if self.failing_exchanges:
+            self.failing_exchanges -= 1
             raise KeyError("a bug in an engine")
         answer = await self._inner.exchange(exchange)
         self.stored.extend(one for one in exchange.settlements if one.claim.token not in answer.lost)
@@ -55,17 +55,17 @@ class Meddler:
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         self._check()
         answer = self._inner.heartbeat_sync(worker, claims)
-        self.beats.append((worker, tuple(claims)))
-        return self.after_beat(answer)
+        self.heartbeats.append((worker, tuple(claims)))
+        return self.after_heartbeat(answer)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Meddler:
-    return Meddler(SQLiteEngine(tmp_path / "jobs.db"))
+def store(tmp_path: Path) -> FaultyEngine:
+    return FaultyEngine(SQLiteEngine(tmp_path / "jobs.db"))
 
 
 @pytest.fixture
-async def app(store: Meddler) -> AsyncIterator[App]:
+async def app(store: FaultyEngine) -> AsyncIterator[App]:
     async with App(engine=store) as app:
         yield app
         # Whatever a test left running would go on in the next one.

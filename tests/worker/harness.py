@@ -48,18 +48,20 @@ def in_virtual_time(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return runner.run(main())
 
 
-async def passing(holds: Callable[[], bool]) -> None:
+async def advance_until(condition: Callable[[], bool]) -> None:
     """Let virtual time pass until something holds."""
     async with asyncio.timeout(3600):
-        while not holds():  # noqa: ASYNC110 - what is waited for has no event, and the time is not real
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event, and the time is not real
             await asyncio.sleep(0.001)
 
 
-async def eventually(holds: Callable[[], object] | Callable[[], Awaitable[object]], *, within: float = 20.0) -> None:
+async def eventually(
+    condition: Callable[[], object] | Callable[[], Awaitable[object]], *, within: float = 20.0
+) -> None:
     """Wait for something that another thread or process will bring about; fail if it does not happen at all."""
     async with asyncio.timeout(within):
         while True:
-            found = holds()
+            found = condition()
             if await found if isinstance(found, Awaitable) else found:
                 return
             await asyncio.sleep(0.005)
@@ -87,12 +89,12 @@ class StubEngine:
         self.answer = answer
         self.sent: list[Exchange] = []
         self.settled: list[Any] = []
-        self.trip = 0.001
+        self.round_trip = 0.001
         """Seconds a round trip takes."""
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         self.sent.append(exchange)
-        await asyncio.sleep(self.trip)
+        await asyncio.sleep(self.round_trip)
         answer = self.answer(exchange)
         self.settled.extend(exchange.settlements)
         return answer
@@ -108,7 +110,7 @@ class StubEngine:
         return {"engine": "stand-in"}
 
 
-def gives(*claims: Claim, **more: Any) -> Exchanged:
+def answer_with(*claims: Claim, **more: Any) -> Exchanged:
     """Answer an exchange with claims."""
     return Exchanged(claimed=Claims(claims=claims, **more))
 
@@ -118,16 +120,16 @@ class StubRunner:
 
     def __init__(self, handler: Callable[[Claim], Awaitable[Result | None]] | None = None) -> None:
         self._handler = handler
-        self.begun: list[Claim] = []
+        self.started: list[Claim] = []
         self.running = 0
-        self.most = 0
+        self.max_running = 0
         """The most that ever ran at once."""
         self.cancelled: list[Token] = []
 
-    async def run(self, claim: Claim, hand: asyncio.Task[None] | None) -> Result | None:
-        self.begun.append(claim)
+    async def run(self, claim: Claim, slot: asyncio.Task[None] | None) -> Result | None:
+        self.started.append(claim)
         self.running += 1
-        self.most = max(self.most, self.running)
+        self.max_running = max(self.max_running, self.running)
         try:
             return Returned() if self._handler is None else await self._handler(claim)
         finally:
@@ -138,7 +140,7 @@ class StubRunner:
         return True
 
 
-class StubSteward:
+class StubMaintenance:
     """A store in which somebody leads."""
 
     def __init__(self) -> None:
@@ -147,21 +149,21 @@ class StubSteward:
         self.number = 0
         self.elections: list[tuple[str, Term | None]] = []
         self.resigned: list[Term] = []
-        self.answers_after = 0.0
+        self.reply_delay = 0.0
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         loop = asyncio.get_running_loop()
         self.elections.append((candidate, holding))
         granted_at = loop.time()
         if self.term is not None and granted_at < self.until and self.term != holding:
-            await asyncio.sleep(self.answers_after)
+            await asyncio.sleep(self.reply_delay)
             return None
         if self.term is None or self.term != holding or granted_at >= self.until:
             self.number += 1
             self.term = Term(self.number, candidate, datetime(2030, 1, 1, tzinfo=UTC))
         self.until = granted_at + lease.total_seconds()
         term = self.term
-        await asyncio.sleep(self.answers_after)
+        await asyncio.sleep(self.reply_delay)
         return term
 
     async def resign(self, term: Term) -> None:

@@ -14,7 +14,7 @@ from onward.control_flow import Cancel, DoNotRetry, Snooze
 app = App("sqlite://")
 
 
-class Odd(Exception):
+class CustomError(Exception):
     """An exception of the application's own."""
 
     def __init__(self, one: int, two: int) -> None:
@@ -32,7 +32,7 @@ def attempt(context: JobContext) -> int:
 
 
 @app.task(executor="process")
-def talk(context: JobContext) -> None:
+def report(context: JobContext) -> None:
     context.log("first")
     context.progress(50, "half-way")
     context.log("second")
@@ -51,7 +51,7 @@ def die(how: str) -> None:
 @app.task(executor="process", max_attempts=1)
 def fail(how: str) -> None:
     if how == "odd":
-        raise Odd(1, 2)
+        raise CustomError(1, 2)
     if how == "cancel":
         raise Cancel("not needed")
     if how == "never":
@@ -62,6 +62,6 @@ def fail(how: str) -> None:
 
 
 @app.task(executor="process")
-def long(path: str) -> None:
+def run_forever(path: str) -> None:
     Path(path).write_text(f"{os.getpid()}\n", encoding="utf-8")
     time.sleep(3600)

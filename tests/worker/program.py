@@ -52,8 +52,8 @@ def make_app(directory: Path) -> App:
         time.sleep(seconds)  # noqa: ASYNC251 - the loop is to be blocked
         note("ended", seconds)
 
-    @app.task(name="stubborn")
-    async def stubborn() -> None:
+    @app.task(name="unstoppable")
+    async def unstoppable() -> None:
         note("began")
         while True:
             try:
@@ -86,7 +86,7 @@ def main() -> int:
     configure("json", level=logging.INFO)
     app = make_app(HERE)
     note("started")
-    return serve(app.worker(**options), opened=app)
+    return serve(app.worker(**options), lifespan=app)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,21 @@ from onward.worker.claimer import Claimer
 from onward.worker.inflight import Inflight, Stage
 from onward.worker.pool import Pool
 from onward.worker.settler import Settler
-from tests.worker.harness import ALL, StubEngine, StubRunner, VirtualLoop, claim, gives, in_virtual_time, passing
+from tests.worker.harness import (
+    ALL,
+    StubEngine,
+    StubRunner,
+    VirtualLoop,
+    advance_until,
+    answer_with,
+    claim,
+    in_virtual_time,
+)
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
 
 
-class Post:
+class ClaimerHarness:
     """A claimer with its pool, on a store that is made of what the test says waits there."""
 
     def __init__(
@@ -35,7 +44,7 @@ class Post:
         self.engine.capabilities = dataclasses.replace(ALL, split_settle_threshold=split_settle_threshold)
         self.waiting = [claim(number) for number in range(waiting)]
         self.is_shared_load = False
-        self.away = 0
+        self.unavailable = 0
         """How many more exchanges fail."""
         self.runner = StubRunner(handler)
         self.inflight = Inflight()
@@ -56,8 +65,8 @@ class Post:
 
     def serve(self, exchange: Exchange) -> Exchanged:
         """Give what is asked for, the slots first, as long as there is something."""
-        if self.away:
-            self.away -= 1
+        if self.unavailable:
+            self.unavailable -= 1
             raise StoreUnavailable("away")
         if exchange.request is None:
             return Exchanged()
@@ -67,39 +76,39 @@ class Post:
         )
         given = self.waiting[: slots + prefetch_claimed]
         del self.waiting[: slots + prefetch_claimed]
-        given_so = gives(
+        answer = answer_with(
             *given[:slots],
             *(claim(one.token[0], started=False) for one in given[slots:]),  # type: ignore[arg-type]
         )
-        return replace(given_so, claimed=replace(given_so.claimed, is_shared_load=self.is_shared_load))
+        return replace(answer, claimed=replace(answer.claimed, is_shared_load=self.is_shared_load))
 
     @property
     def outcomes(self) -> dict[str, Any]:
         return {settlement.claim.ref.id: settlement.outcome for settlement in self.engine.settled}
 
-    async def until(self, holds: Callable[[], bool]) -> None:
-        await passing(holds)
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await advance_until(condition)
 
 
-def at_post(
-    test: Callable[[Post], Awaitable[None]],
+def run_claimer(
+    test: Callable[[ClaimerHarness], Awaitable[None]],
     size: int,
     *,
     waiting: int = 0,
     handler: Handler | None = None,
     split_settle_threshold: int | None = None,
-) -> Post:
-    """Run a claimer beside a test, then close it, and hand the post back for looking at."""
+) -> ClaimerHarness:
+    """Run a claimer beside a test, then close it, and return the harness."""
 
-    async def main() -> Post:
-        post = Post(size, waiting=waiting, handler=handler, split_settle_threshold=split_settle_threshold)
-        running = asyncio.create_task(post.claimer.run())
-        await test(post)
-        post.claimer.close()
+    async def main() -> ClaimerHarness:
+        harness = ClaimerHarness(size, waiting=waiting, handler=handler, split_settle_threshold=split_settle_threshold)
+        running = asyncio.create_task(harness.claimer.run())
+        await test(harness)
+        harness.claimer.close()
         async with asyncio.timeout(3600):
             await running
-        await post.pool.close()
-        return post
+        await harness.pool.close()
+        return harness
 
     return in_virtual_time(main)
 
@@ -117,19 +126,19 @@ async def _instant(_: Claim) -> Result:
 
 
 def test_outcomes_leave_together_with_the_next_claim():
-    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50)
-    assert all(outcome == Complete() for outcome in post.outcomes.values())
-    assert any(exchange.settlements and exchange.request is not None for exchange in post.engine.sent)
-    assert len(post.engine.sent) < 50
+    harness = run_claimer(lambda harness: harness.until(lambda: len(harness.outcomes) == 50), 10, waiting=50)
+    assert all(outcome == Complete() for outcome in harness.outcomes.values())
+    assert any(exchange.settlements and exchange.request is not None for exchange in harness.engine.sent)
+    assert len(harness.engine.sent) < 50
 
 
-def test_no_more_is_claimed_than_hands_are_free():
-    async def test(post: Post) -> None:
+def test_no_more_is_claimed_than_slots_are_free():
+    async def test(harness: ClaimerHarness) -> None:
         await asyncio.sleep(5)
-        assert len(post.inflight) == 4
-        assert len(post.waiting) == 96
+        assert len(harness.inflight) == 4
+        assert len(harness.waiting) == 96
 
-    at_post(test, 4, waiting=100, handler=_slow)
+    run_claimer(test, 4, waiting=100, handler=_slow)
 
 
 def test_an_outcome_does_not_wait_for_its_neighbours():
@@ -137,173 +146,179 @@ def test_an_outcome_does_not_wait_for_its_neighbours():
         await asyncio.sleep(1 if one.ref.id == "job-0" else 3600)
         return Returned()
 
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await post.until(lambda: "job-0" in post.outcomes)
-        assert loop.time() - began < 1.02 + post.engine.trip
-        assert len(post.outcomes) == 1
+        await harness.until(lambda: "job-0" in harness.outcomes)
+        assert loop.time() - began < 1.02 + harness.engine.round_trip
+        assert len(harness.outcomes) == 1
 
-    at_post(test, 10, waiting=10, handler=handler)
+    run_claimer(test, 10, waiting=10, handler=handler)
 
 
-def test_what_is_claimed_ahead_is_started_before_its_handler_begins():  # O11
+def test_what_is_prefetched_is_started_before_its_handler_begins():  # O11
     async def quick(_: Claim) -> Result:
         await asyncio.sleep(0.01)
         return Returned()
 
-    async def test(post: Post) -> None:
-        await post.until(lambda: len(post.outcomes) == 500)
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: len(harness.outcomes) == 500)
 
-    post = at_post(test, 10, waiting=500, handler=quick)
-    assert post.runner.most == 10
-    assert all(one.started and one.attempts == 1 for one in post.runner.begun)
-    assert any(exchange.starts for exchange in post.engine.sent), "quick jobs are asked for ahead"
+    harness = run_claimer(test, 10, waiting=500, handler=quick)
+    assert harness.runner.max_running == 10
+    assert all(one.started and one.attempts == 1 for one in harness.runner.started)
+    assert any(exchange.starts for exchange in harness.engine.sent), "quick jobs are asked for ahead"
 
 
 def test_runs_that_take_no_time_need_not_be_claimed_first_and_started_later():
-    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 2000), 10, waiting=2000, handler=_instant)
-    assert not any(exchange.starts for exchange in post.engine.sent)
-    assert len(post.engine.sent) < 60, "more at once than there are hands"
+    harness = run_claimer(
+        lambda harness: harness.until(lambda: len(harness.outcomes) == 2000), 10, waiting=2000, handler=_instant
+    )
+    assert not any(exchange.starts for exchange in harness.engine.sent)
+    assert len(harness.engine.sent) < 60, "more at once than there are slots"
 
 
 def test_many_outcomes_leave_by_themselves_while_others_are_claimed():
     stores_at_once = 0
 
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         nonlocal stores_at_once
-        send = post.engine.exchange
+        send = harness.engine.exchange
 
-        async def at_leisure(exchange: Exchange) -> Exchanged:
+        async def slowly(exchange: Exchange) -> Exchanged:
             nonlocal stores_at_once
             if exchange.request is None:
-                begun, stores = len(post.runner.begun), len(post.engine.sent)
+                begun, stores = len(harness.runner.started), len(harness.engine.sent)
                 await asyncio.sleep(0.02)
-                if len(post.runner.begun) > begun and len(post.engine.sent) > stores:
+                if len(harness.runner.started) > begun and len(harness.engine.sent) > stores:
                     stores_at_once += 1
             return await send(exchange)
 
-        post.engine.exchange = at_leisure  # type: ignore[method-assign]
-        await post.until(lambda: len(post.outcomes) == 5000)
+        harness.engine.exchange = slowly  # type: ignore[method-assign]
+        await harness.until(lambda: len(harness.outcomes) == 5000)
 
-    post = at_post(test, 10, waiting=5000, handler=_instant, split_settle_threshold=100)
+    harness = run_claimer(test, 10, waiting=5000, handler=_instant, split_settle_threshold=100)
     assert stores_at_once > 3, "jobs were claimed and run while outcomes were on their way"
-    assert [s.claim.token[0] for s in post.engine.settled] == list(range(5000)), "each once, in the order of their ends"
-    assert post.inflight.tally == {"complete": 5000}
-    assert post.claimer.unanswered_since is None
+    assert [s.claim.token[0] for s in harness.engine.settled] == list(range(5000)), (
+        "each once, in the order of their ends"
+    )
+    assert harness.inflight.tally == {"complete": 5000}
+    assert harness.claimer.unanswered_since is None
 
 
 def test_few_outcomes_leave_with_the_next_claim_though_many_would_not():
-    post = at_post(
-        lambda post: post.until(lambda: len(post.outcomes) == 50), 10, waiting=50, split_settle_threshold=100
+    harness = run_claimer(
+        lambda harness: harness.until(lambda: len(harness.outcomes) == 50), 10, waiting=50, split_settle_threshold=100
     )
-    assert not any(exchange.settlements and exchange.request is None for exchange in post.engine.sent)
+    assert not any(exchange.settlements and exchange.request is None for exchange in harness.engine.sent)
 
 
 def test_where_others_work_too_outcomes_leave_with_the_next_claim_however_many_they_are():
-    left_alone: list[bool] = []
+    settled_separately: list[bool] = []
 
-    async def test(post: Post) -> None:
-        for post.is_shared_load in (True, False, True):
-            post.engine.sent.clear()
-            post.waiting = [claim(number) for number in range(5000)]
-            post.claimer.work_may_wait()
-            await post.until(lambda: not post.waiting and not post.inflight)
-            apart = [exchange.request is None for exchange in post.engine.sent if len(exchange.settlements) >= 100]
-            assert len(apart) > 5
-            left_alone.append(any(apart[2:]))  # what is told takes an answer to be heard
+    async def test(harness: ClaimerHarness) -> None:
+        for harness.is_shared_load in (True, False, True):
+            harness.engine.sent.clear()
+            harness.waiting = [claim(number) for number in range(5000)]
+            harness.claimer.notify()
+            await harness.until(lambda: not harness.waiting and not harness.inflight)
+            separate = [
+                exchange.request is None for exchange in harness.engine.sent if len(exchange.settlements) >= 100
+            ]
+            assert len(separate) > 5
+            settled_separately.append(any(separate[2:]))  # what is told takes an answer to be heard
 
-    post = at_post(test, 10, handler=_instant, split_settle_threshold=100)
-    assert left_alone == [False, True, False]
-    assert post.inflight.tally == {"complete": 15_000}
+    harness = run_claimer(test, 10, handler=_instant, split_settle_threshold=100)
+    assert settled_separately == [False, True, False]
+    assert harness.inflight.tally == {"complete": 15_000}
 
 
-def test_hands_do_not_run_away_from_a_store_that_is_slow_to_settle():
+def test_slots_do_not_run_away_from_a_store_that_is_slow_to_settle():
     most = 0
 
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         nonlocal most
-        send = post.engine.exchange
+        send = harness.engine.exchange
 
         async def slowly(exchange: Exchange) -> Exchanged:
             if exchange.request is None:
                 await asyncio.sleep(0.3)
             return await send(exchange)
 
-        post.engine.exchange = slowly  # type: ignore[method-assign]
-        while len(post.outcomes) < 4_000:
-            most = max(most, len(post.inflight))
+        harness.engine.exchange = slowly  # type: ignore[method-assign]
+        while len(harness.outcomes) < 4_000:
+            most = max(most, len(harness.inflight))
             await asyncio.sleep(0.001)
 
-    at_post(test, 10, waiting=4_000, handler=_instant, split_settle_threshold=100)
-    assert most < 2200, "on their way, in the outbox, and in line"
+    run_claimer(test, 10, waiting=4_000, handler=_instant, split_settle_threshold=100)
+    assert most < 2200, "on their way, in the outbox, and waiting"
 
 
 def test_while_outcomes_cannot_be_stored_little_is_claimed():  # X3
-    async def test(post: Post) -> None:
-        serve, fails = post.serve, True
+    async def test(harness: ClaimerHarness) -> None:
+        serve, fails = harness.serve, True
 
         def answer(exchange: Exchange) -> Exchanged:
             if fails and exchange.settlements:
                 raise StoreUnavailable("away")
             return serve(exchange)
 
-        post.engine.answer = answer
+        harness.engine.answer = answer
         await asyncio.sleep(60)
-        assert len(post.runner.begun) < 3000
-        assert post.claimer.unanswered_since is not None
+        assert len(harness.runner.started) < 3000
+        assert harness.claimer.unanswered_since is not None
         fails = False
-        await post.until(lambda: len(post.runner.begun) == 10_000 and not len(post.inflight))
+        await harness.until(lambda: len(harness.runner.started) == 10_000 and not len(harness.inflight))
 
-    post = at_post(test, 10, waiting=10_000, handler=_instant, split_settle_threshold=100)
-    assert len(post.engine.settled) == 10_000
-    assert set(post.outcomes.values()) == {Complete()}
-    assert post.claimer.unanswered_since is None
+    harness = run_claimer(test, 10, waiting=10_000, handler=_instant, split_settle_threshold=100)
+    assert len(harness.engine.settled) == 10_000
+    assert set(harness.outcomes.values()) == {Complete()}
+    assert harness.claimer.unanswered_since is None
 
 
 def test_one_of_many_outcomes_that_cannot_be_stored_does_not_make_the_store_owe_an_answer():
-    async def test(post: Post) -> None:
-        serve = post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        serve = harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             if exchange.request is None and len(exchange.settlements) > 1:
                 raise ValueError("cannot be written")
             return serve(exchange)
 
-        post.engine.answer = answer
-        await post.until(lambda: not len(post.inflight) and not post.waiting)
-        assert post.claimer.unanswered_since is None
+        harness.engine.answer = answer
+        await harness.until(lambda: not len(harness.inflight) and not harness.waiting)
+        assert harness.claimer.unanswered_since is None
 
-    assert len(at_post(test, 10, waiting=1000, handler=_instant, split_settle_threshold=100).outcomes) == 1000
+    assert len(run_claimer(test, 10, waiting=1000, handler=_instant, split_settle_threshold=100).outcomes) == 1000
 
 
 @pytest.mark.parametrize("split_settle_threshold", [None, 5])
 def test_an_outcome_whose_job_somebody_else_holds_is_said_again_and_nobody_waits_for_it(
     split_settle_threshold: int | None,
 ):
-    said: list[float] = []
+    sent_at: list[float] = []
 
-    async def test(post: Post) -> None:
-        loop, serve = asyncio.get_running_loop(), post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        loop, serve = asyncio.get_running_loop(), harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             answer, busy = serve(exchange), frozenset({(7, 1)})
             if any(settlement.claim.token in busy for settlement in exchange.settlements):
-                said.append(loop.time())
-                if len(said) < 4:
+                sent_at.append(loop.time())
+                if len(sent_at) < 4:
                     return Exchanged(claimed=answer.claimed, busy=busy)
             return answer
 
-        post.engine.answer = answer
-        await post.until(lambda: len(post.runner.begun) == 100)
-        await post.until(lambda: post.inflight.tally["complete"] == 99)
-        assert len(post.inflight) == 1, "it is held until it is stored"
-        assert not post.claimer.is_quiet
+        harness.engine.answer = answer
+        await harness.until(lambda: len(harness.runner.started) == 100)
+        await harness.until(lambda: harness.inflight.tally["complete"] == 99)
+        assert len(harness.inflight) == 1, "it is held until it is stored"
+        assert not harness.claimer.is_drained
 
-    post = at_post(test, 10, waiting=100, handler=_instant, split_settle_threshold=split_settle_threshold)
-    assert len(said) == 4
-    assert [round(later - sooner, 1) for sooner, later in pairwise(said)] == [0.5, 0.5, 0.5]
-    assert post.inflight.tally == {"complete": 100}
+    harness = run_claimer(test, 10, waiting=100, handler=_instant, split_settle_threshold=split_settle_threshold)
+    assert len(sent_at) == 4
+    assert [round(later - sooner, 1) for sooner, later in pairwise(sent_at)] == [0.5, 0.5, 0.5]
+    assert harness.inflight.tally == {"complete": 100}
 
 
 def test_a_start_whose_job_somebody_else_holds_is_tried_again():
@@ -314,8 +329,8 @@ def test_a_start_whose_job_somebody_else_holds_is_tried_again():
     refused: set[Token] = set()
     made: set[Token] = set()
 
-    async def test(post: Post) -> None:
-        serve = post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        serve = harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             answer = serve(exchange)
@@ -325,98 +340,100 @@ def test_a_start_whose_job_somebody_else_holds_is_tried_again():
             made.update(starts - tokens)
             return Exchanged(claimed=answer.claimed, busy=frozenset(tokens))
 
-        post.engine.answer = answer
-        post.engine.trip = 0.004
-        await post.until(lambda: not post.waiting and post.claimer.is_quiet)
+        harness.engine.answer = answer
+        harness.engine.round_trip = 0.004
+        await harness.until(lambda: not harness.waiting and harness.claimer.is_drained)
 
-    post = at_post(test, 100, waiting=5000, handler=quick)
+    harness = run_claimer(test, 100, waiting=5000, handler=quick)
     assert refused
-    assert refused & {each.token for each in post.runner.begun} <= made
-    ended = {settlement.claim.ref.id for settlement in post.engine.settled}
+    assert refused & {each.token for each in harness.runner.started} <= made
+    ended = {settlement.claim.ref.id for settlement in harness.engine.settled}
     assert ended == {f"job-{number}" for number in range(5000)}, "run, or given back"
-    assert not len(post.inflight)
+    assert not len(harness.inflight)
 
 
-def test_no_more_slots_are_asked_for_than_hands_are_free():  # P6
-    post = at_post(lambda post: post.until(lambda: len(post.outcomes) == 2000), 10, waiting=2000, handler=_instant)
-    assert all(exchange.request.slots <= 10 for exchange in post.engine.sent if exchange.request is not None)
+def test_no_more_slots_are_asked_for_than_are_free():  # P6
+    harness = run_claimer(
+        lambda harness: harness.until(lambda: len(harness.outcomes) == 2000), 10, waiting=2000, handler=_instant
+    )
+    assert all(exchange.request.slots <= 10 for exchange in harness.engine.sent if exchange.request is not None)
 
 
-def test_asking_ahead_keeps_the_hands_busy_during_a_round_trip():
+def test_prefetching_keeps_the_slots_busy_during_a_round_trip():
     async def quick(_: Claim) -> Result:
         await asyncio.sleep(0.01)
         return Returned()
 
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         loop = asyncio.get_running_loop()
-        post.engine.trip = 0.004
+        harness.engine.round_trip = 0.004
         began = loop.time()
-        await post.until(lambda: len(post.outcomes) == 5000)
+        await harness.until(lambda: len(harness.outcomes) == 5000)
         assert 5000 * 0.01 / 100 / (loop.time() - began) > 0.9, "of the ideal"
 
-    at_post(test, 100, waiting=5000, handler=quick)
+    run_claimer(test, 100, waiting=5000, handler=quick)
 
 
-def test_no_more_is_held_than_the_hands_and_one_round_trip_need():
+def test_no_more_is_held_than_the_slots_and_one_round_trip_need():
     most = 0
 
     async def quick(_: Claim) -> Result:
         await asyncio.sleep(0.01)
         return Returned()
 
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         nonlocal most
-        while len(post.outcomes) < 2000:
-            unsettled = len(post.inflight) - len(post.settler)
+        while len(harness.outcomes) < 2000:
+            unsettled = len(harness.inflight) - len(harness.settler)
             most = max(most, unsettled)
             await asyncio.sleep(0.001)
 
-    at_post(test, 20, waiting=2000, handler=quick)
-    # 20 hands finish two jobs a millisecond: some tens are on their way through a trip, hundreds would be hoarding.
+    run_claimer(test, 20, waiting=2000, handler=quick)
+    # 20 slots finish two jobs a millisecond: some tens are on their way through a trip, hundreds would be hoarding.
     assert 20 <= most <= 80
 
 
-def test_claims_ahead_of_hands_that_do_not_turn_up_are_given_back():
+def test_claims_prefetched_for_slots_that_do_not_turn_up_are_given_back():
     async def turning_slow(one: Claim) -> Result:
         await asyncio.sleep(0.01 if one.token[0] < 300 else 3600)  # type: ignore[operator]
         return Returned()
 
-    async def test(post: Post) -> None:
-        await post.until(lambda: len(post.outcomes) >= 300)
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: len(harness.outcomes) >= 300)
         await asyncio.sleep(1)
-        assert len(post.inflight) == 10
-        assert not post.pool.line
+        assert len(harness.inflight) == 10
+        assert not harness.pool.waiting
 
-    post = at_post(test, 10, waiting=1000, handler=turning_slow)
-    released = [job for job, outcome in post.outcomes.items() if outcome == Release()]
+    harness = run_claimer(test, 10, waiting=1000, handler=turning_slow)
+    released = [job for job, outcome in harness.outcomes.items() if outcome == Release()]
     assert released
 
 
-def test_runs_that_take_turns_at_the_processor_are_not_asked_for_ahead():
+def test_runs_that_take_turns_at_the_processor_are_not_prefetched():
     async def heavy(_: Claim) -> Result:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         loop.now += 0.005  # of computing, during which nothing else can happen
         return Returned()
 
-    async def test(post: Post) -> None:
-        await post.until(lambda: len(post.outcomes) == 1000)
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: len(harness.outcomes) == 1000)
 
-    post = at_post(test, 20, waiting=1000, handler=heavy)
-    assert set(post.outcomes.values()) == {Complete()}
-    assert len(post.engine.settled) == 1000, "none was claimed, given back and claimed again"
+    harness = run_claimer(test, 20, waiting=1000, handler=heavy)
+    assert set(harness.outcomes.values()) == {Complete()}
+    assert len(harness.engine.settled) == 1000, "none was claimed, given back and claimed again"
 
 
 def test_a_store_that_is_away_loses_nothing():  # X3
-    async def test(post: Post) -> None:
-        await post.until(lambda: post.pool.busy == 5)
-        post.away = 8
-        await post.until(lambda: len(post.outcomes) == 20)
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: harness.pool.busy == 5)
+        harness.unavailable = 8
+        await harness.until(lambda: len(harness.outcomes) == 20)
 
-    post = at_post(test, 5, waiting=20, handler=_slow)
-    assert set(post.outcomes.values()) == {Complete()}
-    assert len(post.runner.begun) == 20
-    assert len(post.engine.settled) == 20
+    harness = run_claimer(test, 5, waiting=20, handler=_slow)
+    assert set(harness.outcomes.values()) == {Complete()}
+    assert len(harness.runner.started) == 20
+    assert len(harness.engine.settled) == 20
 
 
 def test_claims_whose_start_the_store_did_not_answer_are_not_forgotten():
@@ -426,8 +443,8 @@ def test_claims_whose_start_the_store_did_not_answer_are_not_forgotten():
         await asyncio.sleep(0.01)
         return Returned()
 
-    async def test(post: Post) -> None:
-        serve = post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        serve = harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             nonlocal failed
@@ -436,24 +453,24 @@ def test_claims_whose_start_the_store_did_not_answer_are_not_forgotten():
                 raise StoreUnavailable("away")
             return serve(exchange)
 
-        post.engine.answer = answer
-        await post.until(lambda: len(post.outcomes) == 500)
-        await post.until(lambda: not len(post.inflight))
+        harness.engine.answer = answer
+        await harness.until(lambda: len(harness.outcomes) == 500)
+        await harness.until(lambda: not len(harness.inflight))
 
-    post = at_post(test, 10, waiting=500, handler=quick)
+    harness = run_claimer(test, 10, waiting=500, handler=quick)
     assert failed == 3
-    assert {settlement.claim.ref.id for settlement in post.engine.settled} == {f"job-{n}" for n in range(500)}
+    assert {settlement.claim.ref.id for settlement in harness.engine.settled} == {f"job-{n}" for n in range(500)}
 
 
 def test_a_store_that_is_away_is_left_in_peace():
-    async def test(post: Post) -> None:
-        post.away = 1_000_000
-        before = len(post.engine.sent)
+    async def test(harness: ClaimerHarness) -> None:
+        harness.unavailable = 1_000_000
+        before = len(harness.engine.sent)
         await asyncio.sleep(60)
-        assert 10 <= len(post.engine.sent) - before <= 40
-        post.away = 0
+        assert 10 <= len(harness.engine.sent) - before <= 40
+        harness.unavailable = 0
 
-    at_post(test, 5, waiting=100, handler=_slow)
+    run_claimer(test, 5, waiting=100, handler=_slow)
 
 
 def test_one_outcome_that_cannot_be_stored_does_not_keep_its_neighbours_from_it():
@@ -462,18 +479,18 @@ def test_one_outcome_that_cannot_be_stored_does_not_keep_its_neighbours_from_it(
             raise ValueError("cannot be written")
         return Exchanged()
 
-    async def test(post: Post) -> None:
-        serve = post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        serve = harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             refuse_job_3(exchange)
             return serve(exchange)
 
-        post.engine.answer = answer
-        await post.until(lambda: len(post.outcomes) == 10)
+        harness.engine.answer = answer
+        await harness.until(lambda: len(harness.outcomes) == 10)
 
-    post = at_post(test, 10, waiting=10, handler=_slow)
-    outcomes = post.outcomes
+    harness = run_claimer(test, 10, waiting=10, handler=_slow)
+    outcomes = harness.outcomes
     failed = outcomes.pop("job-3")
     assert isinstance(failed, Fail)
     assert failed.failure.kind == "OutcomeNotStored"
@@ -481,134 +498,134 @@ def test_one_outcome_that_cannot_be_stored_does_not_keep_its_neighbours_from_it(
 
 
 def test_an_outcome_that_the_store_rejects_is_dropped_and_counted():  # X3
-    async def test(post: Post) -> None:
-        serve = post.serve
+    async def test(harness: ClaimerHarness) -> None:
+        serve = harness.serve
 
         def answer(exchange: Exchange) -> Exchanged:
             given = serve(exchange)
             return Exchanged(lost=frozenset({(3, 1)}), claimed=given.claimed)
 
-        post.engine.answer = answer
-        await post.until(lambda: len(post.engine.settled) == 10)
+        harness.engine.answer = answer
+        await harness.until(lambda: len(harness.engine.settled) == 10)
 
-    post = at_post(test, 10, waiting=10)
-    assert post.inflight.tally == {"complete": 9, "stale_rejections": 1}
-    assert len(post.inflight) == 0
+    harness = run_claimer(test, 10, waiting=10)
+    assert harness.inflight.tally == {"complete": 9, "stale_rejections": 1}
+    assert len(harness.inflight) == 0
 
 
 def test_the_outcome_of_a_claim_known_to_be_lost_is_not_even_sent():  # X3
-    async def test(post: Post) -> None:
-        await post.until(lambda: post.pool.busy == 1)
-        held = post.inflight.get((0, 1))
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: harness.pool.busy == 1)
+        held = harness.inflight.get((0, 1))
         assert held is not None
         held.stage = Stage.LOST
-        post.inflight.remove((0, 1))
-        await post.until(lambda: post.pool.is_idle)
+        harness.inflight.remove((0, 1))
+        await harness.until(lambda: harness.pool.is_idle)
 
-    post = at_post(test, 1, waiting=1, handler=_slow)
-    assert post.outcomes == {}
-    assert post.inflight.tally == {"stale_rejections": 1}
+    harness = run_claimer(test, 1, waiting=1, handler=_slow)
+    assert harness.outcomes == {}
+    assert harness.inflight.tally == {"stale_rejections": 1}
 
 
 def test_a_claim_lost_before_its_start_is_not_begun():  # X3
-    async def main() -> Post:
-        post = Post(1)
-        given = iter([gives(claim(1, started=False))])
+    async def main() -> ClaimerHarness:
+        harness = ClaimerHarness(1)
+        given = iter([answer_with(claim(1, started=False))])
 
         def answer(exchange: Exchange) -> Exchanged:
             lost = frozenset(one.token for one in exchange.starts)
-            return Exchanged(lost=lost, claimed=next(given, gives()).claimed)
+            return Exchanged(lost=lost, claimed=next(given, answer_with()).claimed)
 
-        post.engine.answer = answer
-        running = asyncio.create_task(post.claimer.run())
-        await post.until(lambda: any(exchange.starts for exchange in post.engine.sent))
+        harness.engine.answer = answer
+        running = asyncio.create_task(harness.claimer.run())
+        await harness.until(lambda: any(exchange.starts for exchange in harness.engine.sent))
         await asyncio.sleep(1)
-        post.claimer.close()
+        harness.claimer.close()
         await running
-        await post.pool.close()
-        return post
+        await harness.pool.close()
+        return harness
 
-    post = in_virtual_time(main)
-    assert post.runner.begun == []
-    assert len(post.inflight) == 0
+    harness = in_virtual_time(main)
+    assert harness.runner.started == []
+    assert len(harness.inflight) == 0
 
 
 def test_an_idle_worker_only_polls():
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         await asyncio.sleep(60)
-        assert 55 <= len(post.engine.sent) <= 65
+        assert 55 <= len(harness.engine.sent) <= 65
 
-    at_post(test, 5)
+    run_claimer(test, 5)
 
 
 def test_a_signal_brings_the_next_look_forward():
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(10.5)
-        post.waiting.append(claim(1))
-        told_at = loop.time()
-        post.claimer.work_may_wait()
-        await post.until(lambda: len(post.outcomes) == 1)
-        assert loop.time() - told_at < 0.02
+        harness.waiting.append(claim(1))
+        notified_at = loop.time()
+        harness.claimer.notify()
+        await harness.until(lambda: len(harness.outcomes) == 1)
+        assert loop.time() - notified_at < 0.02
 
-    at_post(test, 5)
+    run_claimer(test, 5)
 
 
 def test_signals_that_concern_others_cost_few_looks():
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         await asyncio.sleep(1.5)
-        before = len(post.engine.sent)
+        before = len(harness.engine.sent)
         for _ in range(1000):
-            post.claimer.work_may_wait()
+            harness.claimer.notify()
             await asyncio.sleep(0.001)
-        assert len(post.engine.sent) - before < 200
+        assert len(harness.engine.sent) - before < 200
 
-    at_post(test, 5)
+    run_claimer(test, 5)
 
 
 def test_the_next_look_is_when_the_store_says_that_a_slot_will_be_free():
-    async def test(post: Post) -> None:
+    async def test(harness: ClaimerHarness) -> None:
         loop = asyncio.get_running_loop()
-        post.engine.answer = lambda _: gives(retry_after=0.25)
+        harness.engine.answer = lambda _: answer_with(retry_after=0.25)
         await asyncio.sleep(2)
-        before, began = len(post.engine.sent), loop.time()
+        before, began = len(harness.engine.sent), loop.time()
         await asyncio.sleep(10)
-        looks = len(post.engine.sent) - before
-        assert looks == pytest.approx((loop.time() - began) / 0.25, rel=0.1)
+        polls = len(harness.engine.sent) - before
+        assert polls == pytest.approx((loop.time() - began) / 0.25, rel=0.1)
 
-    at_post(test, 5)
+    run_claimer(test, 5)
 
 
 def test_a_closing_claimer_gives_back_what_has_not_begun():  # P10 of the reliability contract
-    async def test(post: Post) -> None:
-        await post.until(lambda: post.pool.busy == 1)
-        post.pool.put(post.inflight.add(claim(77), asyncio.get_running_loop().time()))
-        post.claimer.close()
-        assert len(post.settler) == 1, "at once"
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: harness.pool.busy == 1)
+        harness.pool.put(harness.inflight.add(claim(77), asyncio.get_running_loop().time()))
+        harness.claimer.close()
+        assert len(harness.settler) == 1, "at once"
 
-    post = at_post(test, 1, waiting=1, handler=_slow)
-    assert post.outcomes == {"job-0": Complete(), "job-77": Release()}
+    harness = run_claimer(test, 1, waiting=1, handler=_slow)
+    assert harness.outcomes == {"job-0": Complete(), "job-77": Release()}
 
 
 def test_what_suspects_wait_is_passed_on():
-    async def test(post: Post) -> None:
-        post.engine.answer = lambda _: gives(has_suspects=True)
+    async def test(harness: ClaimerHarness) -> None:
+        harness.engine.answer = lambda _: answer_with(has_suspects=True)
         await asyncio.sleep(3)
 
-    assert True in at_post(test, 1).suspects
+    assert True in run_claimer(test, 1).suspects
 
 
-def test_at_rest_nothing_is_asked_for_but_outcomes_are_stored():
-    async def test(post: Post) -> None:
-        await post.until(lambda: post.pool.busy == 3)
-        post.claimer.rest()
-        assert not await post.claimer.comes_to_rest(asyncio.get_running_loop().time() + 1)
-        assert await post.claimer.comes_to_rest(None)
-        assert len(post.outcomes) == 3
-        post.claimer.go_on()
-        await post.until(lambda: len(post.outcomes) == 6)
+def test_while_paused_nothing_is_asked_for_but_outcomes_are_stored():
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: harness.pool.busy == 3)
+        harness.claimer.pause()
+        assert not await harness.claimer.drain(asyncio.get_running_loop().time() + 1)
+        assert await harness.claimer.drain(None)
+        assert len(harness.outcomes) == 3
+        harness.claimer.resume()
+        await harness.until(lambda: len(harness.outcomes) == 6)
 
-    at_post(test, 3, waiting=6, handler=_slow)
+    run_claimer(test, 3, waiting=6, handler=_slow)
 
 
 def test_settlements_are_kept_in_the_order_in_which_they_came():
@@ -617,6 +634,6 @@ def test_settlements_are_kept_in_the_order_in_which_they_came():
     for number in range(5):
         settler.add(inflight.add(claim(number), 0.0), Complete())
     taken = settler.take(3)
-    settler.put_back(taken)
+    settler.requeue(taken)
     assert [one.claim.token[0] for one in settler.take(10)] == [0, 1, 2, 3, 4]
     assert isinstance(taken[0], Settlement)

@@ -9,7 +9,7 @@ import msgspec
 
 from onward.app import App
 from onward.worker.health import Health, HealthRecorder, check_health
-from tests.worker.conftest import Meddler
+from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
 MINUTE = timedelta(minutes=1)
@@ -26,13 +26,13 @@ def test_a_worker_that_beats_and_polls_is_well(tmp_path: Path):
 
 
 def test_a_worker_that_beats_but_does_not_poll_is_not(tmp_path: Path):
-    told = check_health(written(tmp_path / "h", heartbeat_at=1000, polled_at=900), max_age=MINUTE, now=1000)
-    assert told == "worker w: its last successful poll was 100 s ago"
+    problem = check_health(written(tmp_path / "h", heartbeat_at=1000, polled_at=900), max_age=MINUTE, now=1000)
+    assert problem == "worker w: its last successful poll was 100 s ago"
 
 
 def test_a_worker_that_polls_but_does_not_beat_is_not(tmp_path: Path):
-    told = check_health(written(tmp_path / "h", heartbeat_at=900, polled_at=1000), max_age=MINUTE, now=1000)
-    assert told == "worker w: its last successful heartbeat was 100 s ago"
+    problem = check_health(written(tmp_path / "h", heartbeat_at=900, polled_at=1000), max_age=MINUTE, now=1000)
+    assert problem == "worker w: its last successful heartbeat was 100 s ago"
 
 
 def test_no_file_and_no_sense_are_told_apart(tmp_path: Path):
@@ -51,7 +51,7 @@ async def test_a_worker_writes_its_file_while_it_runs_and_removes_it_when_it_sto
     assert not file.exists()
 
 
-async def test_polls_that_do_not_succeed_show(app: App, store: Meddler, tmp_path: Path):
+async def test_polls_that_do_not_succeed_show(app: App, store: FaultyEngine, tmp_path: Path):
     file = tmp_path / "health.json"
 
     def polled_at() -> float:
@@ -60,21 +60,23 @@ async def test_polls_that_do_not_succeed_show(app: App, store: Meddler, tmp_path
     options = {"health_file": file, "lease": timedelta(seconds=0.4), "poll": timedelta(seconds=0.05)}
     async with app.worker(**options):
         await eventually(file.exists)
-        store.bugs = 1_000_000  # beats succeed, exchanges do not
+        store.failing_exchanges = 1_000_000  # beats succeed, exchanges do not
         await eventually(lambda: len(store.exchanges) > 3)
-        beats = len(store.beats)
-        await eventually(lambda: len(store.beats) > beats + 2)  # what had succeeded before has been written by now
-        before, beats = polled_at(), len(store.beats)
-        await eventually(lambda: len(store.beats) > beats + 3)
+        heartbeats = len(store.heartbeats)
+        await eventually(
+            lambda: len(store.heartbeats) > heartbeats + 2
+        )  # what had succeeded before has been written by now
+        before, heartbeats = polled_at(), len(store.heartbeats)
+        await eventually(lambda: len(store.heartbeats) > heartbeats + 3)
         assert polled_at() == before
-        store.bugs = 0
+        store.failing_exchanges = 0
         await eventually(lambda: polled_at() > before)
 
 
-async def test_a_file_that_cannot_be_written_does_not_stop_the_pulse(app: App, store: Meddler, tmp_path: Path):
+async def test_a_file_that_cannot_be_written_does_not_stop_the_heartbeat(app: App, store: FaultyEngine, tmp_path: Path):
     options = {"health_file": tmp_path / "no such directory" / "health.json", "lease": timedelta(seconds=0.4)}
     async with app.worker(**options):
-        await eventually(lambda: len(store.beats) > 3)
+        await eventually(lambda: len(store.heartbeats) > 3)
 
 
 def test_without_a_file_nothing_is_written(tmp_path: Path):

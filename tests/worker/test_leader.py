@@ -1,4 +1,4 @@
-"""One leader, for a term at a time; its duties, only while it may trust the term."""
+"""One leader, for a term at a time; its maintenance tasks, only while it may trust the term."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from onward.app import App
 from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
-from onward.worker.maintenance import MaintenanceTask, MaintenanceLoops
+from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask
 from onward.worker.service import Periodic
-from tests.worker.harness import StubSteward, eventually, in_virtual_time
+from tests.worker.harness import StubMaintenance, eventually, in_virtual_time
 
 LEASE = timedelta(seconds=30)
 
 
 def test_the_first_to_ask_leads_and_the_second_does_not():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        maintenance = StubMaintenance()
+        first, second = Leader(maintenance, "first", lease=LEASE), Leader(maintenance, "second", lease=LEASE)
         await first.step()
         await second.step()
         assert first.term is not None
@@ -32,12 +32,12 @@ def test_the_first_to_ask_leads_and_the_second_does_not():  # O6
 
 def test_renewing_names_the_exact_term():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        leader = Leader(steward, "me", lease=LEASE)
+        maintenance = StubMaintenance()
+        leader = Leader(maintenance, "me", lease=LEASE)
         await leader.step()
         term = leader.term
         await leader.step()
-        assert steward.elections == [("me", None), ("me", term)]
+        assert maintenance.elections == [("me", None), ("me", term)]
         assert leader.term == term
 
     in_virtual_time(main)
@@ -45,7 +45,7 @@ def test_renewing_names_the_exact_term():  # O6
 
 def test_trust_ends_before_the_lease_does():  # O6
     async def main() -> None:
-        leader = Leader(StubSteward(), "me", lease=LEASE)
+        leader = Leader(StubMaintenance(), "me", lease=LEASE)
         await leader.step()
         await asyncio.sleep(20)
         assert leader.term is not None
@@ -57,9 +57,9 @@ def test_trust_ends_before_the_lease_does():  # O6
 
 def test_a_slow_answer_does_not_lengthen_the_trust():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        steward.answers_after = 15.0
-        leader = Leader(steward, "me", lease=LEASE)
+        maintenance = StubMaintenance()
+        maintenance.reply_delay = 15.0
+        leader = Leader(maintenance, "me", lease=LEASE)
         await leader.step()
         assert leader.term is not None
         await asyncio.sleep(10)  # 25 s after it was asked for, of 30
@@ -70,8 +70,8 @@ def test_a_slow_answer_does_not_lengthen_the_trust():  # O6
 
 def test_a_deposed_leader_learns_of_it():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        maintenance = StubMaintenance()
+        first, second = Leader(maintenance, "first", lease=LEASE), Leader(maintenance, "second", lease=LEASE)
         await first.step()
         await asyncio.sleep(31)
         await second.step()
@@ -84,8 +84,8 @@ def test_a_deposed_leader_learns_of_it():  # O6
 
 def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
     async def main() -> float:
-        loop, steward = asyncio.get_running_loop(), StubSteward()
-        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        loop, maintenance = asyncio.get_running_loop(), StubMaintenance()
+        first, second = Leader(maintenance, "first", lease=LEASE), Leader(maintenance, "second", lease=LEASE)
         await first.step()
         died = loop.time()
         following = asyncio.create_task(Periodic("leader", second.step, interval=second.interval).run())
@@ -99,22 +99,22 @@ def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
 
 def test_a_leader_keeps_its_term_by_renewing_it():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        leader = Leader(steward, "me", lease=LEASE)
-        leading = asyncio.create_task(Periodic("leader", leader.step, interval=leader.interval).run())
+        maintenance = StubMaintenance()
+        leader = Leader(maintenance, "me", lease=LEASE)
+        running = asyncio.create_task(Periodic("leader", leader.step, interval=leader.interval).run())
         for _ in range(200):
             await asyncio.sleep(1)
             assert leader.term is not None
-        assert steward.number == 1
-        leading.cancel()
+        assert maintenance.number == 1
+        running.cancel()
 
     in_virtual_time(main)
 
 
 def test_resigning_gives_the_term_up_at_once():  # O6
     async def main() -> None:
-        steward = StubSteward()
-        first, second = Leader(steward, "first", lease=LEASE), Leader(steward, "second", lease=LEASE)
+        maintenance = StubMaintenance()
+        first, second = Leader(maintenance, "first", lease=LEASE), Leader(maintenance, "second", lease=LEASE)
         await first.step()
         await first.resign()
         assert first.term is None
@@ -124,16 +124,16 @@ def test_resigning_gives_the_term_up_at_once():  # O6
     in_virtual_time(main)
 
 
-def _doing(
+def _leader_with(
     step: Callable[[Term], Awaitable[MaintenanceResult]], interval: float, time_share: float = 1.0
-) -> tuple[Leader, MaintenanceLoops, StubSteward]:
-    steward = StubSteward()
-    leader = Leader(steward, "me", lease=LEASE)
-    task = MaintenanceTask("duty", step, timedelta(seconds=interval), time_share)
-    return leader, MaintenanceLoops(leader, (task,), on_ready=lambda _: None), steward
+) -> tuple[Leader, MaintenanceLoops, StubMaintenance]:
+    maintenance = StubMaintenance()
+    leader = Leader(maintenance, "me", lease=LEASE)
+    task = MaintenanceTask("task", step, timedelta(seconds=interval), time_share)
+    return leader, MaintenanceLoops(leader, (task,), on_ready=lambda _: None), maintenance
 
 
-def test_duties_are_done_only_while_the_term_is_trusted():  # O6
+def test_maintenance_tasks_run_only_while_the_term_is_trusted():  # O6
     async def main() -> None:
         loop = asyncio.get_running_loop()
         done: list[float] = []
@@ -142,7 +142,7 @@ def test_duties_are_done_only_while_the_term_is_trusted():  # O6
             done.append(loop.time())
             return MaintenanceResult()
 
-        leader, maintenance, _ = _doing(step, 1.0)
+        leader, maintenance, _ = _leader_with(step, 1.0)
         running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(5)
         assert done == [], "nobody has been elected"
@@ -165,7 +165,7 @@ def test_the_next_step_is_when_something_is_due():
             steps.append(round(loop.time() - began, 3))
             return MaintenanceResult(next_in=0.2, more=len(steps) == 1)
 
-        leader, maintenance, _ = _doing(step, 10.0)
+        leader, maintenance, _ = _leader_with(step, 10.0)
         await leader.step()
         running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(0.5)
@@ -185,7 +185,7 @@ def test_what_nobody_waits_for_has_its_share_of_the_time_and_no_more():  # P9
             await asyncio.sleep(0.1)
             return MaintenanceResult(changed=1, more=len(steps) < 4)
 
-        leader, maintenance, _ = _doing(step, 10.0, time_share=0.2)
+        leader, maintenance, _ = _leader_with(step, 10.0, time_share=0.2)
         await leader.step()
         running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(5)
@@ -197,18 +197,18 @@ def test_what_nobody_waits_for_has_its_share_of_the_time_and_no_more():  # P9
 
 def test_where_work_has_become_ready_is_passed_on():
     async def main() -> None:
-        told: list[frozenset[str]] = []
+        notified: list[frozenset[str]] = []
 
         async def step(_: Term) -> MaintenanceResult:
             return MaintenanceResult(changed=1, queues=frozenset({"mail"}))
 
-        leader, maintenance, _ = _doing(step, 10.0)
-        maintenance._on_ready = told.append
+        leader, maintenance, _ = _leader_with(step, 10.0)
+        maintenance._on_ready = notified.append
         await leader.step()
         running = asyncio.create_task(maintenance.loops[0].run())
         await asyncio.sleep(1)
         running.cancel()
-        assert told == [frozenset({"mail"})]
+        assert notified == [frozenset({"mail"})]
 
     in_virtual_time(main)
 
@@ -221,7 +221,7 @@ async def test_of_two_workers_one_leads_and_the_other_takes_over_when_it_stops(a
         await eventually(lambda: second.is_leader)
 
 
-async def test_duties_of_the_application_are_done_too(app: App):
+async def test_maintenance_tasks_of_the_application_run_too(app: App):
     done = asyncio.Event()
 
     async def step(term: Term) -> MaintenanceResult:

@@ -73,8 +73,8 @@ async def test_the_life_of_a_job_is_told_with_its_name(app: App, caplog: pytest.
     await bad.enqueue()
     async with app.worker() as worker:
         await eventually(lambda: sum(worker.tally.values()) == 2)
-    told = {one.message: one for one in caplog.records}
-    assert told["job completed"].task == good.name  # type: ignore[attr-defined]
-    assert told["job failed for the last time"].error == "RuntimeError: oh no"  # type: ignore[attr-defined]
-    assert told["job failed for the last time"].attempt == 1  # type: ignore[attr-defined]
-    assert told["worker started"].worker_id == told["worker stopped"].worker_id  # type: ignore[attr-defined]
+    records = {one.message: one for one in caplog.records}
+    assert records["job completed"].task == good.name  # type: ignore[attr-defined]
+    assert records["job failed, no attempts left"].error == "RuntimeError: oh no"  # type: ignore[attr-defined]
+    assert records["job failed, no attempts left"].attempt == 1  # type: ignore[attr-defined]
+    assert records["worker started"].worker_id == records["worker stopped"].worker_id  # type: ignore[attr-defined]

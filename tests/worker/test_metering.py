@@ -15,18 +15,18 @@ from onward.metering import Usage
 from onward.worker.metering import Metering
 
 
-class Books:
+class StubUsageStore:
     """A store that takes counts, unless it is away or takes none."""
 
-    def __init__(self, *, keeps: bool = True) -> None:
-        support = NATIVE if keeps else absent("none here")
+    def __init__(self, *, has_usage: bool = True) -> None:
+        support = NATIVE if has_usage else absent("none here")
         features = {**dict.fromkeys(Feature, NATIVE), Feature.USAGE: support}
         self.capabilities = Capabilities(engine="books", features=features, status_aliases={})
-        self.is_away = False
+        self.is_unavailable = False
         self.runs: list[int] = []
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
-        if self.is_away:
+        if self.is_unavailable:
             raise StoreUnavailable("away")
         self.runs += [one.runs for one in usage]
 
@@ -37,21 +37,21 @@ def claim(number: int = 0) -> Claim:
 
 
 async def test_what_could_not_be_handed_over_goes_with_the_next():
-    books = Books()
-    metering = Metering(books)  # type: ignore[arg-type]  # as much of an engine as it asks
+    store = StubUsageStore()
+    metering = Metering(store)  # type: ignore[arg-type]  # as much of an engine as it asks
     metering.count([Settlement(claim(), Complete(), 1.0)])
-    books.is_away = True
+    store.is_unavailable = True
     with pytest.raises(StoreUnavailable):
         await metering.send()
-    books.is_away = False
+    store.is_unavailable = False
     metering.count([Settlement(claim(), Complete(), 1.0)])
     await metering.send()
     await metering.send()
-    assert books.runs == [2]
+    assert store.runs == [2]
 
 
 async def test_where_nobody_takes_the_counts_none_are_gathered():
-    metering = Metering(Books(keeps=False))  # type: ignore[arg-type]
+    metering = Metering(StubUsageStore(has_usage=False))  # type: ignore[arg-type]
     for number in range(100):
         metering.count([Settlement(claim(number), Complete(), 1.0)])
     assert metering._meter.take() == []

@@ -45,10 +45,10 @@ async def test_the_context_tells_the_attempt(processes: Processes):
 
 
 async def test_what_the_function_says_of_its_job_is_passed_on(processes: Processes):
-    heard: list[tuple[object, ...]] = []
-    run = RunState(claim(1), on_note=lambda run: heard.append(run.take_notes()))
-    await processes.call(HERE, "talk", run)
-    assert heard == [(None, None, ["first"]), (50, "half-way", []), (None, None, ["second"])]
+    reports: list[tuple[object, ...]] = []
+    run = RunState(claim(1), on_note=lambda run: reports.append(run.take_notes()))
+    await processes.call(HERE, "report", run)
+    assert reports == [(None, None, ["first"]), (50, "half-way", []), (None, None, ["second"])]
 
 
 @pytest.mark.parametrize(("how", "says"), [("killed", "SIGKILL"), ("exit", "exit code 3"), ("abort", "SIGABRT")])
@@ -61,7 +61,7 @@ async def test_a_process_that_dies_fails_its_run_and_nothing_else(processes: Pro
 
 
 async def test_exceptions_come_back_as_what_they_were(processes: Processes):
-    with pytest.raises(processtasks.Odd, match="1 and 2") as odd:
+    with pytest.raises(processtasks.CustomError, match="1 and 2") as odd:
         await processes.call(HERE, "fail", RunState(claim(1, payload='{"how":"odd"}')))
     assert "processtasks.py" in "".join(odd.value.__notes__)
     with pytest.raises(Cancel, match="not needed"):
@@ -81,7 +81,7 @@ async def test_a_task_that_the_child_cannot_find_is_said_to_be_so(processes: Pro
 
 async def test_a_call_that_is_given_up_is_really_stopped(processes: Processes, tmp_path: Path):
     pids = tmp_path / "pids"
-    call = asyncio.create_task(processes.call(HERE, "long", RunState(claim(1, payload=f'{{"path":"{pids}"}}'))))
+    call = asyncio.create_task(processes.call(HERE, "run_forever", RunState(claim(1, payload=f'{{"path":"{pids}"}}'))))
     await eventually(lambda: pids.exists() and pids.read_text().endswith("\n"))
     pid = int(pids.read_text())
     call.cancel()

@@ -104,18 +104,18 @@ async def test_a_suspect_in_a_paused_queue_does_not_keep_others_from_working(app
 
 
 async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualClock):
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, proceed = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def work() -> None:
         began.set()
-        await go_on.wait()
+        await proceed.wait()
 
     (handle,) = await make_suspects(app, clock, work, 1)
     async with app.worker(**QUICK) as worker:
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
-        go_on.set()
+        proceed.set()
     job = await app.engine.get(handle.ref)
     assert job is not None
     assert job.status is State.COMPLETED
@@ -146,118 +146,118 @@ async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
     assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
 
 
-class Crew:
-    """Claimers that take so long to come to rest."""
+class StubClaimer:
+    """A claimer that takes so long to drain."""
 
-    def __init__(self, takes: float) -> None:
-        self.takes = takes
-        self.rests_at: float | None = None
-        self.working = 0.0
+    def __init__(self, drain_seconds: float) -> None:
+        self.drain_seconds = drain_seconds
+        self.drained_at: float | None = None
+        self.active_seconds = 0.0
         self._since = asyncio.get_running_loop().time()
-        self.adopted: list[object] = []
-        self.runs = 0.5
-        self.is_quiet = False
+        self.accepted: list[object] = []
+        self.run_seconds = 0.5
+        self.is_drained = False
 
-    def rest(self) -> None:
-        if self.rests_at is None:
+    def pause(self) -> None:
+        if self.drained_at is None:
             now = asyncio.get_running_loop().time()
-            self.working += now - self._since
-            self.rests_at = now + self.takes
+            self.active_seconds += now - self._since
+            self.drained_at = now + self.drain_seconds
 
-    async def comes_to_rest(self, until: float | None) -> bool:
+    async def drain(self, until: float | None) -> bool:
         loop = asyncio.get_running_loop()
-        rests_at = self.rests_at or loop.time()
-        if self.adopted and until is None:
-            await asyncio.sleep(self.runs)
-        await asyncio.sleep(max(0, min(rests_at, until or rests_at) - loop.time()))
-        return until is None or rests_at <= until
+        drained_at = self.drained_at or loop.time()
+        if self.accepted and until is None:
+            await asyncio.sleep(self.run_seconds)
+        await asyncio.sleep(max(0, min(drained_at, until or drained_at) - loop.time()))
+        return until is None or drained_at <= until
 
-    def go_on(self) -> None:
-        self.rests_at = None
+    def resume(self) -> None:
+        self.drained_at = None
         self._since = asyncio.get_running_loop().time()
 
-    def adopt(self, one: object, _requested_at: float) -> None:
-        self.adopted.append(one)
+    def accept(self, one: object, _requested_at: float) -> None:
+        self.accepted.append(one)
 
 
-class Asylum:
+class StubStore:
     """A store with suspects."""
 
     def __init__(self, suspects: int) -> None:
         self.suspects = suspects
-        self.asked = 0
+        self.claims_requested = 0
 
     async def claim(self, request: ClaimRequest) -> Claims:
         assert request.alone
-        self.asked += 1
+        self.claims_requested += 1
         if not self.suspects:
             return Claims()
         self.suspects -= 1
         return Claims(claims=(claim(self.suspects, is_suspect=True),))
 
 
-async def _tend(store: Asylum, crew: Crew, seconds: float) -> Quarantine:
+async def _run_quarantine(store: StubStore, claimer: StubClaimer, seconds: float) -> Quarantine:
     quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
-    quarantine.claimers = [crew]  # type: ignore[list-item]
+    quarantine.claimers = [claimer]  # type: ignore[list-item]
     running = asyncio.create_task(Periodic("quarantine", quarantine.step, interval=timedelta(hours=1)).run())
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     while loop.time() < until:
-        quarantine.note(
-            ("*",), has_suspects=True, found=not crew.is_quiet
+        quarantine.on_claimed(
+            ("*",), has_suspects=True, has_claims=not claimer.is_drained
         )  # each claim of an ordinary job says so again
         await asyncio.sleep(0.05)
     running.cancel()
     return quarantine
 
 
-def test_a_suspect_gets_its_turn_even_if_the_worker_is_slow_to_come_to_rest():
+def test_a_suspect_gets_its_turn_even_if_the_worker_is_slow_to_drain():
     async def main() -> None:
-        store, crew = Asylum(1), Crew(takes=60)
-        await _tend(store, crew, 600)
-        assert len(crew.adopted) == 1
+        store, claimer = StubStore(1), StubClaimer(drain_seconds=60)
+        await _run_quarantine(store, claimer, 600)
+        assert len(claimer.accepted) == 1
 
     in_virtual_time(main)
 
 
 def test_ordinary_work_has_at_least_as_much_time_as_suspects():
     async def main() -> None:
-        store, crew = Asylum(10_000), Crew(takes=0)
-        await _tend(store, crew, 600)
-        assert crew.working > 250
-        assert len(crew.adopted) > 400
+        store, claimer = StubStore(10_000), StubClaimer(drain_seconds=0)
+        await _run_quarantine(store, claimer, 600)
+        assert claimer.active_seconds > 250
+        assert len(claimer.accepted) > 400
 
     in_virtual_time(main)
 
 
 def test_a_worker_with_nothing_else_to_do_does_not_keep_suspects_waiting():
     async def main() -> None:
-        store, crew = Asylum(10_000), Crew(takes=0)
-        crew.is_quiet = True
-        await _tend(store, crew, 600)
-        assert len(crew.adopted) > 900
+        store, claimer = StubStore(10_000), StubClaimer(drain_seconds=0)
+        claimer.is_drained = True
+        await _run_quarantine(store, claimer, 600)
+        assert len(claimer.accepted) > 900
 
     in_virtual_time(main)
 
 
-def test_a_worker_does_not_come_to_rest_for_nothing_all_the_time():
+def test_a_worker_does_not_drain_for_nothing_all_the_time():
     async def main() -> None:
-        store, crew = Asylum(0), Crew(takes=1)
-        await _tend(store, crew, 600)
-        assert store.asked < 40
-        assert crew.working > 500
+        store, claimer = StubStore(0), StubClaimer(drain_seconds=1)
+        await _run_quarantine(store, claimer, 600)
+        assert store.claims_requested < 40
+        assert claimer.active_seconds > 500
 
     in_virtual_time(main)
 
 
 def test_other_queues_without_suspects_do_not_hide_those_of_one():
     async def main() -> None:
-        store, crew = Asylum(1), Crew(takes=0)
+        store, claimer = StubStore(1), StubClaimer(drain_seconds=0)
         quarantine = Quarantine(store, worker_id="me", queues=("*",), lease=timedelta(seconds=30))  # type: ignore[arg-type]
-        quarantine.claimers = [crew]  # type: ignore[list-item]
-        quarantine.note(("mail",), has_suspects=True, found=False)
-        quarantine.note(("video",), has_suspects=False, found=False)
+        quarantine.claimers = [claimer]  # type: ignore[list-item]
+        quarantine.on_claimed(("mail",), has_suspects=True, has_claims=False)
+        quarantine.on_claimed(("video",), has_suspects=False, has_claims=False)
         await quarantine.step()
-        assert len(crew.adopted) == 1
+        assert len(claimer.accepted) == 1
 
     in_virtual_time(main)

@@ -14,7 +14,7 @@ import pytest
 
 from onward.app import App
 from onward.lifecycle import State
-from onward.worker.serve import LIFELINE
+from onward.worker.serve import SUPERVISOR_PIPE
 from tests.worker.harness import eventually
 from tests.worker.program import make_app
 
@@ -97,7 +97,7 @@ async def test_what_outlasts_the_grace_is_given_back(site: Site):  # Counting
 
 
 async def test_a_handler_that_will_not_stop_does_not_keep_the_process(site: Site):
-    handle = await site.enqueue("stubborn")
+    handle = await site.enqueue("unstoppable")
     process = site.start("grace=0.1")
     await site.noted("began")
     process.terminate()
@@ -145,7 +145,7 @@ async def test_a_child_that_a_handler_forks_can_be_terminated_and_leaves_the_wor
 async def test_a_worker_stops_in_good_order_when_its_supervisor_is_gone(site: Site):
     await site.enqueue("sleep", seconds=0.3)
     reading, writing = os.pipe()
-    process = site.start(env={**os.environ, LIFELINE: str(reading)}, pass_fds=(reading,))
+    process = site.start(env={**os.environ, SUPERVISOR_PIPE: str(reading)}, pass_fds=(reading,))
     os.close(reading)
     await site.noted("began")
     os.close(writing)

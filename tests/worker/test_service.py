@@ -1,4 +1,4 @@
-"""The bell and the loop that every part of the worker is made of."""
+"""The wake event and the loop that every part of the worker is made of."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from onward.errors import StoreUnavailable
-from onward.worker.service import STORE_RETRY_BACKOFF, WakeEvent, Periodic
+from onward.worker.service import STORE_RETRY_BACKOFF, Periodic, WakeEvent
 from tests.worker.harness import in_virtual_time
 
 
-def test_a_ring_while_awake_is_not_missed():
+def test_a_set_while_awake_is_not_missed():
     async def main() -> bool:
         event = WakeEvent()
         event.set()
@@ -22,7 +22,7 @@ def test_a_ring_while_awake_is_not_missed():
     assert in_virtual_time(main)
 
 
-def test_a_ring_wakes_the_sleeper_before_its_time():
+def test_a_set_wakes_the_sleeper_before_its_time():
     async def main() -> tuple[bool, float]:
         loop, event = asyncio.get_running_loop(), WakeEvent()
         began = loop.time()
@@ -32,7 +32,7 @@ def test_a_ring_wakes_the_sleeper_before_its_time():
     assert in_virtual_time(main) == (True, pytest.approx(1))
 
 
-def test_without_a_ring_the_sleep_ends_at_its_time_and_says_so():
+def test_without_a_set_the_sleep_ends_at_its_time_and_says_so():
     async def main() -> tuple[bool, float]:
         loop, event = asyncio.get_running_loop(), WakeEvent()
         began = loop.time()
@@ -41,7 +41,7 @@ def test_without_a_ring_the_sleep_ends_at_its_time_and_says_so():
     assert in_virtual_time(main) == (False, pytest.approx(5))
 
 
-def test_a_cancelled_sleep_leaves_the_bell_fit_for_the_next():
+def test_a_cancelled_sleep_leaves_the_event_fit_for_the_next():
     async def main() -> bool:
         event = WakeEvent()
         waiter = asyncio.create_task(event.wait())
@@ -99,7 +99,7 @@ def test_a_step_that_raises_is_taken_again_after_a_growing_pause():
         assert least <= pause <= most
 
 
-def test_a_nudge_brings_the_next_step_forward():
+def test_a_wake_brings_the_next_step_forward():
     async def main() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -112,9 +112,9 @@ def test_a_nudge_brings_the_next_step_forward():
             if steps == 2:
                 second.set_result(loop.time() - began)
 
-        part = Periodic("part", step, interval=timedelta(seconds=60))
-        running = asyncio.create_task(part.run())
-        loop.call_later(2, part.wake)
+        periodic = Periodic("part", step, interval=timedelta(seconds=60))
+        running = asyncio.create_task(periodic.run())
+        loop.call_later(2, periodic.wake)
         try:
             return await second
         finally:

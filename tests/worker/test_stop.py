@@ -15,19 +15,19 @@ from onward.engine.values import Exchange, Exchanged
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreUnavailable
 from onward.lifecycle import State
-from tests.worker.conftest import Meddler
+from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
 QUICK = {"poll": timedelta(milliseconds=50)}
 
 
 async def test_what_runs_is_waited_for(app: App):
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, proceed = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def work() -> str:
         began.set()
-        await go_on.wait()
+        await proceed.wait()
         return "done"
 
     handle = await work.enqueue()
@@ -35,26 +35,26 @@ async def test_what_runs_is_waited_for(app: App):
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
         await asyncio.sleep(0)
-        go_on.set()
+        proceed.set()
     job = await app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.result) == (State.COMPLETED, "done")
 
 
 async def test_nothing_is_claimed_once_it_stops(app: App):
-    began, go_on = asyncio.Event(), asyncio.Event()
+    began, proceed = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def work(number: int) -> None:
         began.set()
-        await go_on.wait()
+        await proceed.wait()
 
     await work.enqueue(number=0)
     async with app.worker(**QUICK) as worker:
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
         await work.enqueue_many([{"number": n} for n in range(1, 20)])
-        go_on.set()
+        proceed.set()
     assert dict(await app.jobs.count()) == {State.COMPLETED: 1, State.PENDING: 19}
 
 
@@ -80,38 +80,38 @@ async def test_what_outlasts_the_grace_is_given_back_with_its_attempt(app: App):
 
 
 async def test_a_plain_function_that_outlasts_the_grace_is_given_back_too(app: App):  # Counting
-    began, go_on = threading.Event(), threading.Event()
+    began, proceed = threading.Event(), threading.Event()
 
     @app.task
     def work() -> None:
         began.set()
-        go_on.wait(20)
+        proceed.wait(20)
 
     handle = await work.enqueue()
     async with app.worker(grace=timedelta(0)):
         await eventually(began.is_set)
-    go_on.set()
+    proceed.set()
     job = await app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
 
 
-async def test_leases_are_kept_while_the_worker_stops(app: App, store: Meddler):
-    began, go_on = asyncio.Event(), asyncio.Event()
+async def test_leases_are_kept_while_the_worker_stops(app: App, store: FaultyEngine):
+    began, proceed = asyncio.Event(), asyncio.Event()
 
     @app.task
     async def work() -> None:
         began.set()
-        await go_on.wait()
+        await proceed.wait()
 
     handle = await work.enqueue()
     async with app.worker(lease=timedelta(seconds=1)) as worker:
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
-        beats = len(store.beats)
-        await eventually(lambda: len(store.beats) > beats + 5)
-        assert [one.ref for one in store.beats[-1][1]] == [handle.ref]
-        go_on.set()
+        heartbeats = len(store.heartbeats)
+        await eventually(lambda: len(store.heartbeats) > heartbeats + 5)
+        assert [one.ref for one in store.heartbeats[-1][1]] == [handle.ref]
+        proceed.set()
     assert dict(await app.jobs.count()) == {State.COMPLETED: 1}
 
 
@@ -176,7 +176,7 @@ async def test_a_worker_that_is_cancelled_while_it_stops_waits_no_longer(app: Ap
     assert dict(await app.jobs.count()) == {State.PENDING: 1}
 
 
-async def test_a_worker_that_is_cancelled_before_its_block_begins_is_gone(app: App, store: Meddler):
+async def test_a_worker_that_is_cancelled_before_its_block_begins_is_gone(app: App, store: FaultyEngine):
     opening = asyncio.Event()
 
     async def slow_to_open() -> None:
@@ -206,8 +206,8 @@ async def cancelled_twice(running: asyncio.Task[None]) -> None:
         await asyncio.wait_for(running, 20)
 
 
-async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store: Meddler, monkeypatch):
-    monkeypatch.setattr("onward.worker.session._LAST_WORDS", 3600)
+async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store: FaultyEngine, monkeypatch):
+    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 3600)
     asked = asyncio.Event()
 
     async def never_answers(_: object) -> Exchanged:
@@ -222,7 +222,7 @@ async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store
 
 
 async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(app: App, monkeypatch):  # Counting
-    monkeypatch.setattr("onward.worker.session._LAST_WORDS", 3600)
+    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 3600)
     began, clean = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -238,19 +238,19 @@ async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(ap
     running = asyncio.create_task(worker.run())
     await asyncio.wait_for(began.wait(), 20)
     await cancelled_twice(running)
-    assert worker.stubborn == 1
+    assert worker.unstoppable == 1
     job = await app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
     clean.set()
-    await eventually(lambda: not hands())
+    await eventually(lambda: not slot_tasks())
 
 
-def hands() -> list[asyncio.Task[object]]:
-    return [task for task in asyncio.all_tasks() if task.get_name() == "onward-hand"]
+def slot_tasks() -> list[asyncio.Task[object]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "onward-slot"]
 
 
-async def test_what_has_ended_is_stored_though_the_rest_of_its_notes_is_not(app: App, store: Meddler):  # X3
+async def test_what_has_ended_is_stored_though_the_rest_of_its_notes_is_not(app: App, store: FaultyEngine):  # X3
     reporting = asyncio.Event()
 
     async def slow_to_note(*_: object, **__: object) -> bool:
@@ -274,7 +274,7 @@ async def test_what_has_ended_is_stored_though_the_rest_of_its_notes_is_not(app:
 
 def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
     async def main() -> None:
-        store = Meddler(SQLiteEngine(tmp_path / "jobs.db"))
+        store = FaultyEngine(SQLiteEngine(tmp_path / "jobs.db"))
         app = App(engine=store)
         exchange, ended = store.exchange, asyncio.Event()
 
@@ -302,8 +302,8 @@ def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
     assert asyncio.run(states()) == {State.COMPLETED: 1}
 
 
-async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: Meddler, monkeypatch):
-    monkeypatch.setattr("onward.worker.session._LAST_WORDS", 0.2)
+async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: FaultyEngine, monkeypatch):
+    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 0.2)
     began = asyncio.Event()
 
     @app.task
@@ -313,14 +313,14 @@ async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, stor
     await work.enqueue()
     async with asyncio.timeout(20):
         async with app.worker(grace=timedelta(seconds=0.1)):
-            store.is_away = True
-    store.is_away = False
+            store.is_unavailable = True
+    store.is_unavailable = False
 
 
 async def test_stopping_is_heard_from_any_thread(app: App):
     async with asyncio.timeout(20), app.worker() as worker:
         threading.Thread(target=worker.stop).start()
-        await eventually(lambda: worker._beside is not None and worker._beside.done())
+        await eventually(lambda: worker._background_task is not None and worker._background_task.done())
 
 
 async def test_a_worker_told_to_stop_before_it_ran_does_not_work(app: App):
@@ -351,7 +351,7 @@ def test_a_worker_may_run_again_on_another_loop(tmp_path: Path):
     assert [asyncio.run(once()), asyncio.run(once())] == ["done", "done"]
 
 
-async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app: App, store: Meddler):
+async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app: App, store: FaultyEngine):
     tried = asyncio.Event()
 
     async def unreachable() -> None:
@@ -367,7 +367,7 @@ async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app:
         await running
 
 
-async def test_a_worker_waits_for_a_store_that_is_not_there_yet(app: App, store: Meddler):
+async def test_a_worker_waits_for_a_store_that_is_not_there_yet(app: App, store: FaultyEngine):
     failures = 2
 
     async def slow_to_come() -> None:

@@ -92,7 +92,7 @@ async def test_a_process_that_retires_is_replaced_at_once(site: Site):
     await site.noted("started", 2)
     supervisor.terminate()
     assert await site.exit_code(supervisor) == 0
-    assert '"worker process retired"' in (site.directory / "log").read_text()
+    assert '"worker process finished"' in (site.directory / "log").read_text()
 
 
 async def test_a_process_that_dies_young_is_not_started_again_at_once_each_time(site: Site):

@@ -20,7 +20,7 @@ from onward.engine.values import ClaimRequest, QueueChange
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import State
-from tests.worker.conftest import Meddler
+from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
 QUICK = {"poll": timedelta(milliseconds=50)}
@@ -268,7 +268,7 @@ async def test_a_delayed_job_is_promoted_by_the_leader(app: App):
         assert await handle.result(timeout=20) == "done"
 
 
-async def test_a_store_that_goes_away_loses_no_outcome_and_is_taken_up_again(app: App, store: Meddler):  # X3
+async def test_a_store_that_goes_away_loses_no_outcome_and_is_taken_up_again(app: App, store: FaultyEngine):  # X3
     release = asyncio.Event()
     runs = 0
 
@@ -282,38 +282,38 @@ async def test_a_store_that_goes_away_loses_no_outcome_and_is_taken_up_again(app
     first = await work.enqueue()
     async with app.worker(**QUICK):
         await eventually(lambda: runs == 1)
-        store.is_away = True
+        store.is_unavailable = True
         release.set()
         tries = len(store.exchanges)
         await eventually(lambda: len(store.exchanges) >= tries + 2)
-        store.is_away = False
+        store.is_unavailable = False
         assert await first.result(timeout=20) == "done"
         assert runs == 1
         second = await work.enqueue()
         assert await second.result(timeout=20) == "done"
 
 
-async def test_a_worker_gives_up_on_a_store_that_stays_away(app: App, store: Meddler):
+async def test_a_worker_gives_up_on_a_store_that_stays_away(app: App, store: FaultyEngine):
     worker = app.worker(give_up_after=timedelta(milliseconds=300), **QUICK)
     with pytest.raises(StoreUnavailable, match="has not answered"):
         async with worker:
-            store.is_away = True
-            await eventually(lambda: worker._beside is not None and worker._beside.done())
-    store.is_away = False
+            store.is_unavailable = True
+            await eventually(lambda: worker._background_task is not None and worker._background_task.done())
+    store.is_unavailable = False
 
 
-async def test_an_error_other_than_an_absent_store_does_not_end_the_worker(app: App, store: Meddler):
+async def test_an_error_other_than_an_absent_store_does_not_end_the_worker(app: App, store: FaultyEngine):
     @app.task
     async def work() -> None: ...
 
-    store.bugs = 3
+    store.failing_exchanges = 3
     handle = await work.enqueue()
     async with app.worker(**QUICK):
         await handle.result(timeout=20)
-    assert store.bugs == 0
+    assert store.failing_exchanges == 0
 
 
-async def test_a_limited_queue_is_never_claimed_for_hands_that_are_not_free(app: App, store: Meddler):  # P6
+async def test_a_limited_queue_is_never_claimed_for_slots_that_are_not_free(app: App, store: FaultyEngine):  # P6
     began: list[str] = []
 
     @app.task

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from onward.worker.signals import STOPPING
+from onward.worker.signals import STOP_SIGNALS
 
 log = logging.getLogger("onward.reload")
 
@@ -38,7 +38,7 @@ class Reloader:
 
     def run(self) -> int:
         """Go on until a signal; answer the exit code."""
-        before = {number: signal.signal(number, self._on_signal) for number in STOPPING}
+        before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
         try:
             seen = snapshot(self._folder)
             self._start()

@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Lay them out for :meth:`App.worker`."""
         known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         if self.health_file is not None:
-            known["health_file"] = place_file(Path(self.health_file), os.environ.get("ONWARD_PLACE"))
+            known["health_file"] = place_file(Path(self.health_file), os.environ.get("ONWARD_PROCESS_NUMBER"))
         return known
 
 
@@ -89,7 +89,7 @@ def obey(orders: Orders) -> int:
             _warn_of_no_tasks()
         each = msgspec.structs.replace(orders, processes=1)
         return Supervisor(each.command, orders.processes, grace=worker.options.grace + _LAST_WORDS).run()
-    return serve(worker, opened=_stated(app))
+    return serve(worker, lifespan=_stated(app))
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Sees that a job which runs here was cancelled, soon after it happened.
 
-Where the store says so itself, by a signal, the pulse beats at once. Where it only says that something has changed,
+Where the store says so itself, by a signal, the heartbeat beats at once. Where it only says that something has changed,
 looking by a beat would be a change in turn, and two workers would keep each other beating. So this looks without
 writing, a few times a second at most, and only for jobs that have been running for a while.
 """

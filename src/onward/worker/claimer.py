@@ -3,15 +3,15 @@
 One exchange is in flight at a time. What finishes meanwhile leaves with the next, so batches are of one when the
 worker is idle and large under a backlog, without anything being held back: an outcome waits for one round trip at
 most. Where there are many outcomes, the store can do two things at once and no other worker has it do something
-meanwhile, they leave by themselves: then neither they nor the claims wait for the other, and hands wait for neither.
+meanwhile, they leave by themselves: then neither they nor the claims wait for the other, and slots wait for neither.
 
-To keep hands busy during a round trip the claimer asks ahead: for as many jobs as the pool has lately finished in the
-time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no hand turns up
+To keep slots busy during a round trip the claimer prefetches: for as many jobs as the pool has lately finished in the
+time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no slot turns up
 for them within moments (the jobs became slow) they are given back for others to take. On limited queues the store
 gives none ahead.
 
-States: *hungry* (the store had as much as was asked for: ask at once), *fed* (it had less: ask with the next outcome,
-at a signal, at the time the store named, or by polling), *resting* (a suspect wants to be alone: settle and start, but
+States: *backlog* (the store had as much as was asked for: ask at once), *idle* (it had less: ask with the next outcome,
+at a signal, at the time the store named, or by polling), *paused* (a suspect wants to be alone: settle and start, but
 ask for nothing), *closed* (the worker stops: what has not begun goes back, the rest is settled, then the loop ends).
 """
 
@@ -39,24 +39,24 @@ from onward.worker.settler import Settler
 
 log = logging.getLogger("onward.worker")
 
-_MOST_AT_ONCE: Final = 500
+_MAX_BATCH: Final = 500
 """Jobs in one exchange: more saves nothing, and each waits for all the others to be written."""
-_LONGEST_TRIP: Final = 0.01
+_MAX_ROUND_TRIP: Final = 0.01
 """Seconds that a round trip should take at most; asking ahead stops growing there."""
-_PATIENCE: Final = 0.02
-"""Seconds that a claim may wait for a hand before it is given back."""
-_LINGER: Final = 0.005
+_MAX_SLOT_WAIT: Final = 0.02
+"""Seconds that a claim may wait for a slot before it is given back."""
+_COALESCING_DELAY: Final = 0.005
 """Seconds in which outcomes gather under load: a round trip costs about the same for one job as for ten."""
-_SHORTEST_GAP: Final = 0.001
-_LONGEST_GAP: Final = 0.01
+_MIN_WAKE_INTERVAL: Final = 0.001
+_MAX_WAKE_INTERVAL: Final = 0.01
 """Seconds between two looks that signals brought about and that found nothing: new work is seen within that at worst,
 and a worker beside a busy one stays cheap."""
-_BLINK: Final = 0.001
-"""Seconds. Of runs as quick as this a hand begins hundreds within moments, so they need not be claimed first and then
+_QUICK_RUN: Final = 0.001
+"""Seconds. Of runs as quick as this a slot begins hundreds within moments, so they need not be claimed first and then
 started, which costs the store a write each. The store gives none so from a limited queue."""
-_SHORTEST_RUN: Final = 1e-5
+_MIN_RUN: Final = 1e-5
 """Seconds. No run is quicker, whatever a clock says."""
-_MEMORY: Final = 0.3
+_SMOOTHING: Final = 0.3
 """How much the last round trip weighs in the moving averages."""
 
 
@@ -79,9 +79,9 @@ class Claimer:
     ) -> None:
         self._engine = engine
         self._pool = pool
-        pool.on_rest = self._hands_rest
+        pool.on_idle = self._on_slot_idle
         self._settler = settler
-        settler.on_outcome = self._outcome_waits
+        settler.on_outcome = self._on_outcome
         self._inflight = inflight
         self._wake_event = WakeEvent()
         self._worker_id = worker_id
@@ -90,124 +90,124 @@ class Claimer:
         self._poll = poll.total_seconds()
         self._on_claimed = on_claimed
         self._on_answer = on_answer
-        self._may_ask_ahead = engine.capabilities.has(Feature.CLAIMED_STATE)
-        self._ahead: deque[HeldClaim] = deque()
-        self._in_flight = False
-        self._apart = engine.capabilities.split_settle_threshold
-        self._has_company = False
+        self._can_prefetch_claimed = engine.capabilities.has(Feature.CLAIMED_STATE)
+        self._prefetched: deque[HeldClaim] = deque()
+        self._is_exchanging = False
+        self._split_threshold = engine.capabilities.split_settle_threshold
+        self._has_shared_load = False
         """Whether other workers share the store."""
-        self._sending: asyncio.Task[None] | None = None
+        self._settle_task: asyncio.Task[None] | None = None
         """Stores outcomes while the loop goes on claiming: only where there are many."""
-        self._quiet = WakeEvent()
-        self._hungry = True
-        self._told = False
-        self._look_at = 0.0
-        self._heed_from = 0.0
+        self._drained = WakeEvent()
+        self._has_backlog = True
+        self._is_notified = False
+        self._poll_at = 0.0
+        self._wake_not_before = 0.0
         """When the next signal is heeded."""
-        self._gap = 0.0
-        self._try_at = 0.0
-        self._linger_until = 0.0
-        """While the hands have enough to do, outcomes gather until then."""
-        self._reserve = 0
-        """What is left in line when gathering ends: as much as the hands use up during a round trip."""
+        self._wake_interval = 0.0
+        self._retry_at = 0.0
+        self._coalesce_until = 0.0
+        """While the slots have enough to do, outcomes are coalesced until then."""
+        self._low_watermark = 0
+        """What is left waiting when coalescing ends: as much as the slots use up during a round trip."""
         self._failures = 0
-        self._resting = False
+        self._is_paused = False
         self._closed = False
-        self._abandoned = False
-        self._asked_since: float | None = None
+        self._has_released_running = False
+        self._exchange_since: float | None = None
         """Since when the store owes an answer to an exchange."""
-        self._sent_since: float | None = None
+        self._settle_since: float | None = None
         """Since when it owes one to outcomes that have left by themselves."""
-        self._pace = 0.0
+        self._throughput = 0.0
         """Jobs finished per second of work: a moving average."""
-        self._duration = 0.0
+        self._run_duration = 0.0
         """Seconds a run takes: a moving average."""
-        self._trip = 0.0
+        self._round_trip_time = 0.0
         """Seconds a round trip takes: a moving average."""
-        self._seen_finished = 0
-        self._seen_worked = 0.0
-        self._seen_spent = 0.0
+        self._measured_finished = 0
+        self._measured_busy_seconds = 0.0
+        self._measured_run_seconds = 0.0
 
     # What others may ask of it
 
-    def work_may_wait(self) -> None:
+    def notify(self) -> None:
         """Look soon: something has told that there may be work."""
-        self._told = True
+        self._is_notified = True
         self._wake_event.set()
 
-    def _outcome_waits(self) -> None:
+    def _on_outcome(self) -> None:
         """Send what has just ended, with the next round trip."""
-        if not self._linger_until:
+        if not self._coalesce_until:
             self._wake_event.set()
-        elif len(self._pool.line) <= self._reserve:
-            self._linger_until = 0.0
-            self._wake_event.set()
-
-    def _hands_rest(self) -> None:
-        """Bring the next round trip forward: a hand has nothing to do."""
-        if self._linger_until:
-            self._linger_until = 0.0
+        elif len(self._pool.waiting) <= self._low_watermark:
+            self._coalesce_until = 0.0
             self._wake_event.set()
 
-    def rest(self) -> None:
+    def _on_slot_idle(self) -> None:
+        """Bring the next round trip forward: a slot has nothing to do."""
+        if self._coalesce_until:
+            self._coalesce_until = 0.0
+            self._wake_event.set()
+
+    def pause(self) -> None:
         """Ask for no more jobs until :meth:`go_on`."""
-        self._resting = True
+        self._is_paused = True
 
-    async def comes_to_rest(self, until: float | None) -> bool:
+    async def drain(self, until: float | None) -> bool:
         """Wait, by the loop's clock, for all that is held to end and be settled; False: it did not in time."""
-        while not self.is_quiet:
+        while not self.is_drained:
             wait = None if until is None else until - asyncio.get_running_loop().time()
             if wait is not None and wait <= 0:
                 return False
-            await self._quiet.wait(wait)
+            await self._drained.wait(wait)
         return True
 
-    def adopt(self, claim: Claim, requested_at: float) -> None:
+    def accept(self, claim: Claim, requested_at: float) -> None:
         """Run a claim that somebody else has asked for."""
         self._pool.put(self._inflight.add(claim, requested_at))
         if self._closed:
-            self._give_back()
+            self._release_waiting()
         self._pool.wake()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Ask for jobs again."""
-        self._resting = False
-        self._hungry = True
+        self._is_paused = False
+        self._has_backlog = True
         self._wake_event.set()
 
     def close(self) -> None:
         """Ask for no more jobs, and give back what has not begun. The loop ends when all is settled."""
         self._closed = True
-        self._linger_until = 0.0
-        self._give_back()
+        self._coalesce_until = 0.0
+        self._release_waiting()
         self._wake_event.set()
 
-    def abandon(self) -> None:
+    def release_running(self) -> None:
         """Give back even what still runs: its handlers would not stop, and the process will end under them."""
-        self._abandoned = True
+        self._has_released_running = True
         for held in self._inflight.running():
             self._settler.add(held, Release())
         self._wake_event.set()
 
-    async def last_words(self) -> None:
+    async def flush(self) -> None:
         """Store what was left when the loop was cut short."""
-        self._give_back()
-        self._settler.bring_back()
+        self._release_waiting()
+        self._settler.requeue_deferred()
         if settlements := self._settler.take(len(self._settler)):
-            self._settler.stored(settlements, await self._engine.settle(settlements))
+            self._settler.confirm(settlements, await self._engine.settle(settlements))
 
     @property
     def unanswered_since(self) -> float | None:
         """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
-        owed = [since for since in (self._asked_since, self._sent_since) if since is not None]
-        return min(owed, default=None)
+        since = [since for since in (self._exchange_since, self._settle_since) if since is not None]
+        return min(since, default=None)
 
     @property
-    def is_quiet(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether nothing is held, and nothing on its way, in either direction."""
-        at_rest = self._pool.is_idle or self._abandoned
-        on_the_way = self._in_flight or self._sending is not None or self._settler.aside_until < math.inf
-        return at_rest and not self._ahead and not self._settler and not on_the_way
+        is_idle = self._pool.is_idle or self._has_released_running
+        is_sending = self._is_exchanging or self._settle_task is not None or self._settler.deferred_until < math.inf
+        return is_idle and not self._prefetched and not self._settler and not is_sending
 
     # The loop
 
@@ -215,168 +215,172 @@ class Claimer:
         """Go on until closed and all is settled."""
         try:
             while True:
-                if self.is_quiet:
-                    self._quiet.set()
+                if self.is_drained:
+                    self._drained.set()
                     if self._closed:
                         return
-                if (pause := self._pause()) is None or pause > 0:
-                    await self._wake_event.wait(pause)
-                if self._pause() == 0:
-                    await self._round_trip()
+                if (delay := self._seconds_to_wait()) is None or delay > 0:
+                    await self._wake_event.wait(delay)
+                if self._seconds_to_wait() == 0:
+                    await self._exchange()
         finally:
-            if self._sending is not None:
-                self._sending.cancel()
-                await asyncio.wait([self._sending])
+            if self._settle_task is not None:
+                self._settle_task.cancel()
+                await asyncio.wait([self._settle_task])
 
-    def _pause(self) -> float | None:
-        """Say how long there is nothing to do: 0 for none, None for until the bell rings."""
+    def _seconds_to_wait(self) -> float | None:
+        """Say how long there is nothing to do: 0 for none, None for until the wake event is set."""
         now = asyncio.get_running_loop().time()
-        if now < self._try_at:
-            return self._try_at - now
-        if now >= self._settler.aside_until:
-            self._settler.bring_back()
-        to_send = len(self._settler) if self._sending is None else 0
-        has_enough = len(self._pool.line) > self._reserve and to_send < _MOST_AT_ONCE // 2
-        if now < self._linger_until and has_enough:
-            return self._linger_until - now
-        self._linger_until = 0.0
-        if to_send or (self._ahead and self._room() > 0):
+        if now < self._retry_at:
+            return self._retry_at - now
+        if now >= self._settler.deferred_until:
+            self._settler.requeue_deferred()
+        to_send = len(self._settler) if self._settle_task is None else 0
+        has_enough = len(self._pool.waiting) > self._low_watermark and to_send < _MAX_BATCH // 2
+        if now < self._coalesce_until and has_enough:
+            return self._coalesce_until - now
+        self._coalesce_until = 0.0
+        if to_send or (self._prefetched and self._free_capacity() > 0):
             return 0
-        waits: list[float] = [] if self._settler.aside_until == math.inf else [self._settler.aside_until]
-        if self._may_claim and self._room() > 0:
-            if self._hungry:
+        deadlines: list[float] = [] if self._settler.deferred_until == math.inf else [self._settler.deferred_until]
+        if self._may_claim and self._free_capacity() > 0:
+            if self._has_backlog:
                 return 0
-            waits.append(min(self._look_at, self._heed_from) if self._told else self._look_at)
-        if self._pool.free < 0 or self._ahead:
-            out_of_patience = (self._ahead or self._pool.line)[0].requested_at + self._trip + _PATIENCE
-            if out_of_patience <= now:
-                self._give_back_overflow()
+            deadlines.append(min(self._poll_at, self._wake_not_before) if self._is_notified else self._poll_at)
+        if self._pool.free < 0 or self._prefetched:
+            release_at = (
+                (self._prefetched or self._pool.waiting)[0].requested_at + self._round_trip_time + _MAX_SLOT_WAIT
+            )
+            if release_at <= now:
+                self._release_overflow()
                 return 0
-            waits.append(out_of_patience)
-        return max(min(waits) - now, 0) if waits else None
+            deadlines.append(release_at)
+        return max(min(deadlines) - now, 0) if deadlines else None
 
     @property
     def _may_claim(self) -> bool:
-        return not (self._closed or self._resting)
+        return not (self._closed or self._is_paused)
 
-    def _room(self) -> int:
-        """Say how many jobs more will find a hand: those free now, and those that will be until the trip after next.
+    def _free_capacity(self) -> int:
+        """Say how many jobs more will find a slot: those free now, and those that will be until the trip after next.
 
         What an exchange brings comes when it returns, and must last until the next one does.
         """
-        unsent = len(self._settler)  # the store is slower than the hands: let it catch up
-        return self._pool.free + 2 * self._expected() - unsent
+        unsent = len(self._settler)  # the store is slower than the slots: let it catch up
+        return self._pool.free + 2 * self._expected_finishes() - unsent
 
-    def _expected(self) -> int:
+    def _expected_finishes(self) -> int:
         """Say how many jobs the pool will finish while a round trip is under way.
 
-        As many as its hands can, by what a run takes on average, but at most twice as many as it lately did: runs that
-        need the processor take turns, however many hands there are.
+        As many as its slots can, by what a run takes on average, but at most twice as many as it lately did: runs that
+        need the processor take turns, however many slots there are.
         """
         # What is over in a blink may come started: then no store need know of jobs that are claimed and wait.
-        if not self._pace or not (self._may_ask_ahead or self._duration < _BLINK):
+        if not self._throughput or not (self._can_prefetch_claimed or self._run_duration < _QUICK_RUN):
             return 0
-        per_second = min(self._pool.size / max(self._duration, _SHORTEST_RUN), 2 * self._pace)
-        trip = min(self._trip, _LONGEST_TRIP) + (_LINGER if self._lingers else 0)
-        return min(int(per_second * trip), _MOST_AT_ONCE)
+        per_second = min(self._pool.size / max(self._run_duration, _MIN_RUN), 2 * self._throughput)
+        round_trip_time = min(self._round_trip_time, _MAX_ROUND_TRIP) + (
+            _COALESCING_DELAY if self._should_coalesce else 0
+        )
+        return min(int(per_second * round_trip_time), _MAX_BATCH)
 
     @property
-    def _lingers(self) -> bool:
+    def _should_coalesce(self) -> bool:
         """Whether so many jobs end in a moment that it is worth gathering them."""
-        return self._pace * _LINGER >= 4
+        return self._throughput * _COALESCING_DELAY >= 4
 
-    async def _round_trip(self) -> None:
+    async def _exchange(self) -> None:
         loop = asyncio.get_running_loop()
-        settlements = self._settler.take(_MOST_AT_ONCE) if self._sending is None else ()
+        settlements = self._settler.take(_MAX_BATCH) if self._settle_task is None else ()
         starts = self._next_starts()
         request = self._next_request(len(starts))
-        if request is not None and self._may_send_apart(len(settlements)):
-            self._sending = asyncio.create_task(self._send(settlements), name="onward-settler")
+        if request is not None and self._should_settle_separately(len(settlements)):
+            self._settle_task = asyncio.create_task(self._settle_separately(settlements), name="onward-settler")
             settlements = ()
         if request is not None:
-            self._hungry = self._told = False
-        self._in_flight = True
+            self._has_backlog = self._is_notified = False
+        self._is_exchanging = True
         requested_at = loop.time()
-        if self._asked_since is None:
-            self._asked_since = requested_at
+        if self._exchange_since is None:
+            self._exchange_since = requested_at
         try:
             answer = await self._engine.exchange(
                 Exchange(settlements=settlements, starts=tuple(held.claim for held in starts), request=request)
             )
         except asyncio.CancelledError:
-            # Nobody knows what of it was done: it is said again, by the last words.
-            self._ahead.extendleft(reversed(starts))
-            self._settler.put_back(settlements)
+            # Nobody knows what of it was done: it is sent again by :meth:`flush`.
+            self._prefetched.extendleft(reversed(starts))
+            self._settler.requeue(settlements)
             raise
         except Exception as error:  # noqa: BLE001 - the worker outlives its store
-            self._ahead.extendleft(reversed(starts))
+            self._prefetched.extendleft(reversed(starts))
             await self._recover(settlements, error)
             return
         finally:
-            self._in_flight = False
+            self._is_exchanging = False
         now = loop.time()
         self._failures = 0
-        self._asked_since = None
+        self._exchange_since = None
         self._on_answer()
         if settlements:
-            self._sent_since = None
-            self._stored(settlements, answer, now)
-        self._begin(starts, answer)
+            self._settle_since = None
+            self._on_settled(settlements, answer, now)
+        self._on_started(starts, answer)
         if request is not None:
-            self._take(answer.claimed, request, requested_at, now)
+            self._on_claims(answer.claimed, request, requested_at, now)
         self._measure(now - requested_at, now)
-        self._linger_until = now + _LINGER if self._lingers else 0.0
-        self._reserve = int(self._pace * self._trip)
+        self._coalesce_until = now + _COALESCING_DELAY if self._should_coalesce else 0.0
+        self._low_watermark = int(self._throughput * self._round_trip_time)
         if self._closed:
-            self._give_back()
+            self._release_waiting()
         self._pool.wake()
-        if not self._hungry:
+        if not self._has_backlog:
             await asyncio.sleep(0)  # what was brought begins first
 
-    def _may_send_apart(self, outcomes: int) -> bool:
+    def _should_settle_separately(self, outcomes: int) -> bool:
         """Whether so many outcomes should leave by themselves. Not if the last ones failed: nothing is claimed then.
 
         It has the store do two things at once, and costs it a tenth more for each job. Where others work too it has
         enough to do at once, and all of them get along better without.
         """
-        if self._apart is None or self._has_company:
+        if self._split_threshold is None or self._has_shared_load:
             return False
-        return outcomes >= self._apart and self._sent_since is None
+        return outcomes >= self._split_threshold and self._settle_since is None
 
-    async def _send(self, settlements: tuple[Settlement, ...]) -> None:
+    async def _settle_separately(self, settlements: tuple[Settlement, ...]) -> None:
         """Store outcomes while the loop goes on claiming, and those that have come meanwhile if they are many too."""
         try:
             while settlements:
-                self._sent_since = asyncio.get_running_loop().time()
+                self._settle_since = asyncio.get_running_loop().time()
                 try:
                     answer = await self._engine.exchange(Exchange(settlements=settlements))
                 except asyncio.CancelledError:
-                    self._settler.put_back(settlements)
+                    self._settler.requeue(settlements)
                     raise
                 except Exception as error:  # noqa: BLE001 - the worker outlives its store
                     await self._recover(settlements, error)
                     return
-                self._sent_since = None
+                self._settle_since = None
                 self._on_answer()
-                self._stored(settlements, answer, asyncio.get_running_loop().time())
+                self._on_settled(settlements, answer, asyncio.get_running_loop().time())
                 self._wake_event.set()
-                many = self._may_send_apart(len(self._settler))
-                settlements = self._settler.take(_MOST_AT_ONCE) if many else ()
+                is_large_batch = self._should_settle_separately(len(self._settler))
+                settlements = self._settler.take(_MAX_BATCH) if is_large_batch else ()
         finally:
-            self._sending = None
+            self._settle_task = None
             self._wake_event.set()
 
-    def _stored(self, settlements: tuple[Settlement, ...], answer: Exchanged, now: float) -> None:
+    def _on_settled(self, settlements: tuple[Settlement, ...], answer: Exchanged, now: float) -> None:
         """Let go of outcomes for which the store has answered."""
         if answer.busy:
-            settlements = self._settler.set_aside(settlements, answer.busy, now)
-        self._settler.stored(settlements, answer.lost)
+            settlements = self._settler.defer(settlements, answer.busy, now)
+        self._settler.confirm(settlements, answer.lost)
 
     def _next_starts(self) -> list[HeldClaim]:
         starts: list[HeldClaim] = []
-        room = self._room()
-        while self._ahead and len(starts) < room:
-            held = self._ahead.popleft()
+        capacity = self._free_capacity()
+        while self._prefetched and len(starts) < capacity:
+            held = self._prefetched.popleft()
             if held.stage is not LOST:
                 starts.append(held)
         return starts
@@ -384,12 +388,12 @@ class Claimer:
     def _next_request(self, starting: int) -> ClaimRequest | None:
         if not self._may_claim:
             return None
-        slots = min(max(self._pool.free - starting, 0), _MOST_AT_ONCE)
+        slots = min(max(self._pool.free - starting, 0), _MAX_BATCH)
         prefetch_started = prefetch_claimed = 0
-        if self._duration < _BLINK:
-            prefetch_started = min(max(self._room() - starting, 0), _MOST_AT_ONCE) - slots
+        if self._run_duration < _QUICK_RUN:
+            prefetch_started = min(max(self._free_capacity() - starting, 0), _MAX_BATCH) - slots
         else:
-            prefetch_claimed = max(self._expected() - len(self._ahead), 0)
+            prefetch_claimed = max(self._expected_finishes() - len(self._prefetched), 0)
         if not slots + prefetch_started + prefetch_claimed:
             return None
         return ClaimRequest(
@@ -401,10 +405,10 @@ class Claimer:
             lease=self._lease,
         )
 
-    def _begin(self, starts: list[HeldClaim], answer: Exchanged) -> None:
+    def _on_started(self, starts: list[HeldClaim], answer: Exchanged) -> None:
         for held in starts:
             if held.claim.token in answer.busy:
-                self._ahead.append(held)
+                self._prefetched.append(held)
             elif held.claim.token in answer.lost:
                 self._inflight.remove(held.claim.token)
                 log.info("claim lost before its start", extra={"job_id": held.claim.ref.id})
@@ -412,47 +416,53 @@ class Claimer:
                 held.claim = replace(held.claim, started=True, attempts=held.claim.attempts + 1)
                 self._pool.put(held)
 
-    def _take(self, claimed: Claims, request: ClaimRequest, requested_at: float, now: float) -> None:
+    def _on_claims(self, claimed: Claims, request: ClaimRequest, requested_at: float, now: float) -> None:
         for held in self._inflight.add_all(claimed.claims, requested_at):
-            (self._pool.line if held.claim.started else self._ahead).append(held)
+            (self._pool.waiting if held.claim.started else self._prefetched).append(held)
         self._on_claimed(claimed)
         if len(claimed.claims) >= request.slots + request.prefetch_started + request.prefetch_claimed:
-            self._hungry = True
+            self._has_backlog = True
         if claimed.claims:
-            self._has_company = claimed.is_shared_load
-            self._gap = 0.0
+            self._has_shared_load = claimed.is_shared_load
+            self._wake_interval = 0.0
         else:
             # Every change in the store is signalled, and most are none of our business.
-            self._gap = min(max(self._gap * 2, _SHORTEST_GAP), _LONGEST_GAP)
-        self._heed_from = now + self._gap
-        retry_after = self._poll if claimed.retry_after is None else max(claimed.retry_after, _SHORTEST_GAP)
-        self._look_at = now + min(retry_after, self._poll)
+            self._wake_interval = min(max(self._wake_interval * 2, _MIN_WAKE_INTERVAL), _MAX_WAKE_INTERVAL)
+        self._wake_not_before = now + self._wake_interval
+        retry_after = self._poll if claimed.retry_after is None else max(claimed.retry_after, _MIN_WAKE_INTERVAL)
+        self._poll_at = now + min(retry_after, self._poll)
 
-    def _measure(self, trip: float, now: float) -> None:
+    def _measure(self, round_trip_time: float, now: float) -> None:
         """Learn how long a round trip takes, how long a run does, and how many end in a second of work."""
-        self._trip += (trip - self._trip) * (_MEMORY if self._trip else 1)
-        worked = self._pool.time_worked(now)
-        finished, seconds = self._pool.finished - self._seen_finished, worked - self._seen_worked
+        self._round_trip_time += (round_trip_time - self._round_trip_time) * (
+            _SMOOTHING if self._round_trip_time else 1
+        )
+        busy_seconds = self._pool.busy_seconds(now)
+        finished, seconds = self._pool.finished - self._measured_finished, busy_seconds - self._measured_busy_seconds
         if seconds <= 0:
             return
-        self._pace += (finished / seconds - self._pace) * (_MEMORY if self._pace else 1)
+        self._throughput += (finished / seconds - self._throughput) * (_SMOOTHING if self._throughput else 1)
         if finished:
-            duration = (self._pool.spent - self._seen_spent) / finished
-            self._duration += (duration - self._duration) * (_MEMORY if self._duration else 1)
-        self._seen_finished, self._seen_worked, self._seen_spent = self._pool.finished, worked, self._pool.spent
+            duration = (self._pool.run_seconds - self._measured_run_seconds) / finished
+            self._run_duration += (duration - self._run_duration) * (_SMOOTHING if self._run_duration else 1)
+        self._measured_finished, self._measured_busy_seconds, self._measured_run_seconds = (
+            self._pool.finished,
+            busy_seconds,
+            self._pool.run_seconds,
+        )
 
-    def _give_back(self) -> None:
+    def _release_waiting(self) -> None:
         """Release all that has not begun, for others to take."""
-        for waiting in (self._pool.line, self._ahead):
-            while waiting:
-                self._release(waiting.popleft())
+        for claims in (self._pool.waiting, self._prefetched):
+            while claims:
+                self._release(claims.popleft())
 
-    def _give_back_overflow(self) -> None:
-        """Release what was claimed ahead of hands that did not turn up; who has a hand coming stays in line."""
-        while self._ahead:
-            self._release(self._ahead.popleft())
-        while self._pool.free < 0 and self._pool.line:
-            self._release(self._pool.line.pop())
+    def _release_overflow(self) -> None:
+        """Release what was claimed ahead of slots that did not turn up; who has a slot coming keeps waiting."""
+        while self._prefetched:
+            self._release(self._prefetched.popleft())
+        while self._pool.free < 0 and self._pool.waiting:
+            self._release(self._pool.waiting.pop())
 
     def _release(self, held: HeldClaim) -> None:
         if held.stage is not LOST:
@@ -462,13 +472,13 @@ class Claimer:
         """Lose nothing when an exchange fails, and leave the store in peace for a while."""
         self._failures += 1
         log_failure("claimer", error, self._failures)
-        self._hungry = True
+        self._has_backlog = True
         if isinstance(error, StoreUnavailable) or not settlements:
-            self._settler.put_back(settlements)
+            self._settler.requeue(settlements)
         else:
             try:
                 await self._settler.settle_one_by_one(self._engine, settlements)
-                self._sent_since = None
-            except StoreUnavailable as away:
-                log_failure("settler", away, self._failures)
-        self._try_at = asyncio.get_running_loop().time() + STORE_RETRY_BACKOFF.delay(self._failures).total_seconds()
+                self._settle_since = None
+            except StoreUnavailable as unavailable:
+                log_failure("settler", unavailable, self._failures)
+        self._retry_at = asyncio.get_running_loop().time() + STORE_RETRY_BACKOFF.delay(self._failures).total_seconds()

@@ -1,8 +1,8 @@
 """Whether a worker does its work: the time since the store last answered it, not whether the process exists.
 
 A worker that was cut off and came back half-way looks alive from outside; what tells is that its rounds to the store
-succeed. The file is written by the pulse's thread, so it also tells of a loop that is stuck: then the beats go on and
-the polls grow old.
+succeed. The file is written by the heartbeat's thread, so it also tells of a loop that is stuck: then the beats go on
+and the polls grow old.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _MIN_INTERVAL: Final = 0.05
 
 
 class Heartbeat:
-    """Beats until stopped. What a beat learns goes to ``on_answer``, on the pulse's own thread."""
+    """Beats until stopped. What a beat learns goes to ``on_reply``, on the heartbeat's own thread."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin to beat, the first time at once."""
-        self._thread = threading.Thread(target=self._run, name="onward-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="onward-heartbeat", daemon=True)
         self._thread.start()
 
     def set_interval(self, seconds: float) -> None:
@@ -79,9 +79,9 @@ class Heartbeat:
             self._beat_requested.clear()
             try:
                 self._on_reply(self._engine.heartbeat_sync(self._info, self._inflight.claims()))
-            except Exception as error:  # noqa: BLE001 - the pulse goes on whatever happens
+            except Exception as error:  # noqa: BLE001 - the heartbeat goes on whatever happens
                 failures += 1
-                log_failure("pulse", error, failures)
+                log_failure("heartbeat", error, failures)
                 self._beat_requested.wait(min(STORE_RETRY_BACKOFF.delay(failures).total_seconds(), self._interval))
                 continue
             failures = 0

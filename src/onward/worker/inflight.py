@@ -1,6 +1,6 @@
 """What this worker holds: every claim, from the store's giving it until its outcome is stored or it is lost.
 
-The pulse reads it from its own thread; everything else happens on the worker's loop.
+The heartbeat reads it from its own thread; everything else happens on the worker's loop.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOST: Final = Stage.LOST
 
 
 class HeldClaim(msgspec.Struct, eq=False, gc=False):
-    """A claim in this worker's hands."""
+    """A claim that this worker holds."""
 
     claim: Claim
     requested_at: float
     """When the claim was asked for, by the loop's clock: before the store could have made it."""
     stage: Stage = WAITING
-    took: float = 0.0
+    run_seconds: float = 0.0
     """Seconds that its handler has run, once it has ended."""
 
 

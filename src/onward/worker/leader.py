@@ -60,10 +60,10 @@ class Leader:
         if self._term is not None:
             self._trusted_until = requested_at + self._lease.total_seconds() * _TRUSTED_LEASE_FRACTION
         if previous is None and self._term is not None:
-            log.info("leads", extra={"worker_id": self._worker_id, "term": self._term.number})
+            log.info("elected leader", extra={"worker_id": self._worker_id, "term": self._term.number})
             self.on_elected()
         elif previous is not None and self._term is None:
-            log.warning("leads no more", extra={"worker_id": self._worker_id, "term": previous.number})
+            log.warning("leadership lost", extra={"worker_id": self._worker_id, "term": previous.number})
         return _ELECTION_INTERVAL if self._term is None else None
 
     async def resign(self) -> None:

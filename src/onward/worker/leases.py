@@ -24,7 +24,7 @@ _MAX_LOOKUPS: Final = 5
 
 
 class QueueLeases:
-    """Learns the leases of queues, and sets the pulse by them."""
+    """Learns the leases of queues, and sets the heartbeat by them."""
 
     def __init__(
         self, engine: Reader, inflight: Inflight, *, lease: timedelta, set_interval: Callable[[float], None]
@@ -37,7 +37,7 @@ class QueueLeases:
         """By queue: its lease, and until when to believe it."""
 
     async def step(self) -> None:
-        """Look up what is not known, and set the pulse."""
+        """Look up what is not known, and set the heartbeat."""
         now = asyncio.get_running_loop().time()
         held = {ref.queue for ref in self._inflight.held_before(now - CHECK_INTERVAL.total_seconds())}
         unknown = [queue for queue in held if queue not in self._cache or self._cache[queue][1] < now]

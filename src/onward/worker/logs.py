@@ -31,7 +31,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Write one line, and below it the traceback if there is one."""
         at = datetime.fromtimestamp(record.created).astimezone()
-        parts = [f"{at:%H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {_plain(record.getMessage())}"]
+        parts = [f"{at:%H:%M:%S}.{int(record.msecs):03d} {record.levelname:<7} {_escape(record.getMessage())}"]
         parts.extend(f"{name}={_quoted(value)}" for name, value in fields_of(record).items())
         line = " ".join(parts)
         if record.exc_info:
@@ -63,7 +63,7 @@ def configure(format: LogFormat = "text", *, level: int | str = logging.INFO, st
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def _plain(text: str) -> str:
+def _escape(text: str) -> str:
     """Keep a fact on its line: what a job calls itself must not be able to forge another."""
     return text if text.isprintable() else repr(text)[1:-1]
 

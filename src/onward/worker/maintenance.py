@@ -1,6 +1,6 @@
 """What the leader does for all: promote what is due, rescue what was left behind, prune what has been kept long enough.
 
-Each duty is a step that takes the term and says what it did; it runs only while the leader trusts its term.
+Each task is a step that takes the term and says what it did; it runs only while the leader trusts its term.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def default_maintenance_tasks(
 
 
 class MaintenanceLoops:
-    """The leader's duties, each a loop of its own, so that a long prune does not delay a promotion."""
+    """The leader's maintenance tasks, each a loop of its own, so that a long prune does not delay a promotion."""
 
     def __init__(
         self, leader: Leader, tasks: tuple[MaintenanceTask, ...], *, on_ready: Callable[[frozenset[str]], None]
@@ -94,6 +94,11 @@ class MaintenanceLoops:
             self._on_ready(result.queues)
         if result.changed:
             level = logging.WARNING if result.buried or task.name == "rescue" else logging.DEBUG
-            fields = {"duty": task.name, "changed": result.changed, "buried": result.buried, "term": term.number}
-            log.log(level, "upkeep", extra=fields)
+            fields = {
+                "maintenance_task": task.name,
+                "changed": result.changed,
+                "buried": result.buried,
+                "term": term.number,
+            }
+            log.log(level, "maintenance", extra=fields)
         return (clock() - began) * (1 / task.time_share - 1) if result.more else result.next_in

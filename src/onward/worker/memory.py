@@ -16,5 +16,5 @@ def resident_memory() -> int:
         if sys.platform == "win32":  # which does not tell: a worker there does not retire for its size
             return 0
         resource = importlib.import_module("resource")
-        most = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        return most if sys.platform == "darwin" else most * 1024
+        peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -51,7 +51,7 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
-        for _, concurrency in self.shares:
+        for _, concurrency in self.pools:
             validation.check_at_least("concurrency", concurrency, 1)
         for name in ("lease", "poll", "leader_lease"):
             if getattr(self, name) <= timedelta(0):
@@ -63,7 +63,7 @@ class WorkerOptions:
                 validation.check_at_least(name, getattr(self, name), 1)
 
     @property
-    def shares(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+    def pools(self) -> tuple[tuple[tuple[str, ...], int], ...]:
         """The queues that share a concurrency, and that concurrency."""
         if isinstance(self.queues, str) or not self.queues:
             raise InvalidJob(
@@ -76,9 +76,9 @@ class WorkerOptions:
     @property
     def patterns(self) -> tuple[str, ...]:
         """All names and patterns."""
-        return tuple(pattern for patterns, _ in self.shares for pattern in patterns)
+        return tuple(pattern for patterns, _ in self.pools for pattern in patterns)
 
     @property
     def pool_size(self) -> int:
         """How many jobs may run at once in all."""
-        return sum(concurrency for _, concurrency in self.shares)
+        return sum(concurrency for _, concurrency in self.pools)

@@ -40,7 +40,7 @@ class ProcessDied(OnwardError):
     """The process that ran a job died under it: killed, out of memory, or crashed in C code."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CallRequest(msgspec.Struct, frozen=True):
     """A call, as it goes to the child."""
 
     module: str
@@ -48,7 +48,7 @@ class Asked(msgspec.Struct, frozen=True):
     claim: Claim
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class JobReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the function says of its job while it runs."""
 
     progress: int | None = None
@@ -56,7 +56,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lines: list[str] = []
 
 
-class Answered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class CallResponse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What came of it."""
 
     result: str | None = None
@@ -75,14 +75,14 @@ class RemoteError(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, of a Snooze."""
 
 
-_words: Final = msgspec.json.Decoder(Said | Answered)
+_decoder: Final = msgspec.json.Decoder(JobReport | CallResponse)
 
 
 class Processes:
     """Runs plain functions in child processes, at most ``size`` at a time."""
 
     def __init__(self, size: int) -> None:
-        self._threads = Threads(size, name="onward-process-keeper")
+        self._threads = Threads(size, name="onward-process-io")
         self._idle: list[_Child] = []
         self._children: set[_Child] = set()
         self._lock = threading.Lock()
@@ -94,32 +94,32 @@ class Processes:
             ProcessDied: the child died under it.
         """
         child: _Child | None = None
-        given_up = False
-        asked = msgspec.json.encode(Asked(module, name, run.claim))
+        is_cancelled = False
+        request = msgspec.json.encode(CallRequest(module, name, run.claim))
 
-        def converse() -> Answered:
+        def call_child() -> CallResponse:
             nonlocal child
-            child = self._hire()
-            if given_up:  # while the child was being started
+            child = self._acquire()
+            if is_cancelled:  # while the child was being started
                 child.kill()
             try:
-                answer = child.ask(asked, run)
+                response = child.call(request, run)
             except ProcessDied:
-                self._bury(child)
+                self._discard(child)
                 raise
-            self._rest(child)
-            return answer
+            self._release(child)
+            return response
 
         try:
-            answer = await self._threads.call(converse)
+            response = await self._threads.call(call_child)
         except asyncio.CancelledError:
-            given_up = True
+            is_cancelled = True
             if child is not None:
                 child.kill()
             raise
-        if answer.error is not None:
-            raise _rebuilt(answer.error)
-        return None if answer.result is None else msgspec.json.decode(answer.result)
+        if response.error is not None:
+            raise _rebuild_error(response.error)
+        return None if response.result is None else msgspec.json.decode(response.result)
 
     def close(self) -> None:
         """End the children, idle or not."""
@@ -130,7 +130,7 @@ class Processes:
             child.kill()
         self._threads.close()
 
-    def _hire(self) -> _Child:
+    def _acquire(self) -> _Child:
         with self._lock:
             while self._idle:
                 child = self._idle.pop()
@@ -142,11 +142,11 @@ class Processes:
         child.start()
         return child
 
-    def _bury(self, child: _Child) -> None:
+    def _discard(self, child: _Child) -> None:
         with self._lock:
             self._children.discard(child)
 
-    def _rest(self, child: _Child) -> None:
+    def _release(self, child: _Child) -> None:
         with self._lock:
             self._idle.append(child)
 
@@ -155,9 +155,9 @@ class _Child:
     """One child, as its parent sees it."""
 
     def __init__(self) -> None:
-        self._pipe, theirs = _spawn.Pipe()
-        self._theirs = theirs
-        self._process = _spawn.Process(target=_live, args=(theirs,), name="onward-child", daemon=True)
+        self._pipe, child_end = _spawn.Pipe()
+        self._child_end = child_end
+        self._process = _spawn.Process(target=_child_main, args=(child_end,), name="onward-child", daemon=True)
 
     @property
     def is_alive(self) -> bool:
@@ -165,43 +165,43 @@ class _Child:
 
     def start(self) -> None:
         self._process.start()
-        self._theirs.close()
+        self._child_end.close()
 
-    def ask(self, asked: bytes, run: RunState) -> Answered:
+    def call(self, request: bytes, run: RunState) -> CallResponse:
         try:
-            self._pipe.send_bytes(asked)
+            self._pipe.send_bytes(request)
             while True:
-                heard: Said | Answered = _words.decode(self._pipe.recv_bytes())
-                if isinstance(heard, Answered):
-                    return heard
-                _take_down(heard, run)
+                message: JobReport | CallResponse = _decoder.decode(self._pipe.recv_bytes())
+                if isinstance(message, CallResponse):
+                    return message
+                _apply_report(message, run)
         except (EOFError, OSError):
             self._process.join()
-            raise ProcessDied(f"the process that ran the job died: {_how(self._process.exitcode)}") from None
+            raise ProcessDied(f"the process that ran the job died: {_exit_reason(self._process.exitcode)}") from None
 
     def kill(self) -> None:
         with contextlib.suppress(ValueError, AttributeError):
             self._process.kill()
 
 
-def _take_down(said: Said, run: RunState) -> None:
+def _apply_report(report: JobReport, run: RunState) -> None:
     """Pass on what a child says, as if it had been said here."""
-    if said.progress is not None:
-        run.note(progress=(said.progress, said.message))
-    for line in said.lines:
+    if report.progress is not None:
+        run.note(progress=(report.progress, report.message))
+    for line in report.lines:
         run.note(line=line)
 
 
-def _how(code: int | None) -> str:
+def _exit_reason(code: int | None) -> str:
     if code is not None and code < 0:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name
     return f"exit code {code}"
 
 
-def _rebuilt(error: RemoteError) -> BaseException:
+def _rebuild_error(error: RemoteError) -> BaseException:
     """Raise here what was raised there: the same class if it is known here, with the child's traceback as a note."""
-    kind = _found(sys.modules.get(error.module), error.name)
+    kind = _resolve(sys.modules.get(error.module), error.name)
     rebuilt: BaseException
     if kind is Snooze:
         rebuilt = Snooze(error.delay or 0.0)
@@ -216,7 +216,7 @@ def _rebuilt(error: RemoteError) -> BaseException:
     return rebuilt
 
 
-def _found(module: object, path: str) -> Any:
+def _resolve(module: object, path: str) -> Any:
     found = module
     for part in path.split("."):
         found = getattr(found, part, None)
@@ -226,22 +226,22 @@ def _found(module: object, path: str) -> Any:
 # What the child does --------------------------------------------------------------------------------------------------
 
 
-def _live(pipe: Connection) -> None:
+def _child_main(pipe: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(pipe, asked.put), daemon=True).start()
-    speaking = threading.Lock()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive_requests, args=(pipe, requests.put), daemon=True).start()
+    send_lock = threading.Lock()
 
-    def say(word: Said | Answered) -> None:
-        with speaking:  # a function may report from threads of its own
-            pipe.send_bytes(msgspec.json.encode(word))
+    def send(message: JobReport | CallResponse) -> None:
+        with send_lock:  # a function may report from threads of its own
+            pipe.send_bytes(msgspec.json.encode(message))
 
     while True:
-        say(_answer(msgspec.json.decode(asked.get(), type=Asked), say))
+        send(_execute(msgspec.json.decode(requests.get(), type=CallRequest), send))
 
 
-def _listen(pipe: Connection, put: Callable[[bytes], None]) -> None:
+def _receive_requests(pipe: Connection, put: Callable[[bytes], None]) -> None:
     """Listen on a thread, so that a child notices the end of its worker even in the middle of a call."""
     try:
         while True:
@@ -250,23 +250,24 @@ def _listen(pipe: Connection, put: Callable[[bytes], None]) -> None:
         os._exit(0)
 
 
-def _answer(asked: Asked, say: Callable[[Said], None]) -> Answered:
-    def pass_on(run: RunState) -> None:
+def _execute(request: CallRequest, send: Callable[[JobReport], None]) -> CallResponse:
+    def send_report(run: RunState) -> None:
         progress, message, lines = run.take_notes()
-        say(Said(progress=progress, message=message, lines=lines))
+        send(JobReport(progress=progress, message=message, lines=lines))
 
     try:
-        task = _found(importlib.import_module(asked.module), asked.name)
+        task = _resolve(importlib.import_module(request.module), request.name)
         if not callable(getattr(task, "bind", None)):
             message = (
-                f"{asked.module}.{asked.name} is not a task there: define it at the top level of an importable module"
+                f"{request.module}.{request.name} is not a task there: "
+                "define it at the top level of an importable module"
             )
             raise TypeError(message)
-        result = task.bind(asked.claim.payload)(JobContext(RunState(asked.claim, on_note=pass_on)))
-        return Answered(result=validation.encode_json(result, field="result"))
+        result = task.bind(request.claim.payload)(JobContext(RunState(request.claim, on_note=send_report)))
+        return CallResponse(result=validation.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
         kind = type(error)
-        return Answered(
+        return CallResponse(
             error=RemoteError(
                 module=kind.__module__,
                 name=kind.__qualname__,

@@ -1,6 +1,6 @@
 """Makes jobs of the events that a webhook wants.
 
-One worker does so for each webhook, the one that holds its bookmark; when it is gone, another goes on from there. An
+One worker does so for each webhook, the one that holds its cursor; when it is gone, another goes on from there. An
 event that is told twice, or relayed by two for a moment, makes one job: it is known by its key.
 """
 
@@ -19,19 +19,19 @@ from onward.job import NewJob
 
 log = logging.getLogger("onward.worker")
 
-LOOK: Final = timedelta(seconds=1)
+POLL_INTERVAL: Final = timedelta(seconds=1)
 """How often events are looked for, where there are few."""
 _LEASE: Final = timedelta(seconds=30)
-_RENEW: Final = _LEASE.total_seconds() / 3
-_AT_ONCE: Final = 500
+_RENEW_INTERVAL: Final = _LEASE.total_seconds() / 3
+_BATCH_SIZE: Final = 500
 
 
-class Wanting(Protocol):
+class EventSubscription(Protocol):
     """What a relay must know of a webhook."""
 
     @property
     def name(self) -> str:
-        """By which its bookmark is known."""
+        """By which its cursor is known."""
         ...
 
     @property
@@ -40,41 +40,48 @@ class Wanting(Protocol):
         ...
 
     @property
-    def words(self) -> frozenset[str]:
+    def event_types(self) -> frozenset[str]:
         """Which it wants."""
         ...
 
-    def wants(self, event: AnyEvent) -> bool:
+    def matches(self, event: AnyEvent) -> bool:
         """Say whether it wants one."""
         ...
 
 
 class Relay:
-    """Reads events from one webhook's bookmark on."""
+    """Reads events from one webhook's cursor on."""
 
     def __init__(
-        self, engine: CheckedEngine, webhook: Wanting, job_of: Callable[[str, AnyEvent], NewJob], *, holder: str
+        self,
+        engine: CheckedEngine,
+        webhook: EventSubscription,
+        job_of: Callable[[str, AnyEvent], NewJob],
+        *,
+        holder: str,
     ) -> None:
         self._engine = engine
         self._webhook = webhook
         self._job_of = job_of
         self._holder = holder
         self._cursor: str | None = None
-        """How far we have read, while we hold the bookmark."""
+        """How far we have read, while we hold the cursor."""
         self._renew_at = 0.0
 
     async def step(self) -> float | None:
         """Relay what has come; say in how many seconds to look again, None: after a while."""
-        cursor, webhook = await self._held(), self._webhook
+        cursor, webhook = await self._acquire(), self._webhook
         if cursor is None:
             return None
         try:
-            page = await self._engine.read_events(webhook.queues, after=cursor, types=webhook.words, limit=_AT_ONCE)
+            page = await self._engine.read_events(
+                webhook.queues, after=cursor, types=webhook.event_types, limit=_BATCH_SIZE
+            )
         except InvalidJob:  # it was away for longer than the store keeps events
-            log.exception("events of a webhook are lost, it goes on from now", extra={"webhook": webhook.name})
+            log.exception("webhook events lost, continuing from now", extra={"webhook": webhook.name})
             self._cursor = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE, anew=True)
             return 0
-        jobs = [self._job_of(webhook.name, event) for event in page.events if webhook.wants(event)]
+        jobs = [self._job_of(webhook.name, event) for event in page.events if webhook.matches(event)]
         if jobs:
             await self._engine.enqueue(jobs)
             if not await self._engine.commit_cursor(webhook.name, self._holder, page.cursor):
@@ -83,20 +90,20 @@ class Relay:
         self._cursor = page.cursor
         return 0 if page.more else None
 
-    async def let_go(self) -> None:
-        """Leave the bookmark to another at once."""
+    async def release(self) -> None:
+        """Leave the cursor to another at once."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None and await self._engine.commit_cursor(self._webhook.name, self._holder, cursor):
             await self._engine.acquire_cursor(self._webhook.name, self._holder, lease=timedelta(0))
 
-    async def _held(self) -> str | None:
-        """Say how far we have read, if the bookmark is ours; what was read for nothing is noted now and then."""
+    async def _acquire(self) -> str | None:
+        """Say how far we have read, if the cursor is ours; what was read for nothing is noted now and then."""
         now, webhook = time.monotonic(), self._webhook
         if self._cursor is not None and now < self._renew_at:
             return self._cursor
         if self._cursor is not None and not await self._engine.commit_cursor(webhook.name, self._holder, self._cursor):
             self._cursor = None
-        stands_at = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE)
-        self._cursor = None if stands_at is None else self._cursor or stands_at
-        self._renew_at = now + _RENEW
+        position = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE)
+        self._cursor = None if position is None else self._cursor or position
+        self._renew_at = now + _RENEW_INTERVAL
         return self._cursor

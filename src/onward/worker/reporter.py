@@ -20,7 +20,7 @@ from onward.errors import OnwardError
 
 log = logging.getLogger("onward.worker")
 
-_PAUSE: Final = 0.2
+_REPORT_INTERVAL: Final = 0.2
 """Seconds between two reports: often enough for a progress bar, seldom enough for any store."""
 
 
@@ -34,7 +34,7 @@ class Reporter:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where the runs are: notes come from threads too."""
         self._due: set[RunState] = set()
-        self.busy: dict[RunState, asyncio.Task[None]] = {}
+        self.sending: dict[RunState, asyncio.Task[None]] = {}
         """What is being sent."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,41 +46,41 @@ class Reporter:
         if run.lines is not None:
             require(Feature.LOG_LINES)
         if run not in self._due and self.loop is not None:
-            self.loop.call_soon_threadsafe(self._enter, run)
+            self.loop.call_soon_threadsafe(self._schedule, run)
 
     async def finish(self, run: RunState) -> None:
         """Send what a run that is over has still to say, and see to it that all of it has arrived."""
         self._due.discard(run)
-        if (sending := self.busy.get(run)) is not None:
+        if (sending := self.sending.get(run)) is not None:
             await asyncio.wait([sending])
         if run.has_notes:
             await self._send(run)
 
-    def _enter(self, run: RunState) -> None:
+    def _schedule(self, run: RunState) -> None:
         if run.has_notes:
             self._due.add(run)
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._send_all)
+                self._timer = asyncio.get_running_loop().call_later(_REPORT_INTERVAL, self._send_all)
 
     def _send_all(self) -> None:
         self._timer = None
         due, self._due = self._due, set()
         for run in due:
-            if run in self.busy:
-                self._enter(run)  # the store is slow: one report of a job at a time keeps its lines in order
+            if run in self.sending:
+                self._schedule(run)  # the store is slow: one report of a job at a time keeps its lines in order
             elif run.has_notes:
-                task = self.busy[run] = asyncio.create_task(self._send(run), name="onward-report")
+                task = self.sending[run] = asyncio.create_task(self._send(run), name="onward-report")
                 task.add_done_callback(partial(self._sent, run))
 
     def _sent(self, run: RunState, _: asyncio.Task[None]) -> None:
-        self.busy.pop(run, None)
+        self.sending.pop(run, None)
 
     async def _send(self, run: RunState) -> None:
         progress, message, lines = run.take_notes()
         try:
             held = await self._engine.report(run.claim, progress=progress, message=message, lines=lines)
         except OnwardError as error:  # the run matters more than what it says
-            log.warning("a report was not stored", extra={"job": str(run.claim.ref), "error": str(error)})
+            log.warning("report not stored", extra={"job": str(run.claim.ref), "error": str(error)})
         else:
             if not held:
                 self._on_lost(run)

@@ -41,7 +41,7 @@ from onward.worker.timeouts import Timeouts
 
 T = TypeVar("T")
 
-__all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "on_a_thread"]
+__all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "run_in_thread"]
 
 
 class Invocation(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ Invoke = Callable[[Invocation], Awaitable[Any]]
 """Has a function called, and gives what it returned or raises what it raised. Must bear being cancelled meanwhile."""
 
 
-async def on_a_thread(invocation: Invocation) -> Any:
+async def run_in_thread(invocation: Invocation) -> Any:
     """Call a function on a thread of the event loop's own pool: for ticks and tests. Workers have a quicker way."""
     return await asyncio.to_thread(invocation.call)
 
@@ -70,8 +70,8 @@ class _Stop(enum.Enum):
     TIMED_OUT = "timed out"
 
 
-_MOST_MESSAGE: Final = 4_000
-_MOST_TRACEBACK: Final = 16_000
+_MAX_MESSAGE_LENGTH: Final = 4_000
+_MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters kept of what a failure says: enough for a person, little enough for a row."""
 
 
@@ -85,14 +85,14 @@ class _Run(RunState, eq=False):
             return super().wait_for(asked)
         return asyncio.run_coroutine_threadsafe(asked, self.asyncio_task.get_loop()).result()
 
-    def end(self, why: _Stop) -> None:
+    def request_stop(self, reason: _Stop) -> None:
         """Stop the run from outside its handler."""
         if self.stop is None and self.asyncio_task is not None:
-            self.stop = why
+            self.stop = reason
             self.is_stopped = True
             self.asyncio_task.cancel()
 
-    def own_the_cancellation(self) -> None:
+    def consume_cancellation(self) -> None:
         """Take back the cancellation that stopped the run, and let one that came from elsewhere go on."""
         task = self.asyncio_task
         if task is not None and (task.uncancel() if self.stop is not None else task.cancelling()) > 0:
@@ -109,7 +109,7 @@ class Runner:
         engine: CheckedEngine,
         worker_id: str,
         middleware: Sequence[Middleware] = (),
-        thread: Invoke = on_a_thread,
+        thread: Invoke = run_in_thread,
         process: Invoke | None = None,
         clock: Clock | None = None,
         max_result: int = validation.MAX_PAYLOAD,
@@ -123,7 +123,7 @@ class Runner:
         self._clock = clock or SystemClock()
         self._max_result = max_result
         self._runs: dict[Token, _Run] = {}
-        self._timeouts: Timeouts[_Run] = Timeouts(lambda run: run.end(_Stop.TIMED_OUT))
+        self._timeouts: Timeouts[_Run] = Timeouts(lambda run: run.request_stop(_Stop.TIMED_OUT))
         self._reporter = Reporter(engine, on_lost=lambda run: self.cancel(run.claim.token))
         self.note = self._reporter.note
         self._encode = self.encode  # bound once: every run is given it
@@ -133,11 +133,11 @@ class Runner:
         """How many handlers run now."""
         return len(self._runs)
 
-    async def run(self, claim: Claim, hand: asyncio.Task[Any] | None = None) -> Result | None:
+    async def run(self, claim: Claim, slot: asyncio.Task[Any] | None = None) -> Result | None:
         """Run a job and say how it ended; None: there is nothing to record, its handler has completed it by itself.
 
         The asyncio task that calls this is the run's own until it returns: to stop the handler is to cancel that task.
-        Who calls it for many jobs says which one it is (``hand``): to find out takes a system call.
+        Who calls it for many jobs says which one it is (``slot``): to find out takes a system call.
 
         Raises:
             asyncio.CancelledError: the task was cancelled by somebody else; the handler has been stopped.
@@ -149,8 +149,10 @@ class Runner:
         try:
             arguments = task.arguments.decode(claim.payload)
         except InvalidJob as error:
-            return Raised(Failure(type(error).__qualname__, _clean(str(error), _MOST_MESSAGE)), retryable=False)
-        run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=hand or asyncio.current_task())
+            return Raised(
+                Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False
+            )
+        run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=slot or asyncio.current_task())
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
         self._runs[claim.token] = run
@@ -162,7 +164,7 @@ class Runner:
             if task.is_async and not self._middleware:
                 value = await task.call(arguments, JobContext(run))
             else:
-                value = await self._called(task, run, arguments)
+                value = await self._call_handler(task, run, arguments)
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises
             result = self._raised(task, run, error)
         else:
@@ -171,7 +173,7 @@ class Runner:
             del self._runs[claim.token]
             if timeout is not None:
                 self._timeouts.remove(run)
-        if run.progress is not None or run.lines is not None or self._reporter.busy:
+        if run.progress is not None or run.lines is not None or self._reporter.sending:
             try:
                 await self._reporter.finish(run)
             except asyncio.CancelledError:
@@ -179,7 +181,7 @@ class Runner:
                 if run.asyncio_task is not None:
                     run.asyncio_task.uncancel()
         if run.is_settled and isinstance(result, Returned):
-            return await self._settled(claim)
+            return await self._check_committed(claim)
         return result
 
     def cancel(self, token: Token) -> bool:
@@ -190,7 +192,7 @@ class Runner:
         run = self._runs.get(token)
         if run is None or run.is_settled:  # a job that its handler has completed is no longer held: nothing is lost
             return False
-        run.end(_Stop.CANCELLED)
+        run.request_stop(_Stop.CANCELLED)
         return True
 
     def encode(self, value: Any) -> str | None:
@@ -201,14 +203,14 @@ class Runner:
         """
         return None if value is None else to_json(value, field="result", max_size=self._max_result)
 
-    def _called(self, task: Task[..., Any], run: _Run, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def _call_handler(self, task: Task[..., Any], run: _Run, arguments: dict[str, Any]) -> Awaitable[Any]:
         context = JobContext(run)
         call = partial(task.call, arguments, context)
         handler: CallNext
         if task.is_async:
             handler = call
         else:
-            invocation = Invocation(task, run.claim, partial(_call_plain, call), run)
+            invocation = Invocation(task, run.claim, partial(_call_sync, call), run)
             handler = partial(self._invoke[task.options.executor], invocation)
         for middleware in reversed(self._middleware):
             handler = partial(middleware, context, handler)
@@ -216,7 +218,7 @@ class Runner:
 
     def _returned(self, task: Task[..., Any], run: _Run, value: Any) -> Result:
         if run.stop is not None:
-            run.own_the_cancellation()
+            run.consume_cancellation()
             if run.stop is _Stop.CANCELLED:
                 return Interrupted()
         if run.is_settled or value is None or not task.options.keep_result:
@@ -227,24 +229,24 @@ class Runner:
             message = f"its result of {error.size:,} bytes exceeds the limit of {error.limit:,}: store it elsewhere"
             return Raised(Failure("ResultTooLarge", message), retryable=False)
         except InvalidJob as error:
-            return Raised(Failure("BadResult", _clean(str(error), _MOST_MESSAGE)), retryable=False)
+            return Raised(Failure("BadResult", _sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False)
 
     def _raised(self, task: Task[..., Any], run: _Run, error: BaseException) -> Result:
         if run.stop is not None or isinstance(error, asyncio.CancelledError):
-            run.own_the_cancellation()
+            run.consume_cancellation()
         match run.stop:
             case _Stop.CANCELLED:
                 return Interrupted()
             case _Stop.TIMED_OUT:
-                late = TimeoutError(f"ran longer than its timeout of {task.options.timeout}")
-                return self._failed(task, run, late.with_traceback(error.__traceback__))
+                timeout_error = TimeoutError(f"ran longer than its timeout of {task.options.timeout}")
+                return self._failed(task, run, timeout_error.with_traceback(error.__traceback__))
             case None:
                 pass
-        match _only(error):
+        match _unwrap(error):
             case Snooze() as snooze:
                 return Snoozed(snooze.delay_from(moment_of(self._clock.micros())))
             case Cancel(reason=reason):
-                return Stopped(_clean(reason, _MOST_MESSAGE))
+                return Stopped(_sanitize(reason, _MAX_MESSAGE_LENGTH))
             case DoNotRetry():
                 return Raised(_failure(task, error), retryable=False)
             case _:
@@ -252,14 +254,14 @@ class Runner:
 
     def _failed(self, task: Task[..., Any], run: _Run, error: BaseException) -> Raised:
         failure = _failure(task, error)
-        backoff = task.backoff_for(_only(error))
+        backoff = task.backoff_for(_unwrap(error))
         if backoff is UNSET:
             return Raised(failure)
         if backoff is None:
             return Raised(failure, retryable=False)
         return Raised(failure, delay=backoff.delay(JobContext(run).attempt))
 
-    async def _settled(self, claim: Claim) -> Result | None:
+    async def _check_committed(self, claim: Claim) -> Result | None:
         """Look whether the transaction in which the handler completed its job has been committed."""
         try:
             job = await self.engine.get(claim.ref)
@@ -270,14 +272,14 @@ class Runner:
         return Raised(Failure("RolledBack", "its handler completed it in a transaction that was not committed"))
 
 
-def _call_plain(call: Callable[[], Any]) -> Any:
+def _call_sync(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except StopIteration as error:  # no future can carry it: whoever waits would wait for ever
         raise RuntimeError("the handler raised StopIteration") from error
 
 
-def _only(error: BaseException) -> BaseException:
+def _unwrap(error: BaseException) -> BaseException:
     """Take a lone exception out of the groups that task groups wrap it in: it is what the handler meant."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -290,14 +292,16 @@ def _failure(task: Task[..., Any], error: BaseException) -> Failure:
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the failure
         message = "its message cannot be shown"
     try:
-        shown = traceback.TracebackException(type(error), error, _from_handler(task, error.__traceback__))
-        trace = _clean("".join(shown.format())[-_MOST_TRACEBACK:], _MOST_TRACEBACK)
+        shown = traceback.TracebackException(type(error), error, _handler_traceback(task, error.__traceback__))
+        trace = _sanitize("".join(shown.format())[-_MAX_TRACEBACK_LENGTH:], _MAX_TRACEBACK_LENGTH)
     except Exception:  # noqa: BLE001 - likewise
         trace = None
-    return Failure(_clean(type(error).__qualname__, _MOST_MESSAGE), _clean(message, _MOST_MESSAGE), trace)
+    return Failure(
+        _sanitize(type(error).__qualname__, _MAX_MESSAGE_LENGTH), _sanitize(message, _MAX_MESSAGE_LENGTH), trace
+    )
 
 
-def _from_handler(task: Task[..., Any], trace: TracebackType | None) -> TracebackType | None:
+def _handler_traceback(task: Task[..., Any], trace: TracebackType | None) -> TracebackType | None:
     """Leave out our own frames: people want to see theirs."""
     code = getattr(task.function, "__code__", None)
     step = trace
@@ -308,8 +312,8 @@ def _from_handler(task: Task[..., Any], trace: TracebackType | None) -> Tracebac
     return trace
 
 
-def _clean(text: str, most: int) -> str:
+def _sanitize(text: str, max_length: int) -> str:
     """Make any text one that every store can keep."""
-    if len(text) > most:
-        text = f"{text[: most - 1]}…"
+    if len(text) > max_length:
+        text = f"{text[: max_length - 1]}…"
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

@@ -66,11 +66,11 @@ class Scheduler:
             try:
                 firing = firing_of(schedule, due.now)
             except InvalidJob as error:  # such as a time zone that is not known here; the others have their turns
-                log.warning("a schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
+                log.warning("schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
                 continue
             is_done = False  # it may have turns left to make up for, and there may be more than were asked for
             if await self._engine.fire(schedule, firing) is not None:
                 jobs += firing.jobs
-                log.debug("fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
+                log.debug("schedule fired", extra={"schedule": schedule.name, "jobs": len(firing.jobs)})
         queues = frozenset(job.queue for job in jobs)
         return MaintenanceResult(changed=len(jobs), queues=queues, more=not is_done, next_in=due.next_in)

@@ -1,6 +1,6 @@
-"""What every long-lived part of a worker is made of: a bell to sleep on, and one loop that outlives its errors.
+"""What every long-lived part of a worker is made of: an event to sleep on, and one loop that outlives its errors.
 
-Both belong to one event loop. From another thread, ring by ``loop.call_soon_threadsafe(bell.ring)``.
+Both belong to one event loop. From another thread, set it by ``loop.call_soon_threadsafe(event.set)``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JITTER: Final = 0.1
 
 
 class WakeEvent:
-    """Something that one loop sleeps on. A ring while it is awake is remembered, so none is missed."""
+    """Something that one loop sleeps on. A set while it is awake is remembered, so none is missed."""
 
     __slots__ = ("_is_set", "_waiter")
 
@@ -40,11 +40,11 @@ class WakeEvent:
             self._waiter.set_result(None)
 
     def clear(self) -> None:
-        """Forget a ring that nobody slept through."""
+        """Forget a set that nobody slept through."""
         self._is_set = False
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Sleep until a ring or for ``timeout`` seconds, and say whether it rang."""
+        """Sleep until set or for ``timeout`` seconds, and say whether it was set."""
         if not self._is_set and (timeout is None or timeout > 0):
             loop = asyncio.get_running_loop()
             self._waiter = waiter = loop.create_future()
@@ -68,7 +68,7 @@ class Periodic:
     """Take ``step`` now, and again and again until cancelled.
 
     A step answers in how many seconds it wants to be taken again: 0 for at once, None for ``interval``, which is also
-    the longest. A step that raises is told about and tried again later: upkeep must outlive a database's restart.
+    the longest. A step that raises is told about and tried again later: maintenance must outlive a database's restart.
     """
 
     def __init__(self, name: str, step: Callable[[], Awaitable[float | None]], *, interval: timedelta) -> None:
@@ -102,7 +102,7 @@ class Periodic:
 
 def log_failure(component: str, error: Exception, failures: int) -> None:
     """Log what a loop ran into: a store that is away in one line and only at first, anything else in full."""
-    fields = {"part": component, "error": f"{type(error).__name__}: {error}", "failures": failures}
+    fields = {"component": component, "error": f"{type(error).__name__}: {error}", "failures": failures}
     if isinstance(error, StoreUnavailable):
         log.log(logging.WARNING if failures == 1 else logging.DEBUG, "store unavailable, trying again", extra=fields)
     else:

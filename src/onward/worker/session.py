@@ -27,14 +27,14 @@ from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.leader import Leader
 from onward.worker.leases import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
 from onward.worker.leases import QueueLeases
-from onward.worker.maintenance import MaintenanceTask, MaintenanceLoops, default_maintenance_tasks
+from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerOptions
 from onward.worker.pool import Pool
 from onward.worker.processes import Processes
 from onward.worker.quarantine import Quarantine
-from onward.worker.relay import LOOK as LOOK_FOR_EVENTS
+from onward.worker.relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
 from onward.worker.relay import Relay
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
@@ -45,19 +45,19 @@ from onward.worker.waker import Waker
 
 log = logging.getLogger("onward.worker")
 
-_LAST_WORDS: Final = 5.0
+_FLUSH_TIMEOUT: Final = 5.0
 """Seconds in which a stopping worker tries to store its outcomes; after that the leases tell."""
-_IN_A_HURRY: Final = 0.5
-"""Seconds that a worker which is cancelled twice gives its handlers to stop, and then itself for its last words. Some
+_FORCED_STOP_TIMEOUT: Final = 0.5
+"""Seconds that a worker which is cancelled twice gives its handlers to stop, and then itself to flush. Some
 who cancel do it again at every turn of the loop (anyio), so that twice cannot mean: without a word."""
-_LISTEN_AGAIN: Final = timedelta(seconds=1)
-_LOOK_AT_MEMORY: Final = timedelta(seconds=5)
-_DECLARED: Final = timedelta(days=1)
-_METERED: Final = timedelta(seconds=1)
+_RELISTEN_INTERVAL: Final = timedelta(seconds=1)
+_MEMORY_CHECK_INTERVAL: Final = timedelta(seconds=5)
+_DECLARE_INTERVAL: Final = timedelta(days=1)
 """Once is enough."""
+_USAGE_INTERVAL: Final = timedelta(seconds=1)
 
 
-class Shift:
+class Session:
     """The actors of one run."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Shift:
         self.worker_id = new_worker_id()
         self._relays = relays(self.worker_id)
         self.inflight = Inflight()
-        self.stubborn = 0
+        self.unstoppable = 0
         """Handlers that would not stop."""
         self._grace_deadline = Deadline()
         """For handlers to end."""
@@ -83,13 +83,13 @@ class Shift:
         """For those to stop that did not."""
         self._flush_deadline = Deadline()
         """For all that is to be stored then."""
-        self._is_cut_short = False
+        self._is_force_stopped = False
         self._engine = engine
         self._options = options
         self._scheduler = scheduler
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
+        self._created_at = self._loop.time()
         self._threads = Threads(options.pool_size)
         self._processes = Processes(options.processes or os.cpu_count() or 1)
         self._runner = Runner(
@@ -97,16 +97,16 @@ class Shift:
             engine=engine,
             worker_id=self.worker_id,
             middleware=middleware,
-            thread=self._on_a_thread,
-            process=self._in_a_process,
+            thread=self._run_in_thread,
+            process=self._run_in_process,
         )
         self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
         self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)
         self._metering = Metering(engine)
         self._pools: list[Pool] = []
         self._claimers: list[Claimer] = []
-        for queues, size in options.shares:
-            self._open_pool(queues, size)
+        for queues, size in options.pools:
+            self._add_pool(queues, size)
         self._quarantine.claimers = self._claimers
         info = WorkerInfo(
             id=self.worker_id,
@@ -128,19 +128,19 @@ class Shift:
             *maintenance_tasks,
         )
         self._maintenance = MaintenanceLoops(
-            self.leader, self._maintenance_tasks, on_ready=lambda _: self._look_for_work()
+            self.leader, self._maintenance_tasks, on_ready=lambda _: self._notify_claimers()
         )
         self.leader.on_elected = self._maintenance.wake
         self._waker = Waker(
             engine,
             options.patterns,
-            on_work=self._look_for_work,
-            on_change=self._look_around,
+            on_work=self._notify_claimers,
+            on_change=self._on_change,
             on_cancelled=self._heartbeat.wake,
             on_due=self._maintenance.promote_now,
         )
 
-    def _open_pool(self, queues: tuple[str, ...], size: int) -> None:
+    def _add_pool(self, queues: tuple[str, ...], size: int) -> None:
         settler = Settler(self.inflight, self._metering.count)
         pool = Pool(self._runner, size=size, settle=settler.add)
         claimer = Claimer(
@@ -152,8 +152,8 @@ class Shift:
             queues=queues,
             lease=self._options.lease,
             poll=self._options.poll,
-            on_claimed=lambda claimed: self._quarantine.note(
-                queues, has_suspects=claimed.has_suspects, found=bool(claimed.claims)
+            on_claimed=lambda claimed: self._quarantine.on_claimed(
+                queues, has_suspects=claimed.has_suspects, has_claims=bool(claimed.claims)
             ),
             on_answer=self._on_answer,
         )
@@ -162,49 +162,51 @@ class Shift:
 
     # Its life
 
-    async def live(self, started: asyncio.Event) -> None:
+    async def run(self, started: asyncio.Event) -> None:
         """Work until stopping, then stop in good order.
 
         In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
-        held for as long as a lease. Who is in a hurry says so by :meth:`cut_short`.
+        held for as long as a lease. Who is in a hurry says so by :meth:`force_stop`.
         """
         fields = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=fields)
         self._heartbeat.start()
         try:
             async with asyncio.TaskGroup() as group:
-                services = [group.create_task(part.run(), name=f"onward-{part.name}") for part in self._services()]
-                services.append(group.create_task(self._watch(), name="onward-watch"))
-                rounds = [group.create_task(claimer.run(), name="onward-claimer") for claimer in self._claimers]
+                services = [
+                    group.create_task(service.run(), name=f"onward-{service.name}") for service in self._services()
+                ]
+                services.append(group.create_task(self._watch_store(), name="onward-store-watch"))
+                claimer_tasks = [group.create_task(claimer.run(), name="onward-claimer") for claimer in self._claimers]
                 started.set()
                 await self._stopping.wait()
                 log.info("worker stopping", extra={"worker_id": self.worker_id, "held": len(self.inflight)})
                 for claimer in self._claimers:
                     claimer.close()
-                rounds.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
+                claimer_tasks.append(group.create_task(self._quarantine.close(), name="onward-quarantine-close"))
                 with contextlib.suppress(TimeoutError):
                     async with self._grace_deadline.timeout(self._options.grace.total_seconds()):
-                        await asyncio.wait(rounds)
-                await self._let_go()
+                        await asyncio.wait(claimer_tasks)
+                await self._stop_handlers()
                 with contextlib.suppress(TimeoutError):
-                    async with self._flush_deadline.timeout(_LAST_WORDS):
-                        await asyncio.wait(rounds)
-                for task in (*rounds, *services):
+                    async with self._flush_deadline.timeout(_FLUSH_TIMEOUT):
+                        await asyncio.wait(claimer_tasks)
+                for task in (*claimer_tasks, *services):
                     task.cancel()
         finally:
-            await self._let_go()
-            await self._take_leave()
+            await self._stop_handlers()
+            await self._deregister()
 
-    def cut_short(self) -> None:
+    def force_stop(self) -> None:
         """Stop, and wait for no handler. Said again: come to an end, whatever the store still owes an answer to."""
-        if self._is_cut_short:
-            self._stop_deadline.bring_forward(_IN_A_HURRY)
-            self._flush_deadline.bring_forward(2 * _IN_A_HURRY)
-        self._is_cut_short = True
+        if self._is_force_stopped:
+            self._stop_deadline.bring_forward(_FORCED_STOP_TIMEOUT)
+            self._flush_deadline.bring_forward(2 * _FORCED_STOP_TIMEOUT)
+        self._is_force_stopped = True
         self._grace_deadline.bring_forward(0)
         self._stopping.set()
 
-    async def opened(self, started: asyncio.Event) -> bool:
+    async def open(self, started: asyncio.Event) -> bool:
         """Open the store if it is not, however long that takes; False: told to stop before it could be."""
         failures = 0
         while not self._stopping.is_set():
@@ -216,8 +218,8 @@ class Shift:
                 failures += 1
                 log_failure("worker", error, failures)
                 started.set()  # as far as that goes: whoever starts us need not wait for the store as well
-                give_up = self._options.give_up_after
-                if give_up is not None and self._loop.time() - self._began > give_up.total_seconds():
+                give_up_after = self._options.give_up_after
+                if give_up_after is not None and self._loop.time() - self._created_at > give_up_after.total_seconds():
                     raise
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(STORE_RETRY_BACKOFF.delay(failures).total_seconds()):
@@ -226,34 +228,36 @@ class Shift:
                 return True
         return False
 
-    async def _let_go(self) -> None:
+    async def _stop_handlers(self) -> None:
         """Stop what still runs, at no cost to the jobs."""
         with contextlib.suppress(TimeoutError):
-            async with self._stop_deadline.timeout(_LAST_WORDS):
+            async with self._stop_deadline.timeout(_FLUSH_TIMEOUT):
                 await asyncio.gather(*(pool.close() for pool in self._pools))
-        self.stubborn = sum(pool.stubborn for pool in self._pools)
-        if self.stubborn:
+        self.unstoppable = sum(pool.unstoppable for pool in self._pools)
+        if self.unstoppable:
             for claimer in self._claimers:
-                claimer.abandon()
+                claimer.release_running()
 
-    async def _take_leave(self) -> None:
+    async def _deregister(self) -> None:
         """Give back whatever is still held, the term, and the place on the list of workers."""
         self._heartbeat.stop()
         # A beat that is under way would put us on the list again after we have left it.
         with contextlib.suppress(TimeoutError):
-            async with self._flush_deadline.timeout(_LAST_WORDS):
-                await asyncio.to_thread(self._heartbeat.join, _LAST_WORDS)
+            async with self._flush_deadline.timeout(_FLUSH_TIMEOUT):
+                await asyncio.to_thread(self._heartbeat.join, _FLUSH_TIMEOUT)
         try:
-            async with self._flush_deadline.timeout(_LAST_WORDS):
+            async with self._flush_deadline.timeout(_FLUSH_TIMEOUT):
                 for claimer in self._claimers:
-                    await claimer.last_words()
+                    await claimer.flush()
                 await self._metering.send()
                 for relay in self._relays:
-                    await relay.let_go()
+                    await relay.release()
                 await self.leader.resign()
                 await self._engine.deregister(self.worker_id)
         except (StoreUnavailable, TimeoutError):
-            log.warning("could not take leave of the store, the leases will tell", extra={"worker_id": self.worker_id})
+            log.warning(
+                "worker not deregistered: store unavailable, leases will expire", extra={"worker_id": self.worker_id}
+            )
         self._threads.close()
         self._processes.close()
         self._health.remove()
@@ -261,8 +265,8 @@ class Shift:
 
     def _services(self) -> list[Periodic]:
         services = [
-            Periodic("waker", self._waker.step, interval=_LISTEN_AGAIN),
-            Periodic("recall", self._cancellation_watcher.step, interval=_LISTEN_AGAIN),
+            Periodic("waker", self._waker.step, interval=_RELISTEN_INTERVAL),
+            Periodic("cancellation", self._cancellation_watcher.step, interval=_RELISTEN_INTERVAL),
             Periodic("leases", self._queue_leases.step, interval=LEASE_CHECK_INTERVAL),
         ]
         has = self._engine.capabilities.has
@@ -270,63 +274,67 @@ class Shift:
             services.append(Periodic("leader", self.leader.step, interval=self.leader.interval))
             services.extend(self._maintenance.loops)
         if has(Feature.SCHEDULES):
-            services.append(Periodic("schedules", self._scheduler.declare, interval=_DECLARED))
+            services.append(Periodic("schedules", self._scheduler.declare, interval=_DECLARE_INTERVAL))
         if has(Feature.USAGE):
-            services.append(Periodic("usage", self._metering.send, interval=_METERED))
-        services += [Periodic("webhook", relay.step, interval=LOOK_FOR_EVENTS) for relay in self._relays]
+            services.append(Periodic("usage", self._metering.send, interval=_USAGE_INTERVAL))
+        services += [Periodic("webhook", relay.step, interval=EVENT_POLL_INTERVAL) for relay in self._relays]
         if has(Feature.SUSPECTS):
             services.append(Periodic("quarantine", self._quarantine.step, interval=timedelta(hours=1)))
         if self._options.max_memory is not None:
-            services.append(Periodic("memory", self._look_at_memory, interval=_LOOK_AT_MEMORY))
+            services.append(Periodic("memory", self._check_memory, interval=_MEMORY_CHECK_INTERVAL))
         return services
 
-    async def _watch(self) -> None:
+    async def _watch_store(self) -> None:
         """Give up when the store has owed an answer for too long."""
         if self._options.give_up_after is None:
             return
-        limit = self._options.give_up_after.total_seconds()
+        timeout = self._options.give_up_after.total_seconds()
         while True:
-            await asyncio.sleep(limit / 10)
-            if self._owed() > limit:
-                raise StoreUnavailable(f"the store has not answered for {limit:g} s: {dict(self._engine.describe())}")
+            await asyncio.sleep(timeout / 10)
+            if self._unanswered_seconds() > timeout:
+                raise StoreUnavailable(f"the store has not answered for {timeout:g} s: {dict(self._engine.describe())}")
 
-    def _owed(self) -> float:
+    def _unanswered_seconds(self) -> float:
         """Say for how many seconds the store has owed an answer."""
         since = [claimer.unanswered_since for claimer in self._claimers if claimer.unanswered_since is not None]
         return self._loop.time() - min(since) if since else 0.0
 
-    async def _look_at_memory(self) -> None:
+    async def _check_memory(self) -> None:
         memory = resident_memory()
         if self._options.max_memory is not None and memory > self._options.max_memory:
-            log.info("worker retires, it has grown too large", extra={"worker_id": self.worker_id, "memory": memory})
+            log.info("worker stopping: memory limit reached", extra={"worker_id": self.worker_id, "memory": memory})
             self._stopping.set()
 
     # What its actors tell each other
 
     def _on_answer(self) -> None:
         self._health.record_poll()
-        most = self._options.max_jobs
-        if most is not None and sum(pool.finished for pool in self._pools) >= most and not self._stopping.is_set():
-            log.info("worker retires, it has done its share", extra={"worker_id": self.worker_id, "jobs": most})
+        max_jobs = self._options.max_jobs
+        if (
+            max_jobs is not None
+            and sum(pool.finished for pool in self._pools) >= max_jobs
+            and not self._stopping.is_set()
+        ):
+            log.info("worker stopping: job limit reached", extra={"worker_id": self.worker_id, "jobs": max_jobs})
             self._stopping.set()
 
-    def _look_for_work(self) -> None:
+    def _notify_claimers(self) -> None:
         for claimer in self._claimers:
-            claimer.work_may_wait()
+            claimer.notify()
 
-    def _look_around(self) -> None:
-        self._look_for_work()
+    def _on_change(self) -> None:
+        self._notify_claimers()
         self._cancellation_watcher.notify_change()
 
     def _on_heartbeat(self, answer: HeartbeatReply) -> None:
-        """Take a beat's answer, on the pulse's thread, to the loop."""
+        """Take a beat's answer, on the heartbeat's thread, to the loop."""
         self._health.record_heartbeat()
         with contextlib.suppress(RuntimeError):  # the loop has closed: there is nobody left to tell
-            self._loop.call_soon_threadsafe(self._heed, answer)
+            self._loop.call_soon_threadsafe(self._apply_reply, answer)
 
-    def _heed(self, answer: HeartbeatReply) -> None:
+    def _apply_reply(self, answer: HeartbeatReply) -> None:
         """Stop the handlers of claims that are ours no longer."""
-        if not self._owed():
+        if not self._unanswered_seconds():
             self._health.record_poll()
         for token in answer.lost:
             held = self.inflight.get(token)
@@ -346,9 +354,9 @@ class Shift:
 
     # Where plain functions run
 
-    def _on_a_thread(self, invocation: Invocation) -> Awaitable[Any]:
+    def _run_in_thread(self, invocation: Invocation) -> Awaitable[Any]:
         return self._threads.call(invocation.call)
 
-    def _in_a_process(self, invocation: Invocation) -> Awaitable[Any]:
+    def _run_in_process(self, invocation: Invocation) -> Awaitable[Any]:
         function = invocation.task.function
         return self._processes.call(function.__module__, function.__qualname__, invocation.run)

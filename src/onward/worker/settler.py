@@ -28,9 +28,9 @@ from onward.worker.metering import Count
 log = logging.getLogger("onward.job")
 
 _NAME_OF: Final = {outcome: move.value for outcome, move in MOVE_OF.items()}
-_QUIET: Final = frozenset({Complete, Snooze, Release})
+_INFO_OUTCOMES: Final = frozenset({Complete, Snooze, Release})
 """Ordinary ends, told at INFO; what needs a person's eye is told at WARNING."""
-_ASIDE: Final = 0.5
+_DEFER_SECONDS: Final = 0.5
 """Seconds until an outcome is said again whose job was in somebody's open transaction."""
 
 
@@ -43,13 +43,13 @@ class Settler:
         self._inflight = inflight
         self._count = count
         self._outbox: list[Settlement] = []
-        self._aside: list[Settlement] = []
-        self._aside_until = math.inf
+        self._deferred: list[Settlement] = []
+        self._deferred_until = math.inf
 
     @property
-    def aside_until(self) -> float:
+    def deferred_until(self) -> float:
         """When, by the loop's clock, outcomes that were set aside are to be said again; infinite: there are none."""
-        return self._aside_until
+        return self._deferred_until
 
     def __len__(self) -> int:
         """Count the outcomes that the store has not been sent."""
@@ -60,7 +60,7 @@ class Settler:
         if outcome is None:
             self._inflight.remove(held.claim.token)
             self._inflight.tally["complete"] += 1
-            self._count([Settlement(held.claim, Complete(), held.took)])
+            self._count([Settlement(held.claim, Complete(), held.run_seconds)])
             self.on_outcome()
             return
         if held.stage is LOST:
@@ -71,7 +71,7 @@ class Settler:
         if held.stage is SETTLING:
             return  # given up for dead before; a late word changes nothing
         held.stage = SETTLING
-        self._outbox.append(Settlement(held.claim, outcome, held.took))
+        self._outbox.append(Settlement(held.claim, outcome, held.run_seconds))
         self.on_outcome()
 
     def take(self, limit: int) -> tuple[Settlement, ...]:
@@ -80,28 +80,26 @@ class Settler:
         del self._outbox[:limit]
         return taken
 
-    def put_back(self, settlements: Sequence[Settlement]) -> None:
+    def requeue(self, settlements: Sequence[Settlement]) -> None:
         """Keep outcomes for which the store has not answered, ahead of newer ones."""
         self._outbox[:0] = settlements
 
-    def set_aside(
-        self, settlements: tuple[Settlement, ...], busy: Collection[Token], now: float
-    ) -> tuple[Settlement, ...]:
+    def defer(self, settlements: tuple[Settlement, ...], busy: Collection[Token], now: float) -> tuple[Settlement, ...]:
         """Keep outcomes for later whose jobs somebody else holds, and give the others."""
-        kept = [settlement for settlement in settlements if settlement.claim.token in busy]
-        if kept:
-            self._aside += kept
-            self._aside_until = now + _ASIDE
-            log.info("%d outcomes wait for somebody's open transaction, and are said again", len(kept))
+        deferred = [settlement for settlement in settlements if settlement.claim.token in busy]
+        if deferred:
+            self._deferred += deferred
+            self._deferred_until = now + _DEFER_SECONDS
+            log.info("%d outcomes deferred: an open transaction locks their jobs", len(deferred))
         return tuple(settlement for settlement in settlements if settlement.claim.token not in busy)
 
-    def bring_back(self) -> None:
+    def requeue_deferred(self) -> None:
         """Have outcomes said again that were set aside."""
-        self._outbox += self._aside
-        self._aside.clear()
-        self._aside_until = math.inf
+        self._outbox += self._deferred
+        self._deferred.clear()
+        self._deferred_until = math.inf
 
-    def stored(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
+    def confirm(self, settlements: Sequence[Settlement], lost: Collection[Token]) -> None:
         """Let go of what the store has answered for."""
         inflight, tally = self._inflight, self._inflight.tally
         inflight.remove_all([settlement.claim.token for settlement in settlements])
@@ -115,26 +113,26 @@ class Settler:
         for kind, count in kinds.items():
             tally[_NAME_OF[kind]] += count
         self._count(settlements)
-        if log.isEnabledFor(logging.INFO) or not kinds.keys() <= _QUIET:
+        if log.isEnabledFor(logging.INFO) or not kinds.keys() <= _INFO_OUTCOMES:
             for settlement in settlements:
-                _tell(settlement)
+                _log_outcome(settlement)
 
     async def settle_one_by_one(self, engine: Consumer, settlements: Sequence[Settlement]) -> None:
         """Store what can be stored of a batch that the store refused as a whole."""
         for index, settlement in enumerate(settlements):
             try:
-                self.stored([settlement], await engine.settle([settlement]))
+                self.confirm([settlement], await engine.settle([settlement]))
             except (StoreUnavailable, asyncio.CancelledError):
-                self.put_back(settlements[index:])
+                self.requeue(settlements[index:])
                 raise
             except Exception as error:
                 log.exception("outcome cannot be stored, failing the job", extra=_log_fields(settlement))
-                why = Failure("OutcomeNotStored", f"{type(error).__name__}: {error}")
-                failed = Settlement(settlement.claim, Fail(why), settlement.seconds)
+                failure = Failure("OutcomeNotStored", f"{type(error).__name__}: {error}")
+                failed = Settlement(settlement.claim, Fail(failure), settlement.seconds)
                 try:
-                    self.stored([failed], await engine.settle([failed]))
+                    self.confirm([failed], await engine.settle([failed]))
                 except (StoreUnavailable, asyncio.CancelledError):
-                    self.put_back([failed, *settlements[index + 1 :]])
+                    self.requeue([failed, *settlements[index + 1 :]])
                     raise
                 except Exception:
                     # Nothing can be written for this job: its lease will run out, and it will be given back.
@@ -160,19 +158,19 @@ def _log_fields(settlement: Settlement) -> dict[str, object]:
     return fields
 
 
-def _tell(settlement: Settlement) -> None:
+def _log_outcome(settlement: Settlement) -> None:
     kind = type(settlement.outcome)
-    level = logging.INFO if kind in _QUIET else logging.WARNING
+    level = logging.INFO if kind in _INFO_OUTCOMES else logging.WARNING
     if not log.isEnabledFor(level):
         return
-    log.log(level, "job %s", _PAST.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_log_fields(settlement))
+    log.log(level, "job %s", _LOG_VERBS.get(_NAME_OF[kind], _NAME_OF[kind]), extra=_log_fields(settlement))
 
 
-_PAST: Final = {
+_LOG_VERBS: Final = {
     "complete": "completed",
     "retry": "failed, will be retried",
     "fail": "failed",
-    "bury": "failed for the last time",
+    "bury": "failed, no attempts left",
     "snooze": "snoozed",
     "release": "released",
     "cancel": "cancelled",

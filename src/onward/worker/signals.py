@@ -14,57 +14,57 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-_before: Final[dict[signal.Signals, object]] = {}
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_previous_handlers: Final[dict[signal.Signals, object]] = {}
 """Who handled the signals before we did; empty: we do not."""
 
 
 @contextmanager
-def obeyed(stop: Callable[[], None]) -> Iterator[None]:
+def stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
     """Call ``stop`` at the first signal, from the main thread, between two steps of whatever runs there."""
-    asked = 0
+    received = 0
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal received
+        received += 1
+        if received == 1:
             stop()
             return
         # Not by the log: the signal may have come while it was being written to.
         os.write(2, b"stopping at once, others will take the jobs over\n")
         os._exit(128 + number)
 
-    before = {number: signal.signal(number, on_signal) for number in STOPPING}
-    _before.update(before)
+    previous_handlers = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    _previous_handlers.update(previous_handlers)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
-            _before.pop(number, None)
+            _previous_handlers.pop(number, None)
 
 
 # Around a fork the signals are held back, so that one which comes for the child in its first moments is not taken by a
 # handler that it has only inherited, and lost.
 
 
-def _hold_back() -> None:
-    if _before:
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+def _block_signals() -> None:
+    if _previous_handlers:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _let_through() -> None:
-    if _before:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+def _unblock_signals() -> None:
+    if _previous_handlers:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _forget_in_child() -> None:
-    if _before:
-        for number in STOPPING:
+def _reset_in_child() -> None:
+    if _previous_handlers:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        _let_through()
-        _before.clear()
+        _unblock_signals()
+        _previous_handlers.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_forget_in_child)
+    os.register_at_fork(before=_block_signals, after_in_parent=_unblock_signals, after_in_child=_reset_in_child)

@@ -24,26 +24,26 @@ from datetime import timedelta
 from typing import Final
 
 from onward.backoff import Backoff
-from onward.worker.serve import LIFELINE
-from onward.worker.signals import STOPPING
+from onward.worker.serve import SUPERVISOR_PIPE
+from onward.worker.signals import STOP_SIGNALS
 
 log = logging.getLogger("onward.supervisor")
 
-_RESTART: Final = Backoff.exponential(0.5, cap=30, jitter=0.5)
-_YOUNG: Final = 10.0
+_RESTART_BACKOFF: Final = Backoff.exponential(0.5, cap=30, jitter=0.5)
+_MIN_UPTIME: Final = 10.0
 """Seconds. Who lives longer than this has started well: the next restart is prompt again."""
-_LOOK: Final = 0.2
+_CHECK_INTERVAL: Final = 0.2
 """Seconds between two looks at the children, where no signal says that one has died."""
 
 
 @dataclass(slots=True)
-class _Place:
-    """One of the N places: the process in it, and how often the last ones died young."""
+class _Child:
+    """One of the N children: its process, and how often the last ones died young."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
-    born_at: float = 0.0
-    deaths: int = 0
+    started_at: float = 0.0
+    failures: int = 0
     start_at: float = 0.0
 
 
@@ -56,94 +56,96 @@ class Supervisor:
     processes: int
     grace: timedelta = timedelta(seconds=30)
     """How long children have to stop before they are killed; more than a worker's own grace."""
-    _places: list[_Place] = field(default_factory=list, init=False)
-    _asked: int = field(default=0, init=False)
-    _lifeline: int = field(default=-1, init=False)
+    _children: list[_Child] = field(default_factory=list, init=False)
+    _stop_requests: int = field(default=0, init=False)
+    _pipe_read: int = field(default=-1, init=False)
 
     def run(self) -> int:
         """Keep the children alive until a signal; answer the exit code: 0 if all of them ended in good order."""
-        self._lifeline, held_open = os.pipe()
-        heard, rung = os.pipe()
-        os.set_blocking(rung, False)
-        wakeup = signal.set_wakeup_fd(rung, warn_on_full_buffer=False)
-        before = {number: signal.signal(number, self._on_signal) for number in (*STOPPING, signal.SIGCHLD)}
-        self._places = [_Place(number) for number in range(self.processes)]
+        self._pipe_read, pipe_write = os.pipe()
+        wakeup_read, wakeup_write = os.pipe()
+        os.set_blocking(wakeup_write, False)
+        previous_wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        previous_handlers = {
+            number: signal.signal(number, self._on_signal) for number in (*STOP_SIGNALS, signal.SIGCHLD)
+        }
+        self._children = [_Child(number) for number in range(self.processes)]
         try:
-            while not self._asked:
-                self._tend()
-                if select.select([heard], [], [], _LOOK)[0]:
-                    os.read(heard, 1024)
+            while not self._stop_requests:
+                self._check_children()
+                if select.select([wakeup_read], [], [], _CHECK_INTERVAL)[0]:
+                    os.read(wakeup_read, 1024)
             return self._stop()
         finally:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
-            signal.set_wakeup_fd(wakeup)
-            for end in (self._lifeline, held_open, heard, rung):
+            signal.set_wakeup_fd(previous_wakeup)
+            for end in (self._pipe_read, pipe_write, wakeup_read, wakeup_write):
                 os.close(end)
 
     @property
     def pids(self) -> list[int]:
         """The children that live now."""
-        return [place.process.pid for place in self._places if place.process is not None]
+        return [child.process.pid for child in self._children if child.process is not None]
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        if number in STOPPING:
-            self._asked += 1
-            self._pass_on(signal.SIGTERM)
+        if number in STOP_SIGNALS:
+            self._stop_requests += 1
+            self._forward_signal(signal.SIGTERM)
 
-    def _tend(self) -> None:
+    def _check_children(self) -> None:
         now = time.monotonic()
-        for place in self._places:
-            if place.process is not None and (code := place.process.poll()) is not None:
-                self._bury(place, code, now)
-            if place.process is None and now >= place.start_at:
-                self._start(place, now)
-        self._reap_strangers()
+        for child in self._children:
+            if child.process is not None and (code := child.process.poll()) is not None:
+                self._on_exit(child, code, now)
+            if child.process is None and now >= child.start_at:
+                self._start(child, now)
+        self._reap_orphans()
 
-    def _start(self, place: _Place, now: float) -> None:
-        environment = {**os.environ, LIFELINE: str(self._lifeline), "ONWARD_PLACE": str(place.number)}
+    def _start(self, child: _Child, now: float) -> None:
+        environment = {**os.environ, SUPERVISOR_PIPE: str(self._pipe_read), "ONWARD_PROCESS_NUMBER": str(child.number)}
         # A session of its own: Ctrl-C in a terminal reaches the children through us, once, and not also directly.
-        place.process = subprocess.Popen(  # noqa: S603 - our own command
-            list(self.command), env=environment, pass_fds=(self._lifeline,), start_new_session=True
+        child.process = subprocess.Popen(  # noqa: S603 - our own command
+            list(self.command), env=environment, pass_fds=(self._pipe_read,), start_new_session=True
         )
-        place.born_at = now
-        log.info("worker process started", extra={"pid": place.process.pid, "place": place.number})
+        child.started_at = now
+        log.info("worker process started", extra={"pid": child.process.pid, "process_number": child.number})
 
-    def _bury(self, place: _Place, code: int, now: float) -> None:
-        assert place.process is not None  # noqa: S101 - for the type checker: only a dead child is buried
-        fields = {"pid": place.process.pid, "place": place.number, "code": code}
-        place.process = None
+    def _on_exit(self, child: _Child, code: int, now: float) -> None:
+        assert child.process is not None  # noqa: S101 - for the type checker: only an exited child gets here
+        fields = {"pid": child.process.pid, "process_number": child.number, "exit_code": code}
+        child.process = None
         if code == 0:
-            place.deaths, place.start_at = 0, now
-            log.info("worker process retired", extra=fields)
+            child.failures, child.start_at = 0, now
+            log.info("worker process finished", extra=fields)
             return
-        place.deaths = place.deaths + 1 if now - place.born_at < _YOUNG else 1
-        delay = _RESTART.delay(place.deaths).total_seconds() if place.deaths > 1 else 0.0
-        place.start_at = now + delay
+        child.failures = child.failures + 1 if now - child.started_at < _MIN_UPTIME else 1
+        delay = _RESTART_BACKOFF.delay(child.failures).total_seconds() if child.failures > 1 else 0.0
+        child.start_at = now + delay
         log.error("worker process died", extra={**fields, "restart_in": delay})
 
     def _stop(self) -> int:
         deadline = time.monotonic() + self.grace.total_seconds()
         code = 0
-        while living := [place for place in self._places if place.process is not None]:
+        while living := [child for child in self._children if child.process is not None]:
             if time.monotonic() > deadline:
                 log.error("worker processes did not stop in time, killing them", extra={"pids": self.pids})
-                self._pass_on(signal.SIGKILL)
-            for place in living:
-                assert place.process is not None  # noqa: S101 - for the type checker
+                self._forward_signal(signal.SIGKILL)
+            for child in living:
+                assert child.process is not None  # noqa: S101 - for the type checker
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    ended = place.process.wait(_LOOK / len(living))
+                    ended = child.process.wait(_CHECK_INTERVAL / len(living))
                     code = code or (1 if ended else 0)
-                    place.process = None
+                    child.process = None
         return code
 
-    def _pass_on(self, number: signal.Signals) -> None:
-        for place in self._places:
-            if place.process is not None and place.process.poll() is None:
+    def _forward_signal(self, number: signal.Signals) -> None:
+        for child in self._children:
+            if child.process is not None and child.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    place.process.send_signal(number)
+                    child.process.send_signal(number)
 
-    def _reap_strangers(self) -> None:
+    def _reap_orphans(self) -> None:
         """As process 1, take note of the deaths of processes that were left to us."""
         if os.getpid() != 1 or sys.platform == "win32":
             return

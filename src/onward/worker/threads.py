@@ -40,13 +40,13 @@ class Threads:
         self.size = size
         self._name = name
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._answered: deque[_Call] = deque()
+        self._completed: deque[_Call] = deque()
         self._threads = 0
-        self._open = 0
+        self._pending = 0
         """Calls that have been made and not answered."""
         self._abandoned = 0
         """Threads that run a call nobody waits for."""
-        self._answering = False
+        self._is_delivery_scheduled = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -58,8 +58,8 @@ class Threads:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._open += 1
-        if self._open + self._abandoned > self._threads < self.size + self._abandoned:
+        self._pending += 1
+        if self._pending + self._abandoned > self._threads < self.size + self._abandoned:
             self._threads += 1
             threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
         self._calls.put(_Call(function, future))
@@ -77,27 +77,27 @@ class Threads:
         self._threads = 0
 
     def _run(self) -> None:
-        calls, answered = self._calls, self._answered
+        calls, completed = self._calls, self._completed
         while (call := calls.get()) is not None:
             if not call.future.cancelled():
                 try:
                     call.result = call.context.run(call.function)
                 except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the call
                     call.error = error
-            answered.append(call)
+            completed.append(call)
             del call
-            if not self._answering:
-                self._answering = True
+            if not self._is_delivery_scheduled:
+                self._is_delivery_scheduled = True
                 with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-                    self._loop.call_soon_threadsafe(self._answer)  # type: ignore[union-attr]
+                    self._loop.call_soon_threadsafe(self._deliver)  # type: ignore[union-attr]
 
-    def _answer(self) -> None:
+    def _deliver(self) -> None:
         # First the flag, then the calls: whoever answers after the last look sees the flag down and wakes us again.
-        self._answering = False
-        answered = self._answered
-        while answered:
-            call = answered.popleft()
-            self._open -= 1
+        self._is_delivery_scheduled = False
+        completed = self._completed
+        while completed:
+            call = completed.popleft()
+            self._pending -= 1
             future = call.future
             if future.done():
                 # Its thread has come back: one too many now.

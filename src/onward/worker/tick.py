@@ -34,7 +34,7 @@ from onward.worker.scheduler import Scheduler
 
 log = logging.getLogger("onward.tick")
 
-_TOGETHER: Final = 100
+_CONCURRENCY: Final = 100
 """Jobs run at once."""
 _HEARTBEAT_JOIN_TIMEOUT: Final = 5.0
 """Seconds that a beat under way is waited for."""
@@ -74,7 +74,7 @@ class TickReport(msgspec.Struct, kw_only=True):
 
 
 _COUNTS: Final = tuple(field for field in TickReport.__struct_fields__ if field != "ok")
-_COUNTED_AS: Final[Mapping[Move, str]] = {
+_REPORT_FIELDS: Final[Mapping[Move, str]] = {
     Move.COMPLETE: "completed",
     Move.RETRY: "retried",
     Move.FAIL: "failed",
@@ -122,11 +122,11 @@ class Ticker:
         """Seconds until there will be something to do, as far as the last tick could see; None: it saw nothing."""
 
     async def tick(self, limit: int, *, queues: tuple[str, ...] = ("*",)) -> TickReport:
-        """Keep house, then run at most ``limit`` jobs."""
+        """Run maintenance, then run at most ``limit`` jobs."""
         check_at_least("limit", limit, 1)
         report = TickReport()
         self.next_in = None
-        await self._keep_house(report)
+        await self._run_maintenance(report)
         heartbeat = self._new_heartbeat()
         loop = asyncio.get_running_loop()
         # Most ticks are over long before a lease is in danger, and need no sign of life.
@@ -134,14 +134,14 @@ class Ticker:
         try:
             while report.claimed < limit:
                 requested_at = time.monotonic()
-                claims = await self._claim(queues, min(limit - report.claimed, _TOGETHER))
+                claims = await self._claim(queues, min(limit - report.claimed, _CONCURRENCY))
                 if not claims:
                     break
                 report.claimed += len(claims)
                 async with asyncio.TaskGroup() as group:
                     for claim in claims:
                         self._inflight.add(claim, requested_at)
-                        group.create_task(self._work(claim, requested_at, report), name=f"onward-run-{claim.ref}")
+                        group.create_task(self._run(claim, requested_at, report), name=f"onward-run-{claim.ref}")
         finally:
             heartbeat_start.cancel()
             heartbeat.stop()
@@ -153,7 +153,7 @@ class Ticker:
                 await self._engine.deregister(self.worker_id)
         return report
 
-    async def _keep_house(self, report: TickReport) -> None:
+    async def _run_maintenance(self, report: TickReport) -> None:
         if not self._engine.capabilities.has(Feature.LEADER):
             return
         term = await self._engine.elect(self.worker_id, lease=self._worker_timeout)
@@ -173,23 +173,23 @@ class Ticker:
 
     async def _promote(self, term: Term) -> MaintenanceResult:
         result = await self._engine.promote(term)
-        self._expect(result.next_in)
+        self._note_next(result.next_in)
         return result
 
     async def _fire(self, term: Term) -> MaintenanceResult:
         result = await self._scheduler.fire(term)
-        self._expect(result.next_in)
+        self._note_next(result.next_in)
         return result
 
     async def _claim(self, queues: tuple[str, ...], slots: int) -> tuple[Claim, ...]:
         request = ClaimRequest(worker_id=self.worker_id, queues=queues, slots=slots, lease=self._worker_timeout)
         claims = await self._engine.claim(request)
-        self._expect(claims.retry_after)
+        self._note_next(claims.retry_after)
         if not claims.claims and claims.has_suspects:
             claims = await self._engine.claim(msgspec.structs.replace(request, slots=1, alone=True))
         return claims.claims
 
-    async def _work(self, claim: Claim, requested_at: float, report: TickReport) -> None:
+    async def _run(self, claim: Claim, requested_at: float, report: TickReport) -> None:
         began = time.monotonic()
         try:
             if claim.start_within is not None and time.monotonic() - requested_at > claim.start_within:
@@ -212,10 +212,10 @@ class Ticker:
         self._inflight.remove(claim.token)
         if not lost:
             self._metering.count(settlements)
-        field = "lost" if lost else _COUNTED_AS[MOVE_OF[type(outcome)]]
+        field = "lost" if lost else _REPORT_FIELDS[MOVE_OF[type(outcome)]]
         setattr(report, field, getattr(report, field) + 1)
 
-    def _expect(self, seconds: float | None) -> None:
+    def _note_next(self, seconds: float | None) -> None:
         if seconds is not None:
             self.next_in = seconds if self.next_in is None else min(self.next_in, seconds)
 
@@ -224,7 +224,7 @@ class Ticker:
         info = WorkerInfo(
             id=self.worker_id,
             hostname=socket.gethostname(),
-            pool_size=_TOGETHER,
+            pool_size=_CONCURRENCY,
             version=onward_version(),
             types=tuple(sorted(self._tasks)),
         )
@@ -237,7 +237,7 @@ class Ticker:
 
 
 async def _repeat(step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
-    """Do a step of upkeep until it has nothing more to do."""
+    """Do a step of maintenance until it has nothing more to do."""
     done = 0
     while True:
         result = await step()

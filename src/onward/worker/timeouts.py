@@ -1,7 +1,7 @@
 """One alarm for all runs that have a timeout.
 
 A context manager per job would cost more than a quick handler does. Here a run is entered in a dictionary and taken
-out of it; one timer stands at the earliest deadline, and when it rings the few runs in hand are looked through. With
+out of it; one timer stands at the earliest deadline, and when it fires the few runs in hand are looked through. With
 equal timeouts that is about one look per timeout, however many jobs come and go in between.
 """
 
@@ -34,7 +34,7 @@ class Timeouts(Generic[K]):
             self._schedule(loop, deadline)
 
     def remove(self, entry: K) -> None:
-        """Take out what is over. The timer is left to ring for nothing, once."""
+        """Take out what is over. The timer is left to fire for nothing, once."""
         self._deadlines.pop(entry, None)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, when: float) -> None:

@@ -27,7 +27,7 @@ class Waker:
     ) -> None:
         self._engine = engine
         self._queues = queues
-        self._on = {
+        self._callbacks = {
             SignalKind.WORK: on_work,
             SignalKind.CHANGED: on_change,
             SignalKind.CANCELLED: on_cancelled,
@@ -37,6 +37,6 @@ class Waker:
     async def step(self) -> None:
         """Listen until the store ends it."""
         # Whatever was signalled while nobody listened would be missed: look once.
-        self._on[SignalKind.CHANGED]()
+        self._callbacks[SignalKind.CHANGED]()
         async for signal in self._engine.signals(self._queues):
-            self._on[signal.kind]()
+            self._callbacks[signal.kind]()

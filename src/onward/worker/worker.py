@@ -30,15 +30,15 @@ from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerOptions
 from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
-from onward.worker.session import Shift
+from onward.worker.session import Session
 
 
 class Worker:
     """Runs jobs until told to stop: ``await worker.run()``, or ``async with worker:`` beside something else.
 
-    ``duties`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the schedules
-    that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id; ``more`` are
-    settings by name, those of :class:`~onward.worker.options.WorkerOptions`.
+    ``maintenance_tasks`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the
+    schedules that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id;
+    ``overrides`` are settings by name, those of :class:`~onward.worker.options.WorkerOptions`.
     """
 
     def __init__(
@@ -51,25 +51,25 @@ class Worker:
         maintenance_tasks: Sequence[MaintenanceTask] = (),
         declared: Callable[[], Sequence[Schedule]] = tuple,
         relays: Callable[[str], Sequence[Relay]] = lambda _: (),
-        **more: Any,
+        **overrides: Any,
     ) -> None:
-        self.options = replace(options or WorkerOptions(), **more)
-        for patterns, _ in self.options.shares:
+        self.options = replace(options or WorkerOptions(), **overrides)
+        for patterns, _ in self.options.pools:
             for pattern in patterns:
                 validation.check_pattern(pattern, foreign=engine.capabilities.is_shared)
         self._engine = engine
-        self._tasks = _chosen(tasks, self.options, engine.capabilities) if self.options.only else tasks
+        self._tasks = _select_tasks(tasks, self.options, engine.capabilities) if self.options.only else tasks
         self._middleware = tuple(middleware)
         self._maintenance_tasks = tuple(maintenance_tasks)
         self._declared = declared
         self._relays = relays
-        self._is_told_to_stop = False
+        self._is_stop_requested = False
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._shift: Shift | None = None
+        self._session: Session | None = None
         self._is_running = False
-        self._beside: asyncio.Task[None] | None = None
+        self._background_task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Work until :meth:`stop` is called. May be called again then; to the store each run is another worker.
@@ -85,9 +85,9 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         started, self._started = self._started or asyncio.Event(), None
-        if self._is_told_to_stop:
+        if self._is_stop_requested:
             self._stopping.set()
-        self._shift = Shift(
+        self._session = Session(
             self._engine,
             self._tasks,
             self.options,
@@ -98,32 +98,32 @@ class Worker:
             relays=self._relays,
         )
         try:
-            if await self._shift.opened(started):
-                await self._see_out(self._shift, started)
+            if await self._session.open(started):
+                await self._run_session(self._session, started)
         except BaseExceptionGroup as group:
             # One part failed and took the others down: what people want to see is why.
             raise group.exceptions[0] from None
         finally:
-            self._is_running = self._is_told_to_stop = False
+            self._is_running = self._is_stop_requested = False
             self._loop = self._stopping = None
 
-    async def _see_out(self, shift: Shift, started: asyncio.Event) -> None:
-        """Wait for a shift to its end, which is soon if this is cancelled."""
-        living = asyncio.create_task(shift.live(started), name="onward-shift")
+    async def _run_session(self, session: Session, started: asyncio.Event) -> None:
+        """Wait for a session to its end, which is soon if this is cancelled."""
+        running = asyncio.create_task(session.run(started), name="onward-session")
         cancelled: asyncio.CancelledError | None = None
-        while not living.done():
+        while not running.done():
             try:
-                await asyncio.wait([living])
+                await asyncio.wait([running])
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
-                shift.cut_short()
+                session.force_stop()
         if cancelled is not None:
             raise cancelled
-        living.result()
+        running.result()
 
     def stop(self) -> None:
         """Stop in good order, within the grace. From any thread, and from signal handlers."""
-        self._is_told_to_stop = True
+        self._is_stop_requested = True
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
@@ -131,55 +131,55 @@ class Worker:
         """Work beside what the block does."""
         self._started = asyncio.Event()
         started = asyncio.create_task(self._started.wait())
-        self._beside = asyncio.create_task(self.run(), name="onward-worker")
+        self._background_task = asyncio.create_task(self.run(), name="onward-worker")
         try:
-            await asyncio.wait([self._beside, started], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._background_task, started], return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
         finally:
             started.cancel()
-        if self._beside.done():
-            self._beside.result()
+        if self._background_task.done():
+            self._background_task.result()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop in good order, and raise what the worker died of, if it did. If the block is cancelled, so is it."""
-        beside, self._beside = self._beside, None
-        if beside is None:
+        background_task, self._background_task = self._background_task, None
+        if background_task is None:
             return
         self.stop()
         if isinstance(error, asyncio.CancelledError):
-            beside.cancel()
+            background_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):  # the block's own goes on
-                await beside
+                await background_task
         else:
-            await beside
+            await background_task
 
     @property
     def worker_id(self) -> str | None:
         """The name of the present or the last run; None: there was none."""
-        return None if self._shift is None else self._shift.worker_id
+        return None if self._session is None else self._session.worker_id
 
     @property
     def is_leader(self) -> bool:
         """Whether this worker leads now."""
-        return self._is_running and self._shift is not None and self._shift.leader.term is not None
+        return self._is_running and self._session is not None and self._session.leader.term is not None
 
     @property
     def tally(self) -> Mapping[str, int]:
         """What became of the jobs of the present or last run, by move; the fence's are ``stale_rejections``."""
-        return {} if self._shift is None else dict(self._shift.inflight.tally)
+        return {} if self._session is None else dict(self._session.inflight.tally)
 
     @property
-    def stubborn(self) -> int:
+    def unstoppable(self) -> int:
         """How many handlers of the last run would not stop, and still run."""
-        return 0 if self._shift is None else self._shift.stubborn
+        return 0 if self._session is None else self._session.unstoppable
 
 
-def _chosen(
+def _select_tasks(
     tasks: Mapping[str, Task[..., Any]], options: WorkerOptions, capabilities: Capabilities
 ) -> dict[str, Task[..., Any]]:
     """Give the tasks that a worker is to run, and refuse what it would take from others."""
@@ -194,11 +194,14 @@ def _chosen(
         if name not in tasks:
             raise InvalidJob("only", name, f"is no task of this app{nearest(name, tasks)}")
     for name, task in tasks.items():
-        theirs = queue_pattern(task.options.queue)
-        for ours in options.patterns:
-            if name not in options.only and (validation.matches(ours, theirs) or validation.matches(theirs, ours)):
+        task_pattern = queue_pattern(task.options.queue)
+        for pattern in options.patterns:
+            if name not in options.only and (
+                validation.matches(pattern, task_pattern) or validation.matches(task_pattern, pattern)
+            ):
                 message = (
-                    f"must name {name!r} too, whose jobs are in {theirs!r}: this worker takes all that comes there"
+                    f"must name {name!r} too, whose jobs are in {task_pattern!r}: "
+                    "this worker takes all that comes there"
                 )
                 raise InvalidJob("only", list(options.only), message)
     return {name: tasks[name] for name in options.only}

@@ -28,7 +28,7 @@ def main() -> int:
         await asyncio.sleep(seconds)
         return {"by": "python", "n": n, "run": [retry_count, began]}
 
-    return serve(app.worker(queues=[queue], concurrency=5, lease=LEASE, leader_lease=LEASE), opened=app)
+    return serve(app.worker(queues=[queue], concurrency=5, lease=LEASE, leader_lease=LEASE), lifespan=app)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,6 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         if given["max_jobs"] is not None:
             settings["max_jobs"] = given["max_jobs"]
         try:
-            serve(Worker(app.engine, handlers, middleware=app.middleware, **settings), opened=app)
+            serve(Worker(app.engine, handlers, middleware=app.middleware, **settings), lifespan=app)
         except OnwardError as error:
             raise CommandError(str(error)) from error
