@@ -30,12 +30,12 @@ QUEUE = "send-message/campaign-42"
 SLOTS = 4
 RECORD = struct.Struct("<qq")
 REPOSITORY = Path(__file__).parents[2]
-BEGIN_WITHIN = 120.0
+START_TIMEOUT = 120.0
 """Seconds until the first handler must have started; never reached where all is well."""
 
 
 @dataclass(frozen=True)
-class Figures:
+class RateReport:
     """What a run came to."""
 
     rate: Rate
@@ -61,7 +61,7 @@ class Figures:
         )
 
 
-def run(folder: Path, *, rate: Rate, processes: int, kills: int, seconds: float, seed: int = 1) -> Figures:
+def run(folder: Path, *, rate: Rate, processes: int, kills: int, seconds: float, seed: int = 1) -> RateReport:
     """Let processes work on one limited queue for so many seconds, and account for every start."""
     path, ledgers = folder / "jobs.db", folder / "ledgers"
     ledgers.mkdir()
@@ -73,11 +73,11 @@ def run(folder: Path, *, rate: Rate, processes: int, kills: int, seconds: float,
     ]
     killed = 0
     try:
-        _let_all_begin(workers, ledgers)
+        _start_together(workers, ledgers)
         first = _first_start(ledgers)
-        dice = random.Random(seed)
-        moments = sorted(dice.uniform(0.05, 0.9) * seconds for _ in range(kills))
-        for moment, victim in zip(moments, dice.sample(workers, kills), strict=True):
+        rng = random.Random(seed)
+        moments = sorted(rng.uniform(0.05, 0.9) * seconds for _ in range(kills))
+        for moment, victim in zip(moments, rng.sample(workers, kills), strict=True):
             _wait_until(first + moment)
             victim.send_signal(signal.SIGKILL)
             killed += victim.wait() == -signal.SIGKILL
@@ -91,7 +91,7 @@ def run(folder: Path, *, rate: Rate, processes: int, kills: int, seconds: float,
             worker.communicate()
     records = _read(ledgers)
     starts = sorted(at for at, _ in records if at < records[0][0] + seconds * 1e9)
-    return Figures(
+    return RateReport(
         rate=rate,
         processes=processes,
         killed=killed,
@@ -104,12 +104,12 @@ def run(folder: Path, *, rate: Rate, processes: int, kills: int, seconds: float,
 
 def worst_window(starts: list[int], period: int) -> int:
     """Count the most starts that any half-open window of the period holds."""
-    most = first = 0
+    max_starts = first = 0
     for index, start in enumerate(starts):
         while start - starts[first] >= period:
             first += 1
-        most = max(most, index - first + 1)
-    return most
+        max_starts = max(max_starts, index - first + 1)
+    return max_starts
 
 
 async def _prepare(path: Path, rate: Rate, *, jobs: int) -> None:
@@ -128,9 +128,9 @@ def _read(ledgers: Path) -> list[tuple[int, int]]:
     return sorted(records)
 
 
-def _let_all_begin(workers: Sequence[subprocess.Popen[bytes]], ledgers: Path) -> None:
+def _start_together(workers: Sequence[subprocess.Popen[bytes]], ledgers: Path) -> None:
     """Wait until every process has opened its ledger and the store, then give the word."""
-    deadline = time.monotonic() + BEGIN_WITHIN
+    deadline = time.monotonic() + START_TIMEOUT
     while len(list(ledgers.iterdir())) < len(workers):
         assert time.monotonic() < deadline, "not every process has come up"
         time.sleep(0.01)
@@ -141,7 +141,7 @@ def _let_all_begin(workers: Sequence[subprocess.Popen[bytes]], ledgers: Path) ->
 
 
 def _first_start(ledgers: Path) -> float:
-    deadline = time.monotonic() + BEGIN_WITHIN
+    deadline = time.monotonic() + START_TIMEOUT
     while not (records := _read(ledgers)):
         assert time.monotonic() < deadline, "no handler has started"
         time.sleep(0.01)
@@ -159,25 +159,25 @@ async def work(path: Path, ledger: Path) -> None:
     """Claim, start and settle until killed."""
     engine = SQLiteEngine(path, busy_timeout=30)
     await engine.open()
-    book = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    ledger_file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     await asyncio.to_thread(sys.stdin.readline)
     request = ClaimRequest(worker_id=ledger.name, queues=(QUEUE,), slots=SLOTS, lease=timedelta(hours=1))
     settlements: tuple[Settlement, ...] = ()
     while True:
-        asked = time.monotonic_ns()
+        requested_at = time.monotonic_ns()
         claimed = (await engine.exchange(Exchange(settlements=settlements, request=request))).claimed
-        settlements = tuple(_handle(claim, asked, book) for claim in claimed.claims)
+        settlements = tuple(_handle(claim, requested_at, ledger_file) for claim in claimed.claims)
         if not settlements:
             await asyncio.sleep(0.02 if claimed.retry_after is None else claimed.retry_after)
 
 
-def _handle(claim: Claim, asked: int, book: int) -> Settlement:
+def _handle(claim: Claim, requested_at: int, ledger_file: int) -> Settlement:
     """Start the handler, unless it is too late for its slot: then somebody else's window has begun."""
     assert claim.start_within is not None
     started = time.monotonic_ns()
-    if started - asked > claim.start_within * 1e9:
+    if started - requested_at > claim.start_within * 1e9:
         return Settlement(claim, Release())
-    os.write(book, RECORD.pack(started, int(claim.token[0])))
+    os.write(ledger_file, RECORD.pack(started, int(claim.token[0])))
     return Settlement(claim, Complete())
 
 

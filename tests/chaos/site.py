@@ -1,4 +1,4 @@
-"""A store, a crew of worker processes on it, jobs that come in meanwhile, and the ledger that accounts for them all.
+"""A store, worker processes on it, jobs that come in meanwhile, and the ledger that accounts for them all.
 
 Which store it is, and what is done to it, is for the tests to say: here is what they have in common.
 """
@@ -42,16 +42,16 @@ class Site:
     """By which the test looks at the store: directly, whatever is done to the others' way there."""
     random: random.Random
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    stopped: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    retired: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    suspended: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    terminated: list[subprocess.Popen[bytes]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
-    """What was done to the store and the crew."""
-    crew: int = 4
+    """What was done to the store and the workers."""
+    worker_count: int = 4
     max_crashes: int = 3
 
-    # The crew
+    # The workers
 
-    def hire(self) -> subprocess.Popen[bytes]:
+    def start_worker(self) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-m",
@@ -66,47 +66,47 @@ class Site:
         return worker
 
     def kill(self) -> None:
-        """Kill a worker, and hire another."""
+        """Kill a worker, and start another."""
         victim = self._victim()
         victim.kill()
         victim.wait()
         self.done["kills"] += 1
-        if len(self.workers) < self.crew:
-            self.hire()
+        if len(self.workers) < self.worker_count:
+            self.start_worker()
 
-    def sometimes_stop(self) -> None:
-        """Now and then, let a worker sleep past its lease; another is hired meanwhile."""
-        if len(self.stopped) >= 2 or self.random.random() >= 0.2:
+    def maybe_suspend(self) -> None:
+        """Now and then, let a worker sleep past its lease; another is started meanwhile."""
+        if len(self.suspended) >= 2 or self.random.random() >= 0.2:
             return
         victim = self._victim()
         victim.send_signal(signal.SIGSTOP)
         self.done["stops"] += 1
-        self.stopped.append(victim)
-        self.hire()
+        self.suspended.append(victim)
+        self.start_worker()
         seconds = LEASE.total_seconds() + self.random.uniform(0.5, 2)
-        asyncio.get_running_loop().call_later(seconds, self.wake, victim)
+        asyncio.get_running_loop().call_later(seconds, self.resume, victim)
 
     def _victim(self) -> subprocess.Popen[bytes]:
         """Pick one of those who have just been at work, or whichever if nobody has: some take long to begin."""
-        victim = self.random.choice(self.at_work() or self.workers)
+        victim = self.random.choice(self.active_workers() or self.workers)
         self.workers.remove(victim)
         return victim
 
-    def at_work(self) -> list[subprocess.Popen[bytes]]:
+    def active_workers(self) -> list[subprocess.Popen[bytes]]:
         """List the workers that have run one of the last jobs."""
-        lately = {int(line.split()[2]) for line in (self.directory / "ledger").read_text().splitlines()[-20:]}
-        return [worker for worker in self.workers if worker.pid in lately]
+        recent_pids = {int(line.split()[2]) for line in (self.directory / "ledger").read_text().splitlines()[-20:]}
+        return [worker for worker in self.workers if worker.pid in recent_pids]
 
-    def wake(self, victim: subprocess.Popen[bytes]) -> None:
+    def resume(self, victim: subprocess.Popen[bytes]) -> None:
         """Let a worker go on that does not know what it has missed; of the others, one too many is let go."""
         victim.send_signal(signal.SIGCONT)
-        self.stopped.remove(victim)
-        if len(self.workers) >= self.crew:
-            self.retired.append(self.workers.pop(0))
-            self.retired[-1].terminate()
+        self.suspended.remove(victim)
+        if len(self.workers) >= self.worker_count:
+            self.terminated.append(self.workers.pop(0))
+            self.terminated[-1].terminate()
         self.workers.append(victim)
 
-    async def put_to_sleep(self, worker: subprocess.Popen[bytes]) -> None:
+    async def suspend(self, worker: subprocess.Popen[bytes]) -> None:
         """Stop a worker, but not with the store's lock in its hand: nobody could go on then."""
         while True:
             worker.send_signal(signal.SIGSTOP)
@@ -116,16 +116,16 @@ class Site:
             worker.send_signal(signal.SIGCONT)
             await asyncio.sleep(self.random.uniform(0, 0.05))  # or it would not have come any further
 
-    async def dismiss(self) -> None:
+    async def stop_workers(self) -> None:
         """End all workers, in good order."""
         for worker in self.workers:
             worker.terminate()
-        for worker in [*self.workers, *self.retired]:
+        for worker in [*self.workers, *self.terminated]:
             await asyncio.to_thread(worker.wait, 60)
 
-    def clear(self) -> None:
+    def kill_workers(self) -> None:
         """End whatever is still there."""
-        for worker in [*self.workers, *self.stopped, *self.retired]:
+        for worker in [*self.workers, *self.suspended, *self.terminated]:
             worker.kill()
             worker.wait()
 
@@ -133,7 +133,7 @@ class Site:
 
     async def enqueue(self, number: int) -> None:
         """Add a job, and again until the store has answered: by its key it is still only one."""
-        task = self.producer.tasks[self.random.choice(("labour", "toil"))]
+        task = self.producer.tasks[self.random.choice(("async_work", "sync_work"))]
         if self.producer.capabilities.has(Feature.IDEMPOTENCY):
             task = task.using(idempotency_key=f"job {number}")
         seconds = self.random.uniform(0, 0.2)
@@ -152,9 +152,9 @@ class Site:
         """Strike again and again while jobs come in, then wait for all jobs to end."""
         # So thick do the strikes come that an innocent job, alone in its process, might well meet three of them.
         self.max_crashes = 6
-        for _ in range(self.crew):
-            self.hire()
-        await eventually(self.all_at_work, within=60)
+        for _ in range(self.worker_count):
+            self.start_worker()
+        await eventually(self.all_registered, within=60)
 
         async def produce() -> None:
             for number in range(jobs):
@@ -166,19 +166,19 @@ class Site:
         for _ in range(strikes):
             await asyncio.sleep(self.random.uniform(0.1, 1) * pause)
             with suppress(TimeoutError):  # all may stand still because of what was done to the store
-                await eventually(self.at_work, within=5)
-            self.sometimes_stop()
+                await eventually(self.active_workers, within=5)
+            self.maybe_suspend()
             await strike()
         async with asyncio.timeout(300):
             await producing
-        await eventually(lambda: not self.stopped, within=60)
+        await eventually(lambda: not self.suspended, within=60)
         await eventually(self.all_ended, within=300)
-        await self.dismiss()
+        await self.stop_workers()
 
-    async def all_at_work(self) -> bool:
-        return len(await self.present()) == self.crew
+    async def all_registered(self) -> bool:
+        return len(await self.registered_workers()) == self.worker_count
 
-    async def present(self) -> list[WorkerInfo]:
+    async def registered_workers(self) -> list[WorkerInfo]:
         """List the workers; none while the store is away."""
         with suppress(StoreUnavailable):
             return await self.app.engine.workers()
@@ -187,7 +187,7 @@ class Site:
     async def leader(self) -> subprocess.Popen[bytes] | None:
         """Find the worker that leads."""
         by_pid = {str(worker.pid): worker for worker in self.workers}
-        leading = [worker.id.rsplit("-", 2)[1] for worker in await self.present() if worker.is_leader]
+        leading = [worker.id.rsplit("-", 2)[1] for worker in await self.registered_workers() if worker.is_leader]
         return by_pid.get(leading[0]) if leading else None
 
     async def all_ended(self) -> bool:
@@ -270,5 +270,5 @@ async def site_at(url: str, directory: Path, *, through: str | None = None) -> A
         if through is not None:
             producer = await opened.enter_async_context(make_app(through, directory))
         site = Site(directory, through or url, producer, app, random.Random(seed))
-        opened.callback(site.clear)
+        opened.callback(site.kill_workers)
         yield site

@@ -19,41 +19,43 @@ PARENTS = 3
 
 
 async def run_flow(site: Site, *, layers: int, width: int, kills: int, seconds: float) -> None:
-    labour = site.app.tasks["labour"]
-    flow = site.app.flow("storm", on_finished=labour.job(seconds=0))
-    above = [flow.add(labour.job(seconds=0)) for _ in range(width)]
+    async_work = site.app.tasks["async_work"]
+    flow = site.app.flow("storm", on_finished=async_work.job(seconds=0))
+    dependencies = [flow.add(async_work.job(seconds=0)) for _ in range(width)]
     for _ in range(layers - 1):
-        above = [
-            flow.add(labour.job(seconds=site.random.uniform(0, seconds)), after=site.random.sample(above, PARENTS))
+        dependencies = [
+            flow.add(
+                async_work.job(seconds=site.random.uniform(0, seconds)), after=site.random.sample(dependencies, PARENTS)
+            )
             for _ in range(width)
         ]
     batch = await flow.start()
     site.max_crashes = 6
-    for _ in range(site.crew):
-        site.hire()
+    for _ in range(site.worker_count):
+        site.start_worker()
     for _ in range(kills):
-        await eventually(site.at_work, within=60)
+        await eventually(site.active_workers, within=60)
         await asyncio.sleep(site.random.uniform(0, 1))
         assert not (await batch.info()).is_finished, "it was over before its workers were killed"
         site.kill()
     info = await batch.wait(timeout=900)
     await eventually(site.all_ended, within=60)
-    await site.dismiss()
+    await site.stop_workers()
     assert (info.total, info.completed) == (layers * width, layers * width)
     await site.account_for(layers * width + 1)
-    await in_order(site, batch)
+    await check_order(site, batch)
 
 
-async def in_order(site: Site, batch: Batch) -> None:
+async def check_order(site: Site, batch: Batch) -> None:
     jobs = {job.id: job for job in await site.jobs() if job.batch is not None}
     parents = defaultdict(list)
     for link in await batch.links():
         parents[link.child].append(jobs[link.parent])
     assert len(parents) > 0
-    for child, above in parents.items():
+    for child, dependencies in parents.items():
         started = jobs[child].started_at
         assert started is not None
-        assert all(parent.completed_at is not None and parent.completed_at <= started for parent in above)
+        assert all(parent.completed_at is not None and parent.completed_at <= started for parent in dependencies)
 
 
 async def test_a_flow_runs_in_order_however_its_workers_are_killed(site: Site):  # X3

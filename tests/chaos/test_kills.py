@@ -40,12 +40,12 @@ async def on_postgres(directory: Path) -> AsyncIterator[Site]:
 
 @pytest.fixture(params=[on_sqlite, on_postgres], ids=["sqlite", "postgres"])
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
-    ground: Callable[[Path], AbstractAsyncContextManager[Site]] = request.param
-    async with ground(tmp_path) as site:
+    open_site: Callable[[Path], AbstractAsyncContextManager[Site]] = request.param
+    async with open_site(tmp_path) as site:
         yield site
 
 
-async def rampage(site: Site, *, kills: int, jobs: int, pause: float = 1.0) -> None:
+async def kill_workers(site: Site, *, kills: int, jobs: int, pause: float = 1.0) -> None:
     """Kill and stop workers at random moments while jobs come in, and account for every job."""
 
     async def kill() -> None:
@@ -56,72 +56,72 @@ async def rampage(site: Site, *, kills: int, jobs: int, pause: float = 1.0) -> N
 
 
 async def test_no_job_is_lost_however_workers_are_killed(site: Site):  # X3, O7, Counting
-    await rampage(site, kills=6, jobs=150, pause=2)
+    await kill_workers(site, kills=6, jobs=150, pause=2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_no_job_is_lost_in_two_hundred_kills(site: Site):  # X3, O7, Counting
-    await rampage(site, kills=200, jobs=5000)
+    await kill_workers(site, kills=200, jobs=5000)
     assert site.rejections(), "no worker ever found its claim gone: the fence was not tried"
 
 
 async def test_who_sleeps_past_its_lease_finds_its_claims_gone(site: Site):  # X3
     for _ in range(5):
-        await site.app.tasks["labour"].enqueue(seconds=1)
-    sleeper = site.hire()
+        await site.app.tasks["async_work"].enqueue(seconds=1)
+    suspended = site.start_worker()
     await eventually(lambda: len(site.ledger()) == 5, within=60)
     # Stopped in the middle of a write it would have to be let go on, and its jobs would end before it is stopped again.
     await asyncio.sleep(0.3)
-    await site.put_to_sleep(sleeper)
-    site.hire()
+    await site.suspend(suspended)
+    site.start_worker()
     await eventually(site.all_ended, within=60)
-    sleeper.send_signal(signal.SIGCONT)
+    suspended.send_signal(signal.SIGCONT)
     await eventually(lambda: len(site.lost_claims()) == 5, within=60)
-    await site.dismiss()
+    await site.stop_workers()
     await site.account_for(5)
     assert site.rejections() == 5
     assert {job.result["pid"] for job in await site.jobs()} == {site.workers[1].pid}
 
 
 async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  # O6
-    first, second = site.hire(), site.hire()
+    first, second = site.start_worker(), site.start_worker()
     await eventually(site.leader, within=60)
-    sleeper = await site.leader()
-    assert sleeper is not None
-    successor = second if sleeper is first else first
-    await site.put_to_sleep(sleeper)
+    suspended = await site.leader()
+    assert suspended is not None
+    successor = second if suspended is first else first
+    await site.suspend(suspended)
     # Only a leader makes a delayed job ready.
     for _ in range(5):
-        await site.app.tasks["labour"].using(delay=timedelta(seconds=1)).enqueue(seconds=0)
+        await site.app.tasks["async_work"].using(delay=timedelta(seconds=1)).enqueue(seconds=0)
     await eventually(site.all_ended, within=60)
     assert await site.leader() is successor
-    (after,) = [worker.leader_until for worker in await site.present() if worker.is_leader]
-    sleeper.send_signal(signal.SIGCONT)
+    (after,) = [worker.leader_until for worker in await site.registered_workers() if worker.is_leader]
+    suspended.send_signal(signal.SIGCONT)
     await eventually(lambda: "leadership lost" in {entry["message"] for entry in site.log()}, within=60)
     assert await site.leader() is successor
-    (later,) = [worker.leader_until for worker in await site.present() if worker.is_leader]
+    (later,) = [worker.leader_until for worker in await site.registered_workers() if worker.is_leader]
     assert after is not None
     assert later is not None
     assert later >= after, "what the sleeper wrote has ended its successor's term"
-    await site.dismiss()
+    await site.stop_workers()
     await site.account_for(5)
 
 
 async def test_a_job_that_kills_its_worker_is_found_out_and_its_neighbours_lose_nothing(site: Site):  # Counting
-    murder = await site.app.tasks["murder"].enqueue()
+    killer = await site.app.tasks["kill_worker"].enqueue()
     for _ in range(9):
-        await site.app.tasks["labour"].enqueue(seconds=0.5)
+        await site.app.tasks["async_work"].enqueue(seconds=0.5)
     while not await site.all_ended():
         if not site.workers or site.workers[-1].poll() is not None:
-            site.hire()
+            site.start_worker()
         await asyncio.sleep(0.05)
-    await site.dismiss()
+    await site.stop_workers()
     found = {job.id: job for job in await site.jobs()}
-    culprit = found.pop(murder.id)
-    assert culprit.status is State.DEAD_LETTER
-    assert culprit.crashes == 3
-    assert len(site.ledger()[murder.id]) == 4, "once in company, and three times alone"
+    killed_job = found.pop(killer.id)
+    assert killed_job.status is State.DEAD_LETTER
+    assert killed_job.crashes == 3
+    assert len(site.ledger()[killer.id]) == 4, "once in company, and three times alone"
     assert len(found) == 9
     for job in found.values():
         assert (job.status, job.attempts, job.crashes) == (State.COMPLETED, 1, 0)

@@ -7,25 +7,25 @@ from datetime import timedelta
 import pytest
 
 from onward.engine.values import Rate
-from tests.chaos.rate_run import Figures, run
+from tests.chaos.rate_run import RateReport, run
 
-LEAST_USED = 0.95
+MIN_USED = 0.95
 
 
-def hold(figures: Figures) -> None:
+def check_rate(report: RateReport) -> None:
     """What must be true of every run."""
-    print(f"\n{figures}")
-    assert figures.worst_window <= figures.rate.count, figures
-    assert figures.used >= LEAST_USED, figures
-    assert figures.started_twice == 0, figures
+    print(f"\n{report}")
+    assert report.worst_window <= report.rate.count, report
+    assert report.used >= MIN_USED, report
+    assert report.started_twice == 0, report
 
 
 def test_a_rate_holds_while_half_of_the_processes_are_killed(tmp_path):  # P6
     rate = Rate(240, timedelta(seconds=12))
-    hold(run(tmp_path, rate=rate, processes=6, kills=3, seconds=15))
+    check_rate(run(tmp_path, rate=rate, processes=6, kills=3, seconds=15))
 
 
 @pytest.mark.slow
 def test_sixteen_processes_keep_to_six_hundred_a_minute_for_two_minutes_while_half_are_killed(tmp_path):  # P6
     rate = Rate(600, timedelta(minutes=1))
-    hold(run(tmp_path, rate=rate, processes=16, kills=8, seconds=120))
+    check_rate(run(tmp_path, rate=rate, processes=16, kills=8, seconds=120))

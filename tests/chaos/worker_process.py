@@ -24,31 +24,31 @@ LEASE = timedelta(seconds=2)
 
 
 def make_app(url: str, directory: Path) -> App:
-    """Make the App that labourers and the test share."""
+    """Make the App that workers and the test share."""
     app = App(url, worker_timeout=LEASE)
     ledger = os.open(directory / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def enter(context: JobContext) -> int:
+    def record_effect(context: JobContext) -> int:
         """Leave the effect of a run, with the number of the claim it rests on."""
         number = int(context._run.claim.token[1])
         os.write(ledger, f"{context.id} {number} {os.getpid()}\n".encode())
         return number
 
-    @app.task(name="labour", max_attempts=1)
-    async def labour(context: JobContext, seconds: float) -> dict[str, int]:
-        number = enter(context)
+    @app.task(name="async_work", max_attempts=1)
+    async def async_work(context: JobContext, seconds: float) -> dict[str, int]:
+        number = record_effect(context)
         await asyncio.sleep(seconds)
         return {"claim": number, "pid": os.getpid()}
 
-    @app.task(name="toil", max_attempts=1)
-    def toil(context: JobContext, seconds: float) -> dict[str, int]:
-        number = enter(context)
+    @app.task(name="sync_work", max_attempts=1)
+    def sync_work(context: JobContext, seconds: float) -> dict[str, int]:
+        number = record_effect(context)
         signal.sigtimedwait([], seconds)
         return {"claim": number, "pid": os.getpid()}
 
-    @app.task(name="murder", max_attempts=1)
-    async def murder(context: JobContext) -> None:
-        enter(context)
+    @app.task(name="kill_worker", max_attempts=1)
+    async def kill_worker(context: JobContext) -> None:
+        record_effect(context)
         await asyncio.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 
