@@ -24,10 +24,10 @@ from onward.worker.serve import serve
 HERE = Path(sys.argv[1] if __name__ == "__main__" else os.environ.get("ONWARD_TEST_HERE", "."))
 
 
-def note(word: str, *more: object) -> None:
+def record(name: str, *more: object) -> None:
     """Append a line to the file of that name, in one write, so that lines of many processes do not mix."""
     line = " ".join(map(str, (os.getpid(), *more))) + "\n"
-    with (HERE / word).open("ab", buffering=0) as file:
+    with (HERE / name).open("ab", buffering=0) as file:
         file.write(line.encode())
 
 
@@ -37,29 +37,29 @@ def make_app(directory: Path) -> App:
 
     @app.task(name="quick")
     async def quick(number: int) -> int:
-        note("quick", number)
+        record("quick", number)
         return number
 
     @app.task(name="sleep")
     async def sleep(seconds: float) -> None:
-        note("began", seconds)
+        record("began", seconds)
         await asyncio.sleep(seconds)
-        note("ended", seconds)
+        record("ended", seconds)
 
     @app.task(name="block")
     async def block(seconds: float) -> None:
-        note("began", seconds)
+        record("began", seconds)
         time.sleep(seconds)  # noqa: ASYNC251 - the loop is to be blocked
-        note("ended", seconds)
+        record("ended", seconds)
 
     @app.task(name="unstoppable")
     async def unstoppable() -> None:
-        note("began")
+        record("began")
         while True:
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
-                note("refused")
+                record("refused")
 
     @app.task(name="fork")
     async def fork() -> None:
@@ -67,11 +67,11 @@ def make_app(directory: Path) -> App:
         child.start()
         child.terminate()
         await asyncio.to_thread(child.join, 30)
-        note("forked", child.exitcode)
+        record("forked", child.exitcode)
 
     @app.task(name="die", max_attempts=1)
     async def die() -> None:
-        note("began")
+        record("began")
         os.kill(os.getpid(), signal.SIGKILL)
 
     return app
@@ -85,7 +85,7 @@ def main() -> int:
         options[name] = int(value) if name in {"concurrency", "max_jobs"} else timedelta(seconds=float(value))
     configure("json", level=logging.INFO)
     app = make_app(HERE)
-    note("started")
+    record("started")
     return serve(app.worker(**options), lifespan=app)
 
 

@@ -234,10 +234,10 @@ def test_where_others_work_too_outcomes_leave_with_the_next_claim_however_many_t
 
 
 def test_slots_do_not_run_away_from_a_store_that_is_slow_to_settle():
-    most = 0
+    max_held = 0
 
     async def test(harness: ClaimerHarness) -> None:
-        nonlocal most
+        nonlocal max_held
         send = harness.engine.exchange
 
         async def slowly(exchange: Exchange) -> Exchanged:
@@ -247,11 +247,11 @@ def test_slots_do_not_run_away_from_a_store_that_is_slow_to_settle():
 
         harness.engine.exchange = slowly  # type: ignore[method-assign]
         while len(harness.outcomes) < 4_000:
-            most = max(most, len(harness.inflight))
+            max_held = max(max_held, len(harness.inflight))
             await asyncio.sleep(0.001)
 
     run_claimer(test, 10, waiting=4_000, handler=_instant, split_settle_threshold=100)
-    assert most < 2200, "on their way, in the outbox, and waiting"
+    assert max_held < 2200, "on their way, in the outbox, and waiting"
 
 
 def test_while_outcomes_cannot_be_stored_little_is_claimed():  # X3
@@ -375,22 +375,22 @@ def test_prefetching_keeps_the_slots_busy_during_a_round_trip():
 
 
 def test_no_more_is_held_than_the_slots_and_one_round_trip_need():
-    most = 0
+    max_held = 0
 
     async def quick(_: Claim) -> Result:
         await asyncio.sleep(0.01)
         return Returned()
 
     async def test(harness: ClaimerHarness) -> None:
-        nonlocal most
+        nonlocal max_held
         while len(harness.outcomes) < 2000:
             unsettled = len(harness.inflight) - len(harness.settler)
-            most = max(most, unsettled)
+            max_held = max(max_held, unsettled)
             await asyncio.sleep(0.001)
 
     run_claimer(test, 20, waiting=2000, handler=quick)
     # 20 slots finish two jobs a millisecond: some tens are on their way through a trip, hundreds would be hoarding.
-    assert 20 <= most <= 80
+    assert 20 <= max_held <= 80
 
 
 def test_claims_prefetched_for_slots_that_do_not_turn_up_are_given_back():

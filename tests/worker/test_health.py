@@ -15,23 +15,23 @@ from tests.worker.harness import eventually
 MINUTE = timedelta(minutes=1)
 
 
-def written(path: Path, *, heartbeat_at: float, polled_at: float) -> Path:
+def write_health(path: Path, *, heartbeat_at: float, polled_at: float) -> Path:
     health = Health(worker_id="w", pid=1, heartbeat_at=heartbeat_at, polled_at=polled_at, poll_interval=1.0)
     path.write_bytes(msgspec.json.encode(health))
     return path
 
 
 def test_a_worker_that_beats_and_polls_is_well(tmp_path: Path):
-    assert check_health(written(tmp_path / "h", heartbeat_at=990, polled_at=995), max_age=MINUTE, now=1000) is None
+    assert check_health(write_health(tmp_path / "h", heartbeat_at=990, polled_at=995), max_age=MINUTE, now=1000) is None
 
 
 def test_a_worker_that_beats_but_does_not_poll_is_not(tmp_path: Path):
-    problem = check_health(written(tmp_path / "h", heartbeat_at=1000, polled_at=900), max_age=MINUTE, now=1000)
+    problem = check_health(write_health(tmp_path / "h", heartbeat_at=1000, polled_at=900), max_age=MINUTE, now=1000)
     assert problem == "worker w: its last successful poll was 100 s ago"
 
 
 def test_a_worker_that_polls_but_does_not_beat_is_not(tmp_path: Path):
-    problem = check_health(written(tmp_path / "h", heartbeat_at=900, polled_at=1000), max_age=MINUTE, now=1000)
+    problem = check_health(write_health(tmp_path / "h", heartbeat_at=900, polled_at=1000), max_age=MINUTE, now=1000)
     assert problem == "worker w: its last successful heartbeat was 100 s ago"
 
 

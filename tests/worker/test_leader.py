@@ -88,10 +88,10 @@ def test_a_dead_leader_is_replaced_within_its_lease_and_five_seconds():  # O6
         first, second = Leader(maintenance, "first", lease=LEASE), Leader(maintenance, "second", lease=LEASE)
         await first.step()
         died = loop.time()
-        following = asyncio.create_task(Periodic("leader", second.step, interval=second.interval).run())
+        running = asyncio.create_task(Periodic("leader", second.step, interval=second.interval).run())
         while second.term is None:  # noqa: ASYNC110 - in virtual time
             await asyncio.sleep(0.1)
-        following.cancel()
+        running.cancel()
         return loop.time() - died
 
     assert in_virtual_time(main) <= 35

@@ -39,7 +39,7 @@ async def make_suspects(app: App, clock: ManualClock, task: Task[..., None], cou
     handles: list[JobHandle[None]] = [await task.using(queue=queue).enqueue() for _ in range(count)]
     await app.engine.claim(ClaimRequest(worker_id="dead", queues=(queue,), slots=count, lease=timedelta(seconds=30)))
     clock.advance(31)
-    term = await app.engine.elect("undertaker", lease=timedelta(seconds=30))
+    term = await app.engine.elect("leader", lease=timedelta(seconds=30))
     assert term is not None
     await app.engine.rescue(term, worker_timeout=timedelta(seconds=30), max_crashes=3)
     await app.engine.resign(term)
@@ -124,12 +124,12 @@ async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualC
 async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
     app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ):  # Counting
-    claim, brought = SQLiteEngine.claim, asyncio.Event()
+    claim, claim_returned = SQLiteEngine.claim, asyncio.Event()
 
     async def slow(engine: SQLiteEngine, request: ClaimRequest) -> Claims:
         claimed = await claim(engine, request)
         if request.alone:
-            brought.set()
+            claim_returned.set()
             await asyncio.sleep(0.05)
         return claimed
 
@@ -140,7 +140,7 @@ async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
     (handle,) = await make_suspects(app, clock, work, 1)
     monkeypatch.setattr(SQLiteEngine, "claim", slow)
     async with app.worker(**QUICK):
-        await asyncio.wait_for(brought.wait(), 20)
+        await asyncio.wait_for(claim_returned.wait(), 20)
     job = await app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)

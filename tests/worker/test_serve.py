@@ -19,7 +19,7 @@ from tests.worker.harness import eventually
 from tests.worker.program import make_app
 
 
-class Site:
+class ProcessHarness:
     """A directory with a store in it, and the worker processes that a test has started there."""
 
     def __init__(self, directory: Path, app: App) -> None:
@@ -36,30 +36,30 @@ class Site:
         self.processes.append(process)
         return process
 
-    def notes(self, word: str) -> list[list[str]]:
-        path = self.directory / word
+    def records(self, name: str) -> list[list[str]]:
+        path = self.directory / name
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     async def enqueue(self, task: str, **arguments: object):
         return await self.app.tasks[task].enqueue(**arguments)
 
-    async def noted(self, word: str, count: int = 1) -> list[list[str]]:
-        await eventually(lambda: len(self.notes(word)) >= count, within=60)
-        return self.notes(word)
+    async def wait_for_records(self, name: str, count: int = 1) -> list[list[str]]:
+        await eventually(lambda: len(self.records(name)) >= count, within=60)
+        return self.records(name)
 
     async def exit_code(self, process: subprocess.Popen[bytes]) -> int:
         return await asyncio.wait_for(asyncio.to_thread(process.wait), 60)
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
+async def harness(tmp_path: Path) -> AsyncIterator[ProcessHarness]:
     app = make_app(tmp_path)
     async with app:
-        site = Site(tmp_path, app)
+        harness = ProcessHarness(tmp_path, app)
         try:
-            yield site
+            yield harness
         finally:
-            for process in site.processes:
+            for process in harness.processes:
                 process.kill()
                 process.wait()
 
@@ -69,59 +69,59 @@ def only_child_of(pid: int) -> int:
     return int(child)
 
 
-async def states(site: Site) -> dict[str, int]:
-    return dict(await site.app.jobs.count())
+async def states(harness: ProcessHarness) -> dict[str, int]:
+    return dict(await harness.app.jobs.count())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_stops_in_good_order(site: Site, number: signal.Signals):
-    await site.enqueue("sleep", seconds=0.5)
-    process = site.start()
-    await site.noted("began")
+async def test_the_first_signal_stops_in_good_order(harness: ProcessHarness, number: signal.Signals):
+    await harness.enqueue("sleep", seconds=0.5)
+    process = harness.start()
+    await harness.wait_for_records("began")
     process.send_signal(number)
-    assert await site.exit_code(process) == 0
-    assert len(site.notes("ended")) == 1
-    assert await states(site) == {State.COMPLETED: 1}
-    assert await site.app.engine.workers() == []
+    assert await harness.exit_code(process) == 0
+    assert len(harness.records("ended")) == 1
+    assert await states(harness) == {State.COMPLETED: 1}
+    assert await harness.app.engine.workers() == []
 
 
-async def test_what_outlasts_the_grace_is_given_back(site: Site):  # Counting
-    handle = await site.enqueue("sleep", seconds=3600)
-    process = site.start("grace=0.1")
-    await site.noted("began")
+async def test_what_outlasts_the_grace_is_given_back(harness: ProcessHarness):  # Counting
+    handle = await harness.enqueue("sleep", seconds=3600)
+    process = harness.start("grace=0.1")
+    await harness.wait_for_records("began")
     process.terminate()
-    assert await site.exit_code(process) == 0
-    job = await site.app.engine.get(handle.ref)
+    assert await harness.exit_code(process) == 0
+    job = await harness.app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
 
 
-async def test_a_handler_that_will_not_stop_does_not_keep_the_process(site: Site):
-    handle = await site.enqueue("unstoppable")
-    process = site.start("grace=0.1")
-    await site.noted("began")
+async def test_a_handler_that_will_not_stop_does_not_keep_the_process(harness: ProcessHarness):
+    handle = await harness.enqueue("unstoppable")
+    process = harness.start("grace=0.1")
+    await harness.wait_for_records("began")
     process.terminate()
-    await site.noted("refused")
-    assert await site.exit_code(process) == 0
-    job = await site.app.engine.get(handle.ref)
+    await harness.wait_for_records("refused")
+    assert await harness.exit_code(process) == 0
+    job = await harness.app.engine.get(handle.ref)
     assert job is not None
     assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
 
 
-async def test_the_second_signal_stops_at_once(site: Site):
-    await site.enqueue("sleep", seconds=3600)
-    process = site.start("grace=3600")
-    await site.noted("began")
+async def test_the_second_signal_stops_at_once(harness: ProcessHarness):
+    await harness.enqueue("sleep", seconds=3600)
+    process = harness.start("grace=3600")
+    await harness.wait_for_records("began")
     process.terminate()
-    await eventually(lambda: "worker stopping" in (site.directory / "log").read_text(), within=60)
+    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), within=60)
     process.terminate()
-    assert await site.exit_code(process) == 128 + signal.SIGTERM
+    assert await harness.exit_code(process) == 128 + signal.SIGTERM
 
 
-async def test_the_second_signal_stops_at_once_even_if_a_handler_blocks_the_loop(site: Site):
-    await site.enqueue("block", seconds=3600)
-    process = site.start("grace=3600")
-    await site.noted("began")
+async def test_the_second_signal_stops_at_once_even_if_a_handler_blocks_the_loop(harness: ProcessHarness):
+    await harness.enqueue("block", seconds=3600)
+    process = harness.start("grace=3600")
+    await harness.wait_for_records("began")
     process.terminate()
     # The loop is blocked: nothing can tell that the first has been taken, so go on until the process has gone.
     while process.poll() is None:
@@ -130,35 +130,35 @@ async def test_the_second_signal_stops_at_once_even_if_a_handler_blocks_the_loop
     assert process.returncode == 128 + signal.SIGTERM
 
 
-async def test_a_child_that_a_handler_forks_can_be_terminated_and_leaves_the_worker_alone(site: Site):
-    await site.enqueue("fork")
-    process = site.start()
-    ((_, code),) = await site.noted("forked")
+async def test_a_child_that_a_handler_forks_can_be_terminated_and_leaves_the_worker_alone(harness: ProcessHarness):
+    await harness.enqueue("fork")
+    process = harness.start()
+    ((_, code),) = await harness.wait_for_records("forked")
     assert int(code) == -signal.SIGTERM
     assert process.poll() is None
-    await site.enqueue("quick", number=1)
-    await site.noted("quick")
+    await harness.enqueue("quick", number=1)
+    await harness.wait_for_records("quick")
     process.terminate()
-    assert await site.exit_code(process) == 0
+    assert await harness.exit_code(process) == 0
 
 
-async def test_a_worker_stops_in_good_order_when_its_supervisor_is_gone(site: Site):
-    await site.enqueue("sleep", seconds=0.3)
+async def test_a_worker_stops_in_good_order_when_its_supervisor_is_gone(harness: ProcessHarness):
+    await harness.enqueue("sleep", seconds=0.3)
     reading, writing = os.pipe()
-    process = site.start(env={**os.environ, SUPERVISOR_PIPE: str(reading)}, pass_fds=(reading,))
+    process = harness.start(env={**os.environ, SUPERVISOR_PIPE: str(reading)}, pass_fds=(reading,))
     os.close(reading)
-    await site.noted("began")
+    await harness.wait_for_records("began")
     os.close(writing)
-    assert await site.exit_code(process) == 0
-    assert await states(site) == {State.COMPLETED: 1}
+    assert await harness.exit_code(process) == 0
+    assert await states(harness) == {State.COMPLETED: 1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs a process namespace")
-async def test_as_process_1_it_obeys_signals_too(site: Site):
-    await site.enqueue("sleep", seconds=0.3)
+async def test_as_process_1_it_obeys_signals_too(harness: ProcessHarness):
+    await harness.enqueue("sleep", seconds=0.3)
     command = ["/usr/bin/unshare", "--pid", "--fork", "--kill-child=SIGKILL", "--", sys.executable]
-    process = site.run([*command, "-m", "tests.worker.program", str(site.directory)])
-    await site.noted("began")
+    process = harness.run([*command, "-m", "tests.worker.program", str(harness.directory)])
+    await harness.wait_for_records("began")
     os.kill(only_child_of(process.pid), signal.SIGTERM)
-    assert await site.exit_code(process) == 0
-    assert await states(site) == {State.COMPLETED: 1}
+    assert await harness.exit_code(process) == 0
+    assert await states(harness) == {State.COMPLETED: 1}

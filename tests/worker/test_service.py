@@ -94,9 +94,9 @@ def test_a_step_that_raises_is_taken_again_after_a_growing_pause():
     taken = in_virtual_time(lambda: _steps([away, away, ValueError("a bug"), 0], interval=60))
     pauses = [after - before for before, after in pairwise(taken)]
     for failures, pause in enumerate(pauses[:3], start=1):
-        least = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 0.0).total_seconds()
-        most = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 1.0).total_seconds()
-        assert least <= pause <= most
+        lower = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 0.0).total_seconds()
+        upper = STORE_RETRY_BACKOFF.delay(failures, random=lambda: 1.0).total_seconds()
+        assert lower <= pause <= upper
 
 
 def test_a_wake_brings_the_next_step_forward():

@@ -14,9 +14,9 @@ import pytest
 from onward.lifecycle import State
 from tests.worker.harness import eventually
 from tests.worker.test_processes import alive
-from tests.worker.test_serve import Site, site, states
+from tests.worker.test_serve import ProcessHarness, harness, states
 
-__all__ = ["site"]
+__all__ = ["harness"]
 
 SUPERVISE = """
 import sys, logging
@@ -29,85 +29,85 @@ sys.exit(Supervisor(command, processes=int(sys.argv[1]), grace=timedelta(seconds
 """
 
 
-def supervise(site: Site, *options: str, processes: int = 2, grace: float = 30) -> subprocess.Popen[bytes]:
-    return site.run([sys.executable, "-c", SUPERVISE, str(processes), str(grace), str(site.directory), *options])
+def supervise(harness: ProcessHarness, *options: str, processes: int = 2, grace: float = 30) -> subprocess.Popen[bytes]:
+    return harness.run([sys.executable, "-c", SUPERVISE, str(processes), str(grace), str(harness.directory), *options])
 
 
-async def test_a_process_that_dies_is_started_again_and_its_jobs_are_not_lost(site: Site):
-    supervisor = supervise(site)
-    first = {int(pid) for pid, *_ in await site.noted("started", 2)}
+async def test_a_process_that_dies_is_started_again_and_its_jobs_are_not_lost(harness: ProcessHarness):
+    supervisor = supervise(harness)
+    first = {int(pid) for pid, *_ in await harness.wait_for_records("started", 2)}
     victim = min(first)
     os.kill(victim, signal.SIGKILL)
-    started = {int(pid) for pid, *_ in await site.noted("started", 3)}
+    started = {int(pid) for pid, *_ in await harness.wait_for_records("started", 3)}
     assert len(started - first) == 1
-    await site.enqueue("quick", number=1)
-    await site.noted("quick")
+    await harness.enqueue("quick", number=1)
+    await harness.wait_for_records("quick")
     supervisor.terminate()
-    assert await site.exit_code(supervisor) == 0
+    assert await harness.exit_code(supervisor) == 0
     assert not any(alive(pid) for pid in started)
 
 
-async def test_a_signal_is_passed_on_and_all_stop_in_good_order(site: Site):
+async def test_a_signal_is_passed_on_and_all_stop_in_good_order(harness: ProcessHarness):
     for _ in range(2):
-        await site.enqueue("sleep", seconds=0.5)
-    supervisor = supervise(site, "concurrency=1")
-    await site.noted("began", 2)
-    assert len({pid for pid, *_ in site.notes("began")}) == 2
+        await harness.enqueue("sleep", seconds=0.5)
+    supervisor = supervise(harness, "concurrency=1")
+    await harness.wait_for_records("began", 2)
+    assert len({pid for pid, *_ in harness.records("began")}) == 2
     supervisor.terminate()
-    assert await site.exit_code(supervisor) == 0
-    assert await states(site) == {State.COMPLETED: 2}
+    assert await harness.exit_code(supervisor) == 0
+    assert await states(harness) == {State.COMPLETED: 2}
 
 
-async def test_a_second_signal_is_passed_on_too(site: Site):
-    await site.enqueue("sleep", seconds=3600)
-    supervisor = supervise(site, "grace=3600", processes=1, grace=3600)
-    await site.noted("began")
+async def test_a_second_signal_is_passed_on_too(harness: ProcessHarness):
+    await harness.enqueue("sleep", seconds=3600)
+    supervisor = supervise(harness, "grace=3600", processes=1, grace=3600)
+    await harness.wait_for_records("began")
     supervisor.terminate()
-    await eventually(lambda: "worker stopping" in (site.directory / "log").read_text(), within=60)
+    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), within=60)
     supervisor.terminate()
-    assert await site.exit_code(supervisor) == 1
+    assert await harness.exit_code(supervisor) == 1
 
 
-async def test_children_do_not_outlive_a_supervisor_that_is_killed(site: Site):
-    supervisor = supervise(site)
-    pids = [int(pid) for pid, *_ in await site.noted("started", 2)]
+async def test_children_do_not_outlive_a_supervisor_that_is_killed(harness: ProcessHarness):
+    supervisor = supervise(harness)
+    pids = [int(pid) for pid, *_ in await harness.wait_for_records("started", 2)]
     supervisor.kill()
     await eventually(lambda: not any(alive(pid) for pid in pids), within=60)
 
 
-async def test_children_that_will_not_stop_are_killed(site: Site):
-    await site.enqueue("block", seconds=3600)
-    supervisor = supervise(site, processes=1, grace=0.5)
-    ((pid, _),) = await site.noted("began")
+async def test_children_that_will_not_stop_are_killed(harness: ProcessHarness):
+    await harness.enqueue("block", seconds=3600)
+    supervisor = supervise(harness, processes=1, grace=0.5)
+    ((pid, _),) = await harness.wait_for_records("began")
     supervisor.terminate()
-    assert await site.exit_code(supervisor) == 1
+    assert await harness.exit_code(supervisor) == 1
     assert not alive(int(pid))
 
 
-async def test_a_process_that_retires_is_replaced_at_once(site: Site):
+async def test_a_process_that_retires_is_replaced_at_once(harness: ProcessHarness):
     for number in range(3):
-        await site.enqueue("quick", number=number)
-    supervisor = supervise(site, "max_jobs=1", "concurrency=1", processes=1)
-    await site.noted("quick", 3)
-    await site.noted("started", 2)
+        await harness.enqueue("quick", number=number)
+    supervisor = supervise(harness, "max_jobs=1", "concurrency=1", processes=1)
+    await harness.wait_for_records("quick", 3)
+    await harness.wait_for_records("started", 2)
     supervisor.terminate()
-    assert await site.exit_code(supervisor) == 0
-    assert '"worker process finished"' in (site.directory / "log").read_text()
+    assert await harness.exit_code(supervisor) == 0
+    assert '"worker process finished"' in (harness.directory / "log").read_text()
 
 
-async def test_a_process_that_dies_young_is_not_started_again_at_once_each_time(site: Site):
+async def test_a_process_that_dies_young_is_not_started_again_at_once_each_time(harness: ProcessHarness):
     # No such option: every child dies as soon as it is born.
-    supervisor = supervise(site, "nonsense=1", processes=1)
-    await site.noted("started", 3)
+    supervisor = supervise(harness, "nonsense=1", processes=1)
+    await harness.wait_for_records("started", 3)
     supervisor.terminate()
     await asyncio.to_thread(supervisor.wait, 60)
-    delays = [line for line in (site.directory / "log").read_text().splitlines() if "worker process died" in line]
+    delays = [line for line in (harness.directory / "log").read_text().splitlines() if "worker process died" in line]
     assert '"restart_in":0.0' in delays[0].replace(" ", "")
     assert '"restart_in":0.0' not in delays[1].replace(" ", "")
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs a process namespace")
-async def test_as_process_1_it_reaps_what_others_leave_behind(site: Site):
+async def test_as_process_1_it_reaps_what_others_leave_behind(harness: ProcessHarness):
     orphan = "import os, time\nif os.fork() == 0:\n    time.sleep(0.2)\n    os._exit(0)\n"
     script = (
         "import subprocess, sys, os, threading, signal, time\n"
@@ -120,12 +120,12 @@ async def test_as_process_1_it_reaps_what_others_leave_behind(site: Site):
         "        try: stat = open(f'/proc/{pid}/stat').read()\n"
         "        except OSError: continue\n"
         "        if stat.rsplit(')', 1)[1].split()[0] == 'Z': zombies.append(pid)\n"
-        f"    open({str(site.directory / 'zombies')!r}, 'w').write(repr(zombies))\n"
+        f"    open({str(harness.directory / 'zombies')!r}, 'w').write(repr(zombies))\n"
         "    os.kill(1, signal.SIGTERM)\n"
         "threading.Thread(target=look, daemon=True).start()\n"
         "Supervisor([sys.executable, '-c', 'import time; time.sleep(3600)'], processes=1).run()\n"
     )
     command = ["/usr/bin/unshare", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL", "--", sys.executable]
-    process = site.run([*command, "-c", script])
-    await site.exit_code(process)
-    assert (site.directory / "zombies").read_text() == "[]"
+    process = harness.run([*command, "-c", script])
+    await harness.exit_code(process)
+    assert (harness.directory / "zombies").read_text() == "[]"

@@ -31,20 +31,20 @@ async def test_calls_run_at_once_up_to_the_number_of_threads(threads: Threads):
 
 
 async def test_no_more_run_at_once_than_there_are_threads(threads: Threads):
-    running = most = 0
+    running = max_running = 0
     lock = threading.Lock()
 
     def work() -> None:
-        nonlocal running, most
+        nonlocal running, max_running
         with lock:
             running += 1
-            most = max(most, running)
+            max_running = max(max_running, running)
         threading.Event().wait(0.002)
         with lock:
             running -= 1
 
     await asyncio.gather(*(threads.call(work) for _ in range(40)))
-    assert 1 < most <= 4
+    assert 1 < max_running <= 4
 
 
 async def test_a_slow_call_holds_up_none_behind_it(threads: Threads):

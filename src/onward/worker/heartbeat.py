@@ -55,8 +55,8 @@ class Heartbeat:
 
     def set_interval(self, seconds: float) -> None:
         """Beat that often from now on."""
-        sooner, self._interval = seconds < self._interval, seconds
-        if sooner:
+        is_shorter, self._interval = seconds < self._interval, seconds
+        if is_shorter:
             self._beat_requested.set()
 
     def wake(self) -> None:

@@ -40,8 +40,8 @@ class QueueLeases:
         """Look up what is not known, and set the heartbeat."""
         now = asyncio.get_running_loop().time()
         held = {ref.queue for ref in self._inflight.held_before(now - CHECK_INTERVAL.total_seconds())}
-        unknown = [queue for queue in held if queue not in self._cache or self._cache[queue][1] < now]
-        for queue in unknown[:_MAX_LOOKUPS]:
+        uncached = [queue for queue in held if queue not in self._cache or self._cache[queue][1] < now]
+        for queue in uncached[:_MAX_LOOKUPS]:
             self._cache[queue] = (await self._lease_of(queue), now + _CACHE_SECONDS)
         for queue in self._cache.keys() - held:
             if self._cache[queue][1] < now:

@@ -48,11 +48,11 @@ class Scheduler:
         declared = () if self._has_declared else self._declared()
         if declared:
             now = (await self._engine.due_schedules(limit=1)).now
-            kept = {schedule.name: schedule for schedule in await self._engine.schedules()}
+            existing = {schedule.name: schedule for schedule in await self._engine.schedules()}
             for schedule in declared:
-                before = kept.get(schedule.name)
-                if before is None or not before.is_like(schedule):
-                    is_paused = before is not None and before.paused
+                current = existing.get(schedule.name)
+                if current is None or not current.is_like(schedule):
+                    is_paused = current is not None and current.paused
                     await self._engine.save_schedule(schedule.stopped() if is_paused else schedule.going_on(now))
         self._has_declared = True
 

@@ -80,8 +80,8 @@ class Supervisor:
             for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(previous_wakeup)
-            for end in (self._pipe_read, pipe_write, wakeup_read, wakeup_write):
-                os.close(end)
+            for descriptor in (self._pipe_read, pipe_write, wakeup_read, wakeup_write):
+                os.close(descriptor)
 
     @property
     def pids(self) -> list[int]:
@@ -127,15 +127,15 @@ class Supervisor:
     def _stop(self) -> int:
         deadline = time.monotonic() + self.grace.total_seconds()
         code = 0
-        while living := [child for child in self._children if child.process is not None]:
+        while running := [child for child in self._children if child.process is not None]:
             if time.monotonic() > deadline:
                 log.error("worker processes did not stop in time, killing them", extra={"pids": self.pids})
                 self._forward_signal(signal.SIGKILL)
-            for child in living:
+            for child in running:
                 assert child.process is not None  # noqa: S101 - for the type checker
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    ended = child.process.wait(_CHECK_INTERVAL / len(living))
-                    code = code or (1 if ended else 0)
+                    exit_status = child.process.wait(_CHECK_INTERVAL / len(running))
+                    code = code or (1 if exit_status else 0)
                     child.process = None
         return code
 
@@ -149,13 +149,13 @@ class Supervisor:
         """As process 1, take note of the deaths of processes that were left to us."""
         if os.getpid() != 1 or sys.platform == "win32":
             return
-        ours = set(self.pids)
+        child_pids = set(self.pids)
         while True:
             try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                exit_status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if ended is None or ended.si_pid in ours:
+            if exit_status is None or exit_status.si_pid in child_pids:
                 return
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(ended.si_pid, os.WNOHANG)
+                os.waitpid(exit_status.si_pid, os.WNOHANG)
