@@ -5,7 +5,7 @@ worker is idle and large under a backlog, without anything being held back: an o
 most. Where there are many outcomes, the store can do two things at once and no other worker has it do something
 meanwhile, they leave by themselves: then neither they nor the claims wait for the other, and slots wait for neither.
 
-To keep slots busy during a round trip the claimer prefetches: for as many jobs as the pool has lately finished in the
+To keep slots busy during a round trip the claimer prefetches: as many jobs as the pool has lately finished in the
 time a round trip takes, and no more. They come claimed, are started by the next exchange, and if then no slot turns up
 for them within moments (the jobs became slow) they are given back for others to take. On limited queues the store
 gives none ahead.
@@ -199,8 +199,8 @@ class Claimer:
     @property
     def unanswered_since(self) -> float | None:
         """Since when, by the loop's clock, the store owes an answer; None: it owes none."""
-        since = [since for since in (self._exchange_since, self._settle_since) if since is not None]
-        return min(since, default=None)
+        unanswered = [since for since in (self._exchange_since, self._settle_since) if since is not None]
+        return min(unanswered, default=None)
 
     @property
     def is_drained(self) -> bool:
