@@ -258,7 +258,7 @@ class SQLiteStore(Store):
 
     async def force(self, ref: JobRef, state: State) -> None:
         """See :class:`Store`."""
-        self._by_hand("update onward_job set state = ? where id = ?", state, ref.id)
+        self._by_hand("update onward_job set status = ? where id = ?", state, ref.id)
 
     async def edit_by_hand(self, ref: JobRef) -> None:
         """See :class:`Store`."""

@@ -163,7 +163,7 @@ FENCES: Final = (
     ),
     Mutant(
         "complete_many: a job that has not started can complete",
-        (Edit(f"{_SQL}/complete_many.sql", "state = 'running'", "state in ('claimed', 'running')"),),
+        (Edit(f"{_SQL}/complete_many.sql", "status = 'running'", "status in ('claimed', 'running')"),),
         (f"{CONFORMANCE}/test_transitions.py",),
     ),
     Mutant(
@@ -179,7 +179,7 @@ FENCES: Final = (
 COUNTING: Final = (
     Mutant(
         "release: the attempt is not given back",
-        (Edit(f"{_SQL}/release.sql", "attempts = attempts - (state = 'running'), ", ""),),
+        (Edit(f"{_SQL}/release.sql", "attempts = attempts - (status = 'running'), ", ""),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
@@ -189,17 +189,17 @@ COUNTING: Final = (
     ),
     Mutant(
         "rescue: the attempt is not given back",
-        (Edit(f"{_SQL}/rescue.sql", "attempts = attempts - (state = 'running'), ", ""),),
+        (Edit(f"{_SQL}/rescue.sql", "attempts = attempts - (status = 'running'), ", ""),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
         "rescue: a crash is counted though others ran beside it",
-        (Edit(f"{_SQL}/rescue.sql", "(state = 'running' and alone)", "(state = 'running')"),),
+        (Edit(f"{_SQL}/rescue.sql", "(status = 'running' and isolated)", "(status = 'running')"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
         "rescue: what was running is no suspect",
-        (Edit(f"{_SQL}/rescue.sql", "suspect = iif(state = 'running', 1, suspect)", "suspect = suspect"),),
+        (Edit(f"{_SQL}/rescue.sql", "suspect = iif(status = 'running', 1, suspect)", "suspect = suspect"),),
         (f"{CONFORMANCE}/test_counting.py",),
     ),
     Mutant(
@@ -215,7 +215,7 @@ COUNTING: Final = (
     Mutant(
         "claim: a suspect comes among the others",
         (
-            Edit(_SCHEMA, "where state = 'pending' and suspect = 0;", "where state = 'pending';"),
+            Edit(_SCHEMA, "where status = 'pending' and suspect = 0;", "where status = 'pending';"),
             Edit(f"{_SQL}/claim_pick.sql", "and suspect = 0 and", "and"),
         ),
         (f"{CONFORMANCE}/test_counting.py",),
@@ -224,7 +224,7 @@ COUNTING: Final = (
         "enqueue: the queue's own attempts are ignored",
         (
             Edit(f"{_SQL}/enqueue.sql", "coalesce(:max_attempts, max_attempts,", "coalesce(:max_attempts,"),
-            Edit(f"{_SQL}/enqueue_at_once.sql", "coalesce(:max_attempts, max_attempts,", "coalesce(:max_attempts,"),
+            Edit(f"{_SQL}/enqueue_one.sql", "coalesce(:max_attempts, max_attempts,", "coalesce(:max_attempts,"),
         ),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
@@ -263,10 +263,10 @@ LEASES: Final = (
     _without_term("rescue_workers", SQLITE),
     _without_term("prune"),
     Mutant(
-        "elect_again: a leader whose term is over stays",
+        "elect_renew: a leader whose term is over stays",
         (
             Edit(
-                f"{_SQL}/elect_again.sql",
+                f"{_SQL}/elect_renew.sql",
                 "number = :number and leader_id = :candidate and until > :now",
                 "leader_id = :candidate",
             ),
@@ -340,8 +340,8 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '{"name": queue.name, "next_slot_at": slot}',
-                '{"name": queue.name, "next_slot_at": now}',
+                '{"name": queue.name, "next_permit_at": slot}',
+                '{"name": queue.name, "next_permit_at": now}',
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
@@ -392,13 +392,13 @@ LIMITS: Final = (
     ),
     Mutant(
         "settling: a place that became free is not seen",
-        (Edit(f"{_SQL}/queue_open_freed.sql", "where open = 0", "where open = 2"),),
+        (Edit(f"{_SQL}/queue_reopen_freed.sql", "where open = 0", "where open = 2"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
         "queues: pause is ignored",
         (
-            Edit(f"{_SQL}/queue_use.sql", "where open = 0 and paused = 0", "where open = 0"),
+            Edit(f"{_SQL}/queue_ensure_open.sql", "where open = 0 and paused = 0", "where open = 0"),
             Edit(_SCHEMA, "  check (paused = 0 or open = 0),\n", ""),
         ),
         (f"{CONFORMANCE}/test_queues.py",),
@@ -409,10 +409,10 @@ LIMITS: Final = (
         (f"{CONFORMANCE}/test_queues.py", f"{CONFORMANCE}/test_counting.py"),
     ),
     Mutant(
-        "claim_next_slot: every limited queue is read through",
+        "claim_next_permit: every limited queue is read through",
         (
-            Edit(f"{_SQL}/claim_next_slot.sql", "order by reopens_at limit 32) q", "order by reopens_at) q"),
-            Edit(f"{_SQL}/claim_next_slot.sql", "place = 32 or ", ""),
+            Edit(f"{_SQL}/claim_next_permit.sql", "order by reopens_at limit 32) q", "order by reopens_at) q"),
+            Edit(f"{_SQL}/claim_next_permit.sql", "position = 32 or ", ""),
         ),
         (f"{SQLITE}/test_plans.py::test_ten_thousand_limited_queues_of_others_cost_a_claim_little",),
     ),
@@ -460,7 +460,7 @@ KEYS: Final = (
             Edit(
                 f"{_SQL}/find_by_dedupe.sql",
                 "and completed_at is null",
-                "and completed_at is null and state <> 'running'",
+                "and completed_at is null and status <> 'running'",
             ),
         ),
         (f"{CONFORMANCE}/test_keys.py",),
@@ -494,7 +494,7 @@ BUTTONS: Final = (
             Edit(f"{_PY}/admin.py", "MOVES[Move.CANCEL][0]", "frozenset(State)"),
             Edit(
                 f"{_SQL}/cancel.sql",
-                "where state in ('scheduled', 'blocked', 'pending', 'claimed', 'running') and",
+                "where status in ('scheduled', 'blocked', 'pending', 'claimed', 'running') and",
                 "where",
             ),
         ),
@@ -504,7 +504,7 @@ BUTTONS: Final = (
         "replay: a completed job can be replayed",
         (
             Edit(f"{_PY}/admin.py", "MOVES[Move.REPLAY][0]", "FINISHED"),
-            Edit(f"{_SQL}/replay.sql", "and state in ('failed', 'dead_letter', 'cancelled')", ""),
+            Edit(f"{_SQL}/replay.sql", "and status in ('failed', 'dead_letter', 'cancelled')", ""),
             Edit(f"{_SQL}/replay.sql", "crashes = 0,", "crashes = 0, result = null,"),
         ),
         (f"{CONFORMANCE}/test_transitions.py",),
@@ -518,7 +518,7 @@ BUTTONS: Final = (
         "delete: a held job can be deleted",
         (
             Edit(f"{_PY}/admin.py", "WAITING | FINISHED", "frozenset(State)"),
-            Edit(f"{_SQL}/delete.sql", "where state not in ('claimed', 'running') and", "where"),
+            Edit(f"{_SQL}/delete.sql", "where status not in ('claimed', 'running') and", "where"),
         ),
         (f"{CONFORMANCE}/test_admin.py",),
     ),
@@ -546,7 +546,7 @@ BUTTONS: Final = (
 
 LANES: Final = (
     Mutant(
-        "lane: an error in a group is swallowed",
+        "writer: an error in a group is swallowed",
         (
             Edit(
                 f"{_PY}/writer.py",
@@ -561,14 +561,14 @@ LANES: Final = (
         in_ci=True,
     ),
     Mutant(
-        "lane: a caller is answered before the commit",
+        "writer: a caller is answered before the commit",
         (
             Edit(
                 f"{_PY}/writer.py",
                 '            connection.execute("commit")\n',
                 "            for request, result in zip(requests, results, strict=True):\n"
                 "                request.result, request.is_done = result, True\n"
-                "            self._answer(requests)\n"
+                "            deliver(requests)\n"
                 "            time.sleep(0.05)\n"
                 '            connection.execute("commit")\n',
             ),
@@ -576,18 +576,18 @@ LANES: Final = (
         (f"{SQLITE}/test_group_commit.py",),
     ),
     Mutant(
-        "lane: everybody for himself",
-        (Edit(f"{_PY}/writer.py", "while len(requests) < _MOST_TOGETHER:", "while len(requests) < 1:"),),
+        "request_queue: everybody for himself",
+        (Edit(f"{_PY}/request_queue.py", "while len(requests) < MAX_GROUP_SIZE:", "while len(requests) < 1:"),),
         (f"{SQLITE}/test_group_commit.py",),
     ),
     Mutant(
-        "lane: a slow disk holds loops up",
-        (Edit(f"{_PY}/writer.py", "if self._slowest > _QUICK:", "if False:"),),
+        "writer: a slow disk holds loops up",
+        (Edit(f"{_PY}/writer.py", "if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:", "if False:"),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
-        "lane: a loop never has its turn",
-        (Edit(f"{_PY}/writer.py", "            self._alone -= 1\n", ""),),
+        "writer: a loop never has its turn",
+        (Edit(f"{_PY}/writer.py", "            self._inline_left -= 1\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
@@ -596,20 +596,20 @@ LANES: Final = (
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
-        "lane: who goes away leaves a job behind",
-        (Edit(f"{_PY}/writer.py", "            comers.remove(request)\n", ""),),
+        "writer: who goes away leaves a job behind",
+        (Edit(f"{_PY}/writer.py", "            turn_requests.remove(request)\n", ""),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
-        "lane: a loop waits for another program",
+        "writer: a loop waits for another program",
         (Edit(f"{_PY}/writer.py", '"pragma busy_timeout = 0"', '"pragma busy_timeout = 200"'),),
         (f"{SQLITE}/test_own_hands.py",),
     ),
     Mutant(
-        "lane: heartbeats wait in the line",
+        "request_queue: heartbeats wait behind other requests",
         (
             Edit(
-                f"{_PY}/writer.py",
+                f"{_PY}/request_queue.py",
                 "(self._urgent if urgent else self._requests).extend(requests)",
                 "self._requests.extend(requests)",
             ),
@@ -617,13 +617,13 @@ LANES: Final = (
         (f"{SQLITE}/test_group_commit.py",),
     ),
     Mutant(
-        "lane: the log is never cut back",
-        (Edit(f"{_PY}/writer.py", "if size > LOG_SIZE_LIMIT:", "if size > 1000 * LOG_SIZE_LIMIT:"),),
+        "writer: the log is never cut back",
+        (Edit(f"{_PY}/writer.py", "if size > WAL_SIZE_LIMIT:", "if size > 1000 * WAL_SIZE_LIMIT:"),),
         (f"{SQLITE}/test_checkpoints.py",),
     ),
     Mutant(
-        "lane: a commit tells nobody",
-        (Edit(f"{_PY}/writer.py", "            if transaction.woke:\n                self.on_wake()\n", ""),),
+        "writer: a commit tells nobody",
+        (Edit(f"{_PY}/writer.py", "            if transaction.wakes_workers:\n                self.on_wake()\n", ""),),
         (f"{SQLITE}/test_file_watcher.py",),
     ),
     Mutant(
@@ -638,33 +638,33 @@ LANES: Final = (
     ),
     Mutant(
         "database: a network file system is taken",
-        (Edit(f"{_PY}/database.py", "if kind in _NETWORK_FILE_SYSTEMS:", 'if kind == "none":'),),
+        (Edit(f"{_PY}/database.py", "if file_system in _NETWORK_FILE_SYSTEMS:", 'if file_system == "none":'),),
         (f"{SQLITE}/test_bad_input.py",),
         only="network",
     ),
     Mutant(
-        "watching: the watcher is silent",
-        (Edit(f"{_PY}/file_watcher.py", "                    self.tell()\n", ""),),
+        "file_watcher: the watcher is silent",
+        (Edit(f"{_PY}/file_watcher.py", "                    self.notify()\n", ""),),
         (f"{SQLITE}/test_file_watcher.py::test_every_change_at_a_console_is_told",),
     ),
     Mutant(
-        "watching: no second look after a notice",
+        "file_watcher: no second look after a notice",
         (Edit(f"{_PY}/file_watcher.py", "for number in range(10)", "for number in range(0)"),),
         (f"{SQLITE}/test_file_watcher.py::test_every_change_of_another_process_is_told",),
     ),
     Mutant(
-        "turnstile: anybody passes at any time",
+        "write_lock: anybody takes it at any time",
         (
             Edit(
                 f"{_PY}/write_lock.py",
-                "        if self._gates is None:\n            yield",
+                "        if self._descriptors is None:\n            yield",
                 "        if True:\n            yield",
             ),
         ),
         (f"{SQLITE}/test_write_lock.py", f"{SQLITE}/test_checkpoints.py"),
     ),
     Mutant(
-        "forking: connections are carried across a fork",
+        "fork_safety: connections are carried across a fork",
         (
             Edit(
                 f"{_PY}/fork_safety.py",
@@ -714,12 +714,12 @@ SCHEDULES: Final = (
     ),
     Mutant(
         "schedule: a new declaration forgets what was missed",
-        (Edit(f"{_SQL}/schedule_put.sql", "rhythm = excluded.rhythm then next_at", "false then next_at"),),
+        (Edit(f"{_SQL}/schedule_upsert.sql", "rhythm = excluded.rhythm then next_at", "false then next_at"),),
         (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
         "schedule: who is resumed is due for all that passed",
-        (Edit(f"{_SQL}/schedule_put.sql", "excluded.paused = 0 and paused = 0 and", ""),),
+        (Edit(f"{_SQL}/schedule_upsert.sql", "excluded.paused = 0 and paused = 0 and", ""),),
         (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
@@ -1036,7 +1036,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: a lane that is there twice counts twice",
+        "batch_events: a lane that is there twice counts twice",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "group by l.priority order by",
@@ -1045,12 +1045,12 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: it is lost with a claim that failed",
+        "batch_events: it is lost with a claim that failed",
         Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: workers share their way round",
+        "batch_events: workers share their way round",
         Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
         f"{_OF_PG}/test_batch_events.py",
     ),
@@ -1190,7 +1190,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
-        "news: what is said of the queue is not heeded",
+        "batch_events: what is said of the queue is not heeded",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
@@ -1199,7 +1199,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: the urgent come last",
+        "batch_events: the urgent come last",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "order by l.priority desc) l\n               cross",
@@ -1208,17 +1208,17 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: word of work somewhere is not heard",
+        "batch_events: word of work somewhere is not heard",
         Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: other queues are not asked again",
+        "batch_events: other queues are not asked again",
         Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: a lease that nobody looks at",
+        "batch_events: a lease that nobody looks at",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
@@ -1896,14 +1896,14 @@ _HOLDS: Final = f"{CONFORMANCE}/test_throttle.py"
 BATCHES: Final = (
     Mutant(
         "batches: one that is not sealed finishes",
-        (Edit(f"{_SQL}/batch_stand.sql", "select sealed and completed", "select completed"),),
+        (Edit(f"{_SQL}/batch_outcome.sql", "select sealed and completed", "select completed"),),
         (_GATHER,),
     ),
     Mutant(
         "batches: a callback is not taken out when it is enqueued",
         (
             Edit(
-                f"{_SQL}/batch_turn.sql",
+                f"{_SQL}/batch_take_callbacks.sql",
                 "set on_failure = iif(:fails or :finishes, null, on_failure)",
                 "set on_failure = on_failure",
             ),
@@ -1915,8 +1915,8 @@ BATCHES: Final = (
         (
             Edit(
                 f"{_PY}/admin.py",
-                "        transaction.woke = True\n        batches.advance(transaction)\n",
-                "        transaction.woke = True\n",
+                "        transaction.wakes_workers = True\n        batches.advance(transaction)\n",
+                "        transaction.wakes_workers = True\n",
             ),
             Edit(f"{_PY}/maintenance.py", "advance(transaction) if _leads(transaction, term) else False", "False"),
         ),
@@ -1935,7 +1935,7 @@ BATCHES: Final = (
     ),
     Mutant(
         "batches: one that has finished takes jobs",
-        (Edit(f"{_SQL}/batch_grow.sql", " and finished_at is null and not stopped", ""),),
+        (Edit(f"{_SQL}/batch_add_to_total.sql", " and finished_at is null and not stopped", ""),),
         (_GATHER,),
     ),
     Mutant(
@@ -1943,9 +1943,9 @@ BATCHES: Final = (
         (
             Edit(
                 f"{_SQL}/unblock.sql",
-                "state = iif(waits_for = ended, 'pending', 'blocked'),\n"
-                "       ready_at = iif(waits_for = ended, :now, null)",
-                "state = 'pending',\n       ready_at = :now",
+                "status = iif(pending_dependencies = ended, 'pending', 'blocked'),\n"
+                "       ready_at = iif(pending_dependencies = ended, :now, null)",
+                "status = 'pending',\n       ready_at = :now",
             ),
         ),
         (_GATHER,),
@@ -1954,8 +1954,8 @@ BATCHES: Final = (
         "flows: a job that failed counts as one that completed",
         (
             Edit(
-                f"{_SQL}/news_links.sql",
-                "coalesce(p.state, 'cancelled') = 'completed' or c.on_failure = 'continue'",
+                f"{_SQL}/dependencies_unresolved.sql",
+                "coalesce(e.status, 'cancelled') = 'completed' or w.on_failure = 'continue'",
                 "true",
             ),
         ),
@@ -1963,7 +1963,7 @@ BATCHES: Final = (
     ),
     Mutant(
         "flows: what is added after a job that has ended waits for ever",
-        (Edit(f"{_PY}/dependencies.py", "    transaction.execute(SQL.link_ended, named)\n", ""),),
+        (Edit(f"{_PY}/dependencies.py", "    transaction.execute(SQL.batch_event_add_ended, named)\n", ""),),
         (_GATHER,),
     ),
     Mutant(
@@ -1973,14 +1973,14 @@ BATCHES: Final = (
                 f"{_PY}/enqueue.py",
                 _THROTTLED,
                 _THROTTLED
-                + "        transaction.connection.execute('update onward_hold set until = until + 30000000')\n",
+                + "        transaction.connection.execute('update onward_throttle set until = until + 30000000')\n",
             ),
         ),
         (_HOLDS,),
     ),
     Mutant(
         "debounce: a job that has been tried is replaced",
-        (Edit(f"{_SQL}/replace.sql", " and attempts = 0", ""),),
+        (Edit(f"{_SQL}/debounce_replace.sql", " and attempts = 0", ""),),
         (_HOLDS,),
     ),
     _on_postgres(
@@ -2042,12 +2042,12 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a cursor of what has been pruned is taken",
-        (Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.event_pruned, gone)\n", ""),),
+        (Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.event_log_mark_pruned, gone)\n", ""),),
         (RECORDS,),
     ),
     Mutant(
         "events: recording never ends",
-        (Edit(f"{_PY}/events.py", "log.heard_until < transaction.now", "False"),),
+        (Edit(f"{_PY}/events.py", "log.listened_until < transaction.now", "False"),),
         (RECORDS,),
     ),
     Mutant(
@@ -2057,12 +2057,12 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a job put off by its handler counts as a retry",
-        (Edit(f"{_SQL}/event_on_moved.sql", "old.state = 'running' and new.attempts = old.attempts", "true"),),
+        (Edit(f"{_SQL}/event_trigger_status.sql", "old.status = 'running' and new.attempts = old.attempts", "true"),),
         (RECORDS,),
     ),
     Mutant(
         "events: what dead workers held is given back as if they had",
-        (Edit(f"{_SQL}/event_on_moved.sql", "old.lease_until <= new.updated_at", "false"),),
+        (Edit(f"{_SQL}/event_trigger_status.sql", "old.lease_until <= new.updated_at", "false"),),
         (f"{CONFORMANCE}/test_events.py", RECORDS),
     ),
     Mutant(
@@ -2212,12 +2212,18 @@ WEBHOOKS: Final = (
     ),
     Mutant(
         "bookmarks: somebody else's is taken",
-        (Edit(f"{_SQL}/bookmark_hold.sql", " where holder = excluded.holder or until <= :now\n", " where true\n"),),
+        (
+            Edit(
+                f"{_SQL}/event_cursor_acquire.sql",
+                " where holder = excluded.holder or until <= :now\n",
+                " where true\n",
+            ),
+        ),
         (f"{CONFORMANCE}/test_event_cursors.py",),
     ),
     Mutant(
         "bookmarks: who lost it puts it further on",
-        (Edit(f"{_SQL}/bookmark_move.sql", " and holder = :holder", ""),),
+        (Edit(f"{_SQL}/event_cursor_commit.sql", " and holder = :holder", ""),),
         (f"{CONFORMANCE}/test_event_cursors.py",),
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 
 from onward.engine.values import Claim, ClaimRequest, GroupBy, JobFilter, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
 
@@ -48,7 +48,7 @@ async def states(engine: SQLiteEngine) -> dict[str, int]:
 
 async def on_writer(engine: SQLiteEngine, work: Callable[[Transaction], T]) -> T:
     """Do something on the writer's own connection."""
-    return await engine._writer.ask(work)
+    return await engine._writer.run(work)
 
 
 class Held:

@@ -50,13 +50,13 @@ async def test_a_lock_that_another_program_keeps_is_busy_with_a_remedy_and_passe
 
 async def test_all_who_wait_for_a_lock_are_told_at_once_and_not_one_after_the_other(engine, bare, monkeypatch):
     waits: list[None] = []
-    begin_writing = engine._writer._begin_writing
+    begin_immediate = engine._writer._begin_immediate
 
     def counted(connection: sqlite3.Connection) -> None:
         waits.append(None)
-        begin_writing(connection)
+        begin_immediate(connection)
 
-    monkeypatch.setattr(engine._writer, "_begin_writing", counted)
+    monkeypatch.setattr(engine._writer, "_begin_immediate", counted)
     bare.execute("begin immediate")
     answers = await asyncio.gather(*[add(engine) for _ in range(20)], return_exceptions=True)
     bare.execute("rollback")
@@ -129,7 +129,7 @@ def test_a_network_file_system_is_refused_with_what_to_use_instead(tmp_path, mou
     shown = os.fspath(tmp_path / folder).replace(" ", "\\040")
     mounts.write_bytes(os.fsencode(MOUNTS.format(folder=shown, kind=kind)))
     with pytest.raises(StoreUnavailable, match="local disk, or use postgresql://") as raised:
-        Database(place / "jobs.db").check_place(mounts=mounts)
+        Database(place / "jobs.db").check_location(mounts=mounts)
     assert f"({kind})" in str(raised.value)
 
 
@@ -151,7 +151,7 @@ def test_the_nearest_mount_decides(tmp_path, mounts):
 
 
 def test_where_mounts_cannot_be_told_nothing_is_refused(tmp_path):
-    Database(tmp_path / "jobs.db").check_place(mounts=tmp_path / "there-is-none")
+    Database(tmp_path / "jobs.db").check_location(mounts=tmp_path / "there-is-none")
 
 
 # Not to be written ----------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ async def test_a_job_that_was_ended_by_hand_is_told_to_those_that_wait_for_it(
 ):
     jobs = [new_job(batch="b"), new_job(batch="b", after=(0,)), new_job(batch="b", after=(1,))]
     first, second, third = [one.ref for one in await engine.save_batch(NewBatch(name="b", sealed=True), jobs)]
-    ended = "update onward_job set state = 'completed', completed_at = updated_at, ready_at = null where id = ?"
+    ended = "update onward_job set status = 'completed', completed_at = updated_at, ready_at = null where id = ?"
     console.execute(ended, [first.id])
     console.execute("delete from onward_job where id = ?", [third.id])
     term = await engine.elect("leader", lease=timedelta(seconds=30))

@@ -11,7 +11,7 @@ import pytest
 
 from onward.engine.values import EngineInfo
 from onward.engines.sqlite import writer
-from onward.engines.sqlite.database import LOG_SIZE_LIMIT, Database
+from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database
 from onward.engines.sqlite.engine import SQLiteEngine
 from tests.engines.sqlite.plain import add, complete, on_writer, states, take
 
@@ -30,7 +30,7 @@ async def pragma(engine: SQLiteEngine, name: str) -> object:
 
 async def test_sqlite_never_checkpoints_by_itself(engine, path):
     assert await pragma(engine, "wal_autocheckpoint") == 0
-    (of_reader,) = await engine._reader.ask(lambda t: t.connection.execute("pragma wal_autocheckpoint").fetchone())
+    (of_reader,) = await engine._reader.run(lambda t: t.connection.execute("pragma wal_autocheckpoint").fetchone())
     assert of_reader == 0
     connection = Database(path).connect(read_only=True)
     assert connection.execute("pragma wal_autocheckpoint").fetchone() == (0,)
@@ -43,18 +43,18 @@ async def test_the_log_stays_bounded_however_much_is_written(engine):
         await add(engine, 40, payload=PAGE)
         longest = max(longest, engine.database.wal.stat().st_size)
     written = engine.database.path.stat().st_size + longest
-    assert written > 4 * LOG_SIZE_LIMIT, "too little was written to prove anything"
+    assert written > 4 * WAL_SIZE_LIMIT, "too little was written to prove anything"
     a_commit = 60 * 4120
-    assert longest <= LOG_SIZE_LIMIT + (writer._COMMITS_BETWEEN_LOOKS + 1) * a_commit
+    assert longest <= WAL_SIZE_LIMIT + (writer._COMMITS_PER_SIZE_CHECK + 1) * a_commit
 
 
 async def test_a_short_log_is_left_alone(engine):
     """Each checkpoint costs a flush; few jobs must not pay for it."""
     statements: list[str] = []
     await on_writer(engine, lambda transaction: transaction.connection.set_trace_callback(statements.append))
-    for _ in range(3 * writer._COMMITS_BETWEEN_LOOKS):
+    for _ in range(3 * writer._COMMITS_PER_SIZE_CHECK):
         await add(engine)
-    assert engine.database.wal.stat().st_size < LOG_SIZE_LIMIT
+    assert engine.database.wal.stat().st_size < WAL_SIZE_LIMIT
     assert not any("checkpoint" in statement for statement in statements)
 
 
@@ -89,19 +89,19 @@ async def test_a_reader_in_the_way_is_not_waited_for_and_the_log_is_cut_back_whe
     for _ in range(60):
         await add(engine, 40, payload=PAGE)
     grown = engine.database.wal.stat().st_size
-    assert grown > LOG_SIZE_LIMIT
+    assert grown > WAL_SIZE_LIMIT
     assert reader.execute("select count(*) from onward_job").fetchone() == (0,)
     reader.execute("rollback")
     reader.close()
-    for _ in range(2 * writer._COMMITS_BETWEEN_LOOKS):
+    for _ in range(2 * writer._COMMITS_PER_SIZE_CHECK):
         await add(engine)
-    assert engine.database.wal.stat().st_size <= LOG_SIZE_LIMIT
+    assert engine.database.wal.stat().st_size <= WAL_SIZE_LIMIT
 
 
 async def test_a_checkpoint_that_fails_fails_no_caller(engine, monkeypatch):  # X3
     """What the caller asked for is durable by then; to say that it failed would make it come twice."""
-    monkeypatch.setattr(writer, "LOG_SIZE_LIMIT", -1)
-    monkeypatch.setattr(writer, "_COMMITS_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr(writer, "WAL_SIZE_LIMIT", -1)
+    monkeypatch.setattr(writer, "_COMMITS_PER_SIZE_CHECK", 1)
 
     def deny(action: int, first: str | None, *_: object) -> int:
         is_checkpoint = action == sqlite3.SQLITE_PRAGMA and first == "wal_checkpoint"

@@ -51,7 +51,7 @@ async def listening(engine: SQLiteEngine) -> AsyncIterator[Callable[[], Awaitabl
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the kernel's notices, and on a machine without."""
     if request.param == "polling":
-        monkeypatch.setattr(file_watcher, "_notices_of", lambda path: -1)
+        monkeypatch.setattr(file_watcher, "_watch_with_inotify", lambda path: -1)
     return str(request.param)
 
 
@@ -100,7 +100,7 @@ def note(path: Path, *texts: str, synchronous: str = "full") -> None:
 
 async def test_our_own_commit_is_told_without_looking(engine, monkeypatch):
     """The writer says so itself: no watcher has to find out."""
-    monkeypatch.setattr(engine._watcher, "_begin", lambda: None)
+    monkeypatch.setattr(engine._watcher, "_start", lambda: None)
     told = asyncio.Event()
 
     async def listen() -> None:
@@ -127,22 +127,22 @@ async def test_what_makes_no_work_ready_is_not_told_by_the_writer(engine, monkey
 
 async def test_a_quiet_store_wakes_nobody(engine, monkeypatch):
     """The watcher looks a few times after the last write, and then waits without end."""
-    if file_watcher._notices_of(str(engine.database.wal)) < 0:
+    if file_watcher._watch_with_inotify(str(engine.database.wal)) < 0:
         pytest.skip("this machine's kernel does not tell")
     waits: list[float | None] = []
     endless = threading.Event()
     wait = file_watcher._wait
 
-    def counted(stop: int, notices: int, patience: float | None) -> file_watcher._Woken:
-        waits.append(patience)
-        if patience is None:
+    def counted(stop: int, inotify: int, timeout: float | None) -> file_watcher._WakeReason:
+        waits.append(timeout)
+        if timeout is None:
             endless.set()
-        return wait(stop, notices, patience)
+        return wait(stop, inotify, timeout)
 
     monkeypatch.setattr(file_watcher, "_wait", counted)
     async with listening(engine):
         assert await asyncio.to_thread(endless.wait, DEADLINE)
-        assert len(waits) <= 2 * len(file_watcher._LOOKS) + 5
+        assert len(waits) <= 2 * len(file_watcher._RECHECK_DELAYS) + 5
         assert waits[-1] is None
         before = len(waits)
         await states(engine)

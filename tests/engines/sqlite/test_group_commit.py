@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from onward.engine.values import Settlement, WorkerInfo
-from onward.engines.sqlite import writer
+from onward.engines.sqlite import request_queue
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.lifecycle import Complete, Release
 from tests.engines.sqlite.plain import Held, add, complete, new_job, on_writer, states, take
 
@@ -32,8 +32,8 @@ def commits(statements: list[str]) -> int:
 
 async def piled_up(engine: SQLiteEngine, count: int) -> None:
     """Wait until so many requests wait for the writer."""
-    writer = engine._writer
-    while len(writer._urgent) + len(writer._requests) < count:  # noqa: ASYNC110 - gives way to those about to ask
+    queue = engine._writer._queue
+    while len(queue._urgent) + len(queue._requests) < count:  # noqa: ASYNC110 - gives way to those about to ask
         await asyncio.sleep(0)
 
 
@@ -242,8 +242,8 @@ async def test_a_transaction_is_never_shared_by_so_many_that_the_lock_gets_long(
         await piled_up(engine, 500)
         held.let_go()
         await callers
-    assert commits(statements) == 1 + math.ceil(500 / writer._MOST_TOGETHER)
-    assert writer._MOST_TOGETHER < 500
+    assert commits(statements) == 1 + math.ceil(500 / request_queue.MAX_GROUP_SIZE)
+    assert request_queue.MAX_GROUP_SIZE < 500
 
 
 async def test_closing_finishes_what_was_asked(path):

@@ -13,7 +13,7 @@ from onward.engine.migrations import Migration
 from onward.engines.sqlite import migrations
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.errors import SchemaTooNew
 from tests.engines.sqlite.plain import add, complete, on_writer, states, take
 from tests.engines.sqlite.processes import processes, ready

@@ -15,16 +15,17 @@ import pytest
 from onward.backoff import Backoff
 from onward.engine.values import QueueChange
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.write_lock import Turnstile
-from onward.engines.sqlite.writer import Lane, Transaction
+from onward.engines.sqlite.transaction import Transaction
+from onward.engines.sqlite.write_lock import WriteLock
+from onward.engines.sqlite.writer import SharedConnection
 from onward.lifecycle import State
 from tests.engines.sqlite.plain import EVERY, Held, add, new_job, on_writer, states
 
 
 @pytest.fixture
-def writer(engine: SQLiteEngine) -> Lane:
+def writer(engine: SQLiteEngine) -> SharedConnection:
     """Whose disk has been quick of late."""
-    engine._writer._slowest = 0.0
+    engine._writer._recent_commit_seconds = 0.0
     return engine._writer
 
 
@@ -34,30 +35,31 @@ def where(transaction: Transaction, items: list[Sequence[None]]) -> list[int]:
     return [threading.get_ident()] * len(items)
 
 
-def not_at_once(transaction: Transaction, item: Sequence[None]) -> None:
+def needs_transaction(transaction: Transaction, item: Sequence[None]) -> None:
     """Need a transaction."""
     assert not transaction.connection.in_transaction
 
 
-def ask(writer: Lane, jobs: int = 1) -> Coroutine[Any, Any, int]:
-    return writer.share(where, [None] * jobs, not_at_once)
+def served_by(writer: SharedConnection, jobs: int = 1) -> Coroutine[Any, Any, int]:
+    return writer.run_coalesced(where, [None] * jobs, needs_transaction)
 
 
-def lanes_own(writer: Lane) -> int:
-    assert writer._thread is not None
-    assert writer._thread.ident is not None
-    return writer._thread.ident
+def thread_of(writer: SharedConnection) -> int:
+    thread = writer._queue._thread
+    assert thread is not None
+    assert thread.ident is not None
+    return thread.ident
 
 
 async def test_a_loop_that_asks_for_one_thing_does_it_itself(writer):
-    assert await ask(writer) == threading.get_ident()
+    assert await served_by(writer) == threading.get_ident()
 
 
 async def test_a_thread_that_waits_in_any_case_does_it_itself(writer):
-    writer._slowest = 1.0
+    writer._recent_commit_seconds = 1.0
 
     def ask_sync() -> tuple[int, int]:
-        return writer.share_sync(where, [None], not_at_once), threading.get_ident()
+        return writer.run_coalesced_sync(where, [None], needs_transaction), threading.get_ident()
 
     done_by, asked_by = await asyncio.to_thread(ask_sync)
     assert done_by == asked_by
@@ -65,37 +67,39 @@ async def test_a_thread_that_waits_in_any_case_does_it_itself(writer):
 
 async def test_what_a_loop_asks_for_in_one_turn_is_done_together(writer, engine, monkeypatch):
     together: list[int] = []
-    write: Callable[..., bool] = writer._write
+    write: Callable[..., bool] = writer._execute_and_commit
 
     def counted(requests: Sequence[Any], connection: sqlite3.Connection) -> bool:
         together.append(len(requests))
         return write(requests, connection)
 
-    monkeypatch.setattr(writer, "_write", counted)
-    threads = await asyncio.gather(*[ask(writer) for _ in range(10)])
+    monkeypatch.setattr(writer, "_execute_and_commit", counted)
+    threads = await asyncio.gather(*[served_by(writer) for _ in range(10)])
     assert set(threads) == {threading.get_ident()}
     assert together == [10]
 
 
-async def test_what_is_much_is_left_to_the_lane(writer):
-    threads = await asyncio.gather(*[ask(writer) for _ in range(65)])
-    assert set(threads) == {lanes_own(writer)}
-    assert await ask(writer, jobs=65) == lanes_own(writer)
-    assert await ask(writer, jobs=65) == lanes_own(writer)
+async def test_what_is_much_is_left_to_the_thread(writer):
+    threads = await asyncio.gather(*[served_by(writer) for _ in range(65)])
+    assert set(threads) == {thread_of(writer)}
+    assert await served_by(writer, jobs=65) == thread_of(writer)
+    assert await served_by(writer, jobs=65) == thread_of(writer)
 
 
 async def test_what_is_wrong_in_company_is_done_again_alone(writer, engine):
     def fail(transaction: Transaction, items: list[Sequence[None]]) -> list[None]:
         raise ZeroDivisionError
 
-    asked = [add(engine), writer.share(fail, [None], not_at_once), add(engine)]
+    asked = [add(engine), writer.run_coalesced(fail, [None], needs_transaction), add(engine)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(answer) for answer in answers] == [list, ZeroDivisionError, list]
     assert await states(engine) == {"pending": 2}
 
 
 async def test_a_caller_who_is_alone_needs_one_statement(writer, engine, monkeypatch):
-    monkeypatch.setattr("onward.engines.sqlite.writer._QUICK", 60.0)  # however slow the disk is meanwhile
+    monkeypatch.setattr(
+        "onward.engines.sqlite.writer._MAX_INLINE_COMMIT_SECONDS", 60.0
+    )  # however slow the disk is meanwhile
     await add(engine)  # makes the queue
     statements: list[str] = []
     await on_writer(engine, lambda on: on.connection.set_trace_callback(statements.append))
@@ -140,7 +144,7 @@ async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
 
     async def ask_often() -> None:
         for _ in range(12):
-            await ask(writer)
+            await served_by(writer)
             turns.append("ask")
 
     async def work() -> None:
@@ -158,18 +162,18 @@ async def test_a_slow_disk_never_holds_a_loop_up_twice(writer, monkeypatch):
     with monkeypatch.context() as slow:
         # Ten milliseconds a commit.
         slow.setattr("onward.engines.sqlite.writer.time.perf_counter", lambda: next(clock) * 0.01)
-        assert await ask(writer) == threading.get_ident()
-        assert await ask(writer) == lanes_own(writer)
+        assert await served_by(writer) == threading.get_ident()
+        assert await served_by(writer) == thread_of(writer)
     quick = 0
-    while await ask(writer) == lanes_own(writer):
+    while await served_by(writer) == thread_of(writer):
         quick += 1
     assert 5 < quick < 50, "a disk that was slow a moment ago is not trusted at once, nor mistrusted for ever"
 
 
-async def test_a_new_lane_s_disk_is_not_yet_trusted(path):
+async def test_a_new_connection_s_disk_is_not_yet_trusted(path):
     engine = SQLiteEngine(path)
     await engine.open()
-    assert await ask(engine._writer) == lanes_own(engine._writer)
+    assert await served_by(engine._writer) == thread_of(engine._writer)
     await engine.close()
 
 
@@ -187,9 +191,9 @@ async def test_a_loop_does_not_wait_for_somebody_else_s_program(writer, engine, 
 
 
 async def test_a_loop_does_not_wait_for_another_process_of_ours(writer, engine, path):
-    other = Turnstile(path)
+    other = WriteLock(path)
     other.open()
-    with other.passed():
+    with other.held():
         asked = asyncio.create_task(add(engine))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -198,7 +202,7 @@ async def test_a_loop_does_not_wait_for_another_process_of_ours(writer, engine, 
     other.close()
 
 
-async def test_a_loop_does_not_wait_for_its_own_lane(writer, engine):
+async def test_a_loop_does_not_wait_for_its_own_thread(writer, engine):
     async with Held(engine) as held:
         asked = asyncio.create_task(add(engine))
         for _ in range(10):
@@ -208,14 +212,14 @@ async def test_a_loop_does_not_wait_for_its_own_lane(writer, engine):
         await asked
 
 
-async def test_what_waits_for_the_lane_is_not_overtaken(writer, engine):
+async def test_what_waits_for_the_thread_is_not_overtaken(writer, engine):
     async with Held(engine) as held:
         first = asyncio.create_task(add(engine, payload="1"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         second = threading.Thread(target=engine.enqueue_sync, args=([new_job(payload="2")],))
         second.start()
-        while len(writer._requests) < 2:  # noqa: ASYNC110 - the other thread is about to ask
+        while len(writer._queue._requests) < 2:  # noqa: ASYNC110 - the other thread is about to ask
             await asyncio.sleep(0)
         held.let_go()
         await first
@@ -236,7 +240,7 @@ async def test_who_goes_away_takes_nobody_along(writer, engine):
 async def test_closing_finishes_what_a_loop_has_just_asked_for(writer, engine):
     asked = asyncio.create_task(add(engine))
     await asyncio.sleep(0)
-    assert writer._comers
+    assert writer._requests_by_loop
     writer.close()
     assert len(await asked) == 1
 
@@ -246,6 +250,6 @@ async def test_an_error_is_the_one_s_who_asked(writer, engine):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await writer.share(fail, [None], not_at_once)
+        await writer.run_coalesced(fail, [None], needs_transaction)
     await add(engine)
     assert await states(engine) == {"pending": 1}

@@ -85,7 +85,7 @@ async def blocked(engine: SQLiteEngine, count: int) -> None:
     """Jobs that wait for others."""
     await add(engine, count, queue="q", priority=9)
     await on_writer(
-        engine, lambda t: t.connection.execute("update onward_job set state = 'blocked' where state = 'pending'")
+        engine, lambda t: t.connection.execute("update onward_job set status = 'blocked' where status = 'pending'")
     )
 
 
@@ -236,10 +236,10 @@ async def test_ten_thousand_limited_queues_of_others_cost_a_claim_little(engine,
 # Plans ----------------------------------------------------------------------------------------------------------------
 
 HOT = {
-    "claim_look": {"onward_queue_open", "onward_queue_reopen", "onward_job_suspect"},
+    "claim_open_queues": {"onward_queue_open", "onward_queue_reopen", "onward_job_suspect"},
     "claim_pick": {"onward_job_claim"},
     "claim_pick_suspect": {"onward_job_suspect"},
-    "claim_next_slot": {"onward_queue_reopen"},
+    "claim_next_permit": {"onward_queue_reopen"},
     "held_count": {"onward_job_held"},
     "find_by_key": {"onward_job_key"},
     "find_by_dedupe": {"onward_job_dedupe"},
@@ -249,9 +249,9 @@ HOT = {
     "rescue_pick": {"onward_job_held"},
     "prune_by_age": {"onward_job_prune"},
     "prune_by_count": {"onward_job_prune"},
-    "queue_adopt": {"onward_job_claim"},
-    "reopen_lost": {"onward_job_claim"},
-    "queue_open_due": {"onward_queue_reopen"},
+    "queue_create_missing": {"onward_job_claim"},
+    "queue_reopen_missed": {"onward_job_claim"},
+    "queue_reopen_due": {"onward_queue_reopen"},
     # By the row's own number.
     "claim": set(),
     "start_many": set(),
@@ -273,10 +273,10 @@ HOT = {
     "replay": {"onward_job_dedupe"},
     "report_progress": set(),
     "enqueue": set(),
-    "queue_use": set(),
-    "queue_slot": set(),
+    "queue_ensure_open": set(),
+    "queue_set_next_permit": set(),
     "queue_close": set(),
-    "queue_open_freed": set(),
+    "queue_reopen_freed": set(),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.engines.sqlite.write_lock import Turnstile
+from onward.engines.sqlite.write_lock import WriteLock
 from onward.errors import StoreBusy
 from tests.engines.sqlite.plain import add, new_job, states
 from tests.engines.sqlite.processes import processes, ready
@@ -60,11 +60,11 @@ async def test_processes_that_write_without_a_pause_get_fair_shares(engine, bare
 
 
 def hold(pipe: Connection, path: Path) -> None:
-    """Pass the turnstile and stay in it."""
-    turnstile = Turnstile(path)
-    turnstile.open()
+    """Take the write lock and keep it."""
+    write_lock = WriteLock(path)
+    write_lock.open()
     ready(pipe)
-    with turnstile.passed():
+    with write_lock.held():
         pipe.send("in")
         pipe.recv()
 
@@ -109,29 +109,29 @@ async def test_a_held_turn_keeps_nobody_from_reading(engine, path):
         assert await states(engine) == {"pending": 1}
 
 
-def test_two_turnstiles_never_let_two_through(path):
+def test_two_write_locks_never_let_two_through(path):
     """Within a process too: each writer has gates of its own."""
-    inside, most, passed = 0, 0, 0
+    inside, most, held = 0, 0, 0
     guard = threading.Lock()
 
     def pass_often() -> None:
-        nonlocal inside, most, passed
-        turnstile = Turnstile(path)
-        turnstile.open()
+        nonlocal inside, most, held
+        write_lock = WriteLock(path)
+        write_lock.open()
         for _ in range(200):
-            with turnstile.passed():
+            with write_lock.held():
                 with guard:
                     inside += 1
                     most = max(most, inside)
                 os.sched_yield()
                 with guard:
                     inside -= 1
-                    passed += 1
-        turnstile.close()
+                    held += 1
+        write_lock.close()
 
     threads = [threading.Thread(target=pass_often) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (most, passed) == (1, 800)
+    assert (most, held) == (1, 800)

@@ -14,7 +14,7 @@ from onward.engines.sqlite.enqueue import use_queues
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
@@ -28,8 +28,8 @@ def cancel(transaction: Transaction, which: JobFilter, reason: str, limit: int) 
         named = {"seqs": seqs, "last_error": reason, "now": transaction.now}
         transaction.execute(SQL.cancel, named)
         freed = {change.ref.queue for _, change in picked}
-        transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
-        transaction.woke = True
+        transaction.execute(SQL.queue_reopen_freed, {"names": json_text(list(freed))})
+        transaction.wakes_workers = True
         batches.advance(transaction)
     return [change for _, change in picked]
 
@@ -60,11 +60,11 @@ def _pick(
 ) -> list[tuple[int, Changed]]:
     condition, values = condition_of(which)
     rows = transaction.connection.execute(
-        f"select seq, queue, id, state from onward_job where {condition}"  # noqa: S608 - fragments of ours only
-        " and state in (select value from json_each(:sources)) order by seq limit :limit",
+        f"select seq, queue, id, status from onward_job where {condition}"  # noqa: S608 - fragments of ours only
+        " and status in (select value from json_each(:sources)) order by seq limit :limit",
         values | {"sources": json_text(sorted(sources)), "limit": limit},
     ).fetchall()
-    return [(seq, Changed(JobRef(queue, job_id), State(state))) for seq, queue, job_id, state in rows]
+    return [(seq, Changed(JobRef(queue, job_id), State(status))) for seq, queue, job_id, status in rows]
 
 
 def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None:
@@ -84,7 +84,7 @@ def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None
         "now": transaction.now,
     }
     transaction.execute(SQL.edit, named)
-    transaction.woke = True
+    transaction.wakes_workers = True
     return queries.get(transaction, ref)
 
 

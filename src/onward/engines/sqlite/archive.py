@@ -10,7 +10,7 @@ from onward.engines.sqlite import queries
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.job import Job, JobRef
 from onward.lifecycle import State
 
@@ -18,7 +18,7 @@ from onward.lifecycle import State
 def archive(transaction: Transaction, seqs: Sequence[int], named: dict[str, Any]) -> int:
     """Move ended jobs out of the way; answer how many went. ``named`` is the leader's term."""
     gone = named | {"seqs": json_text(seqs)}
-    transaction.execute(SQL.event_pruned, gone)
+    transaction.execute(SQL.event_log_mark_pruned, gone)
     transaction.execute(SQL.archive, gone)
     return transaction.execute(SQL.prune, gone).rowcount
 
@@ -37,8 +37,8 @@ def purge(transaction: Transaction, which: JobFilter, limit: int) -> list[Change
     """Remove archived jobs."""
     condition, values = condition_of(which)
     rows = transaction.connection.execute(
-        f"select seq, queue, id, state from onward_archive where {condition} order by seq limit :limit",  # noqa: S608
+        f"select seq, queue, id, status from onward_archive where {condition} order by seq limit :limit",  # noqa: S608
         values | {"limit": limit},
     ).fetchall()
     transaction.execute(SQL.archive_purge, {"seqs": json_text([row[0] for row in rows])})
-    return [Changed(JobRef(queue, job_id), State(state)) for _, queue, job_id, state in rows]
+    return [Changed(JobRef(queue, job_id), State(status)) for _, queue, job_id, status in rows]

@@ -18,7 +18,7 @@ from onward.engine.values import Page
 from onward.engines.sqlite import enqueue, queries
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure
 from onward.validation import read_place
@@ -41,7 +41,7 @@ def put(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> li
         "on_finished": finished,
         "now": transaction.now,
     }
-    if not execute(SQL.batch_put, named).fetchall():
+    if not execute(SQL.batch_upsert, named).fetchall():
         raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
     added = enqueue.enqueue(transaction, jobs) if jobs else []
     if batch.sealed or batch.stopped:
@@ -66,27 +66,27 @@ def batches(transaction: Transaction, names: Sequence[str] | None, after: str | 
 
 def drop(transaction: Transaction, name: str) -> bool:
     """Forget a batch that has finished."""
-    if not transaction.execute(SQL.batch_drop, {"name": name}).rowcount:
+    if not transaction.execute(SQL.batch_delete, {"name": name}).rowcount:
         return False
-    transaction.execute(SQL.batch_drop_links, {"name": name})
+    transaction.execute(SQL.batch_delete_dependencies, {"name": name})
     return True
 
 
 def prune(transaction: Transaction, limit: int) -> int:
     """Forget batches that finished long ago; answer how many."""
     over = {"before": transaction.now - BATCH_KEPT // MICROSECOND, "limit": limit}
-    names = [name for (name,) in transaction.execute(SQL.batch_over, over).fetchall()]
+    names = [name for (name,) in transaction.execute(SQL.batch_expired, over).fetchall()]
     return sum(drop(transaction, name) for name in names)
 
 
 def links(transaction: Transaction, name: str) -> list[Link]:
     """List which jobs of a batch wait for which."""
-    return [Link(*row) for row in transaction.execute(SQL.links, {"batch": name}).fetchall()]
+    return [Link(*row) for row in transaction.execute(SQL.dependencies, {"batch": name}).fetchall()]
 
 
 def parents(transaction: Transaction, ref: JobRef) -> list[Job]:
     """Read the jobs that a job has waited for."""
-    ids = [row[0] for row in transaction.execute(SQL.parents, {"child": ref.id}).fetchall()]
+    ids = [row[0] for row in transaction.execute(SQL.dependencies_of_job, {"job": ref.id}).fetchall()]
     found = [queries.get(transaction, job_id) for job_id in ids]
     return [job for job in found if job is not None]
 
@@ -94,7 +94,7 @@ def parents(transaction: Transaction, ref: JobRef) -> list[Job]:
 def advance(transaction: Transaction) -> bool:
     """Do what the ends of jobs mean for others; answer whether there is more to do."""
     changed = 0
-    while news := transaction.execute(SQL.news, {"limit": _AT_A_TIME}).fetchall():
+    while news := transaction.execute(SQL.batch_events, {"limit": _AT_A_TIME}).fetchall():
         if changed >= _MOST:
             return True
         ended = [(no, job) for no, _, job, _ in news if job is not None]
@@ -107,20 +107,20 @@ def advance(transaction: Transaction) -> bool:
         stopping = {batch for _, batch, _, stops in news if stops}
         for name in dict.fromkeys(batch for _, batch, job, _ in news if job is None):
             changed += _stop(transaction, name) if name in stopping else _turn(transaction, name)
-        transaction.execute(SQL.news_done, {"numbers": json_text(done)})
-        transaction.woke = True
+        transaction.execute(SQL.batch_events_delete, {"numbers": json_text(done)})
+        transaction.wakes_workers = True
     return False
 
 
 def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
     """Tell those that wait for jobs how these have ended; answer how many were told."""
     execute = transaction.execute
-    told = execute(SQL.news_links, {"jobs": json_text(ended), "limit": _MOST}).fetchall()
+    told = execute(SQL.dependencies_unresolved, {"jobs": json_text(ended), "limit": _MOST}).fetchall()
     if not told:
         return 0
-    execute(SQL.news_links_done, {"links": json_text([(child, place) for child, place, *_ in told])})
+    execute(SQL.dependencies_resolve, {"dependencies": json_text([(job, position) for job, position, *_ in told])})
     satisfied = Counter(seq for _, _, seq, _, is_well, _ in told if is_well)
-    named = {"children": json_text(list(satisfied.items())), "now": transaction.now}
+    named = {"jobs": json_text(list(satisfied.items())), "now": transaction.now}
     ready = {queue for (queue,) in execute(SQL.unblock, named).fetchall() if queue is not None}
     if ready:
         enqueue.use_queues(transaction, ready)
@@ -134,24 +134,24 @@ def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
 def _stop(transaction: Transaction, name: str) -> int:
     """Cancel what has not started of a batch, or a part of it; answer how many jobs that were."""
     execute = transaction.execute
-    waiting: list[int] = _decode(execute(SQL.batch_waiting, {"name": name, "limit": _MOST}).fetchone()[0])
+    waiting: list[int] = _decode(execute(SQL.batch_unstarted, {"name": name, "limit": _MOST}).fetchone()[0])
     if not waiting:
         return _turn(transaction, name)
     _cancel(transaction, waiting, "cancelled: its batch was stopped before it started")
-    execute(SQL.batch_look, {"name": name})
+    execute(SQL.batch_event_add_stop, {"name": name})
     return len(waiting)
 
 
 def _turn(transaction: Transaction, name: str) -> int:
     """Do what is due for a batch as it stands; answer how many jobs that has changed."""
     execute = transaction.execute
-    stand = execute(SQL.batch_stand, {"name": name}).fetchone()
+    stand = execute(SQL.batch_outcome, {"name": name}).fetchone()
     if stand is None:
         return 0
     finishes, succeeds, fails, on_success, on_failure, on_finished = stand
     if not finishes and not fails:
         return 0
-    execute(SQL.batch_turn, {"name": name, "fails": fails, "finishes": finishes, "now": transaction.now})
+    execute(SQL.batch_take_callbacks, {"name": name, "fails": fails, "finishes": finishes, "now": transaction.now})
     due = [on_failure] if fails else []
     if finishes:
         due += [on_success, on_finished] if succeeds else [on_finished]

@@ -23,7 +23,7 @@ from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.job import JobRef
 
 _LAST_NAME = "\U0010ffff"
@@ -164,7 +164,7 @@ def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Cla
         return _claim_suspect(transaction, request, ranges)
     tour = _Tour(transaction, request, ranges, round_)
     has_suspects = tour.run()
-    claims = _take(transaction, request, tour.taken, alone=False)
+    claims = _take(transaction, request, tour.taken, isolated=False)
     retry_after = _next_slot_in(transaction, ranges) if tour.room.left else None
     return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
 
@@ -189,7 +189,7 @@ class _Tour:
             return False
         queues, due, has_suspects = self._look("", self.room.left)
         if due:
-            self._transaction.execute(SQL.queue_open_due, {"now": self._transaction.now})
+            self._transaction.execute(SQL.queue_reopen_due, {"now": self._transaction.now})
             queues, _, _ = self._look("", self.room.left)
         willing: list[_Queue] = []
         if len(queues) < self.room.left:  # that is all there are
@@ -246,7 +246,8 @@ class _Tour:
     def _look(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
         """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
         listed, due, has_suspects = self._transaction.execute(
-            SQL.claim_look, {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now}
+            SQL.claim_open_queues,
+            {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now},
         ).fetchone()
         return _queues_decoder.decode(listed), bool(due), bool(has_suspects)
 
@@ -326,7 +327,7 @@ def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) ->
     for _ in range(count):
         slot = max(slot, now - credit) + spacing
     queue.next_permit_at = slot
-    transaction.execute(SQL.queue_slot, {"name": queue.name, "next_slot_at": slot})
+    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": slot})
     return slot - burst if slot - burst > now else None
 
 
@@ -342,7 +343,7 @@ def _terms(rate: Rate) -> tuple[int, int, int]:
     return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
 
 
-def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Taken], *, alone: bool) -> list[Claim]:
+def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Taken], *, isolated: bool) -> list[Claim]:
     """Make the picked jobs ours, in the store's own statement."""
     groups: dict[tuple[int, bool], list[int]] = {}
     for batch in taken:
@@ -355,7 +356,7 @@ def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Take
                 "worker_id": request.worker_id,
                 "lease_us": lease_us,
                 "started": int(started),
-                "alone": int(alone),
+                "isolated": int(isolated),
                 "now": transaction.now,
             },
         )
@@ -400,11 +401,11 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
             start_within = (rate.slack / 2).total_seconds()
         lease_us = queue.lease_us or request.lease // MICROSECOND
         batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
-        claims = _take(transaction, request, [batch], alone=True)
+        claims = _take(transaction, request, [batch], isolated=True)
         return Claims(claims=tuple(claims), has_suspects=len(suspects) > 1)
     return Claims(has_suspects=bool(suspects), retry_after=_next_slot_in(transaction, ranges))
 
 
 def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:
-    found = transaction.execute(SQL.claim_next_slot, {"ranges": json_text(ranges)}).fetchone()
+    found = transaction.execute(SQL.claim_next_permit, {"ranges": json_text(ranges)}).fetchone()
     return None if found is None else max(0, found[0] - transaction.now) / 1e6

@@ -23,11 +23,11 @@ from onward.errors import (
     StoreUnavailable,
 )
 
-OLDEST_SQLITE: Final = (3, 37, 0)
-SAFE_CHECKPOINTS: Final = (3, 51, 3)
+MIN_SQLITE_VERSION: Final = (3, 37, 0)
+SAFE_CHECKPOINT_VERSION: Final = (3, 51, 3)
 """Before it, two connections that checkpoint at once can corrupt the database."""
 
-LOG_SIZE_LIMIT: Final = 4 * 1024 * 1024
+WAL_SIZE_LIMIT: Final = 4 * 1024 * 1024
 """How long the write-ahead log may get: whose commit takes it further checkpoints it, in its turn at the write gate, so
 that there are never two at once."""
 
@@ -46,7 +46,7 @@ class Database:
         self, path: str | os.PathLike[str] | None, *, synchronous: Synchronous = "full", busy_timeout: float = 5.0
     ) -> None:
         self._temporary: Path | None = None
-        self._maker = os.getpid()
+        self._creator_pid = os.getpid()
         if path is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="onward-"))
             path = self._temporary / "jobs.db"
@@ -70,28 +70,29 @@ class Database:
 
     def remove_if_temporary(self) -> None:
         """Remove a private file and what stands beside it, in the process that made it: a forked child may share it."""
-        if self._temporary is not None and self._maker == os.getpid():
+        if self._temporary is not None and self._creator_pid == os.getpid():
             shutil.rmtree(self._temporary, ignore_errors=True)
 
-    def check_place(self, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    def check_location(self, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
         """Refuse a place where SQLite's locks do not hold, or where there is nothing to open."""
-        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        if sqlite3.sqlite_version_info < MIN_SQLITE_VERSION:
             message = (
-                f"this Python has SQLite {sqlite3.sqlite_version}, Onward needs {'.'.join(map(str, OLDEST_SQLITE))}: "
+                f"this Python has SQLite {sqlite3.sqlite_version}, "
+                f"Onward needs {'.'.join(map(str, MIN_SQLITE_VERSION))}: "
                 "use a Python that is linked with a newer SQLite"
             )
             raise StoreUnavailable(message)
         folder = self.path.parent
         with translated(self):
-            is_there = folder.is_dir()
-        if not is_there:
+            exists = folder.is_dir()
+        if not exists:
             message = f"{self}: the folder {folder} does not exist; make it first"
             raise StoreUnavailable(message)
-        kind = file_system_of(folder, mounts=mounts)
-        if kind in _NETWORK_FILE_SYSTEMS:
+        file_system = file_system_of(folder, mounts=mounts)
+        if file_system in _NETWORK_FILE_SYSTEMS:
             message = (
-                f"{self} is on a network file system ({kind}), where SQLite's locks do not hold and jobs would be run "
-                "twice or lost: put the file on a local disk, or use postgresql:// for several machines"
+                f"{self} is on a network file system ({file_system}), where SQLite's locks do not hold and jobs would "
+                "be run twice or lost: put the file on a local disk, or use postgresql:// for several machines"
             )
             raise StoreUnavailable(message)
 
@@ -111,9 +112,9 @@ class Database:
                     message = f"{self} cannot use a write-ahead log (its journal mode is {mode})"
                     raise StoreUnavailable(message)
                 connection.execute(f"pragma synchronous = {self.synchronous}")
-                # Checkpoints are ours to time: see Lane. SQLite's own would let two processes checkpoint at once.
+                # SharedConnection checkpoints. SQLite's own checkpoints would let two processes checkpoint at once.
                 connection.execute("pragma wal_autocheckpoint = 0")
-                connection.execute(f"pragma journal_size_limit = {LOG_SIZE_LIMIT}")
+                connection.execute(f"pragma journal_size_limit = {WAL_SIZE_LIMIT}")
                 connection.execute("pragma cache_size = -65536")
                 connection.execute("pragma temp_store = memory")
                 if read_only:
@@ -137,13 +138,13 @@ def file_system_of(folder: Path, *, mounts: Path) -> str | None:
     except OSError:
         return None
     best: tuple[int, str | None] = (-1, None)
-    place = os.path.realpath(folder)
+    resolved = os.path.realpath(folder)
     for line in lines:
         before, _, after = line.partition(" - ")
-        point = _ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), before.split(" ")[4])
-        inside = point in {"/", place} or place.startswith(f"{point}/")
-        if inside and len(point) >= best[0]:
-            best = (len(point), after.split(" ")[0])
+        mount_point = _ESCAPED.sub(lambda escaped: chr(int(escaped[1], 8)), before.split(" ")[4])
+        is_inside = mount_point in {"/", resolved} or resolved.startswith(f"{mount_point}/")
+        if is_inside and len(mount_point) >= best[0]:
+            best = (len(mount_point), after.split(" ")[0])
     return best[1]
 
 
@@ -185,20 +186,20 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 def translate(error: sqlite3.Error | OSError, database: Database) -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
     if isinstance(error, OSError):
-        kind, remedy = StoreUnavailable, "check the disk"
+        error_type, remedy = StoreUnavailable, "check the disk"
         if error.errno in _READ_ONLY:
-            kind, remedy = _REMEDIES[sqlite3.SQLITE_READONLY]
+            error_type, remedy = _REMEDIES[sqlite3.SQLITE_READONLY]
         elif error.errno in _FULL:
-            kind, remedy = _REMEDIES[sqlite3.SQLITE_FULL]
-        return kind(f"{database}: {error}: {remedy}")
+            error_type, remedy = _REMEDIES[sqlite3.SQLITE_FULL]
+        return error_type(f"{database}: {error}: {remedy}")
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return None
     meaning = _REMEDIES.get(code & 0xFF)
     if meaning is None:
         return None
-    kind, remedy = meaning
-    return kind(f"{database}: {error}: {remedy}")
+    error_type, remedy = meaning
+    return error_type(f"{database}: {error}: {remedy}")
 
 
 @contextmanager
@@ -207,7 +208,7 @@ def translated(database: Database) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        ours = translate(error, database)
-        if ours is None:
+        translated_error = translate(error, database)
+        if translated_error is None:
             raise
-        raise ours from error
+        raise translated_error from error

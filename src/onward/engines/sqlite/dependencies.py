@@ -7,23 +7,23 @@ from typing import Any
 
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidJob
 
 
 def count_in(transaction: Transaction, batch: str, number: int) -> None:
     """Count jobs that were added to a batch."""
-    if not transaction.execute(SQL.batch_grow, {"name": batch, "number": number}).rowcount:
+    if not transaction.execute(SQL.batch_add_to_total, {"name": batch, "number": number}).rowcount:
         raise InvalidJob("batch", batch, "is not there, or has finished or been stopped: make it with app.batch(…)")
 
 
 def link(transaction: Transaction, batch: str, jobs: Sequence[tuple[str, Sequence[str]]]) -> None:
     """Let jobs wait for others: each is given with the ids of those."""
     rows = [(child, place, parent) for child, after in jobs for place, parent in enumerate(after)]
-    named: dict[str, Any] = {"links": json_text(rows), "batch": batch}
-    unknown = transaction.execute(SQL.link_unknown, named).fetchone()
+    named: dict[str, Any] = {"dependencies": json_text(rows), "batch": batch}
+    unknown = transaction.execute(SQL.dependency_unknown, named).fetchone()
     if unknown is not None:
         raise InvalidJob("after", unknown[0], f"there is no such job in the batch {batch}")
-    transaction.execute(SQL.link_add, named)
-    transaction.execute(SQL.link_follow, named)
-    transaction.execute(SQL.link_ended, named)
+    transaction.execute(SQL.dependency_add, named)
+    transaction.execute(SQL.dependency_mark_jobs, named)
+    transaction.execute(SQL.batch_event_add_ended, named)

@@ -1,4 +1,4 @@
-"""The engine: each verb handed to the writer's or the reader's lane, or done on the caller's own connection."""
+"""The engine: each verb is handed to the writer or the reader, or done on the caller's own connection."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ from onward.engines.sqlite import (
     settle,
     usage,
 )
-from onward.engines.sqlite.database import SAFE_CHECKPOINTS, Database, Synchronous, translated
+from onward.engines.sqlite.database import SAFE_CHECKPOINT_VERSION, Database, Synchronous, translated
 from onward.engines.sqlite.events import EventLog
-from onward.engines.sqlite.file_watcher import Watcher
+from onward.engines.sqlite.file_watcher import FileWatcher
+from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import record as record_usage
-from onward.engines.sqlite.writer import Lane, Transaction
+from onward.engines.sqlite.writer import SharedConnection
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
@@ -98,9 +99,9 @@ class SQLiteEngine:
             raise InvalidJob("synchronous", synchronous, "must be 'full' or 'normal'")
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
         self._clock = clock or SystemClock()
-        self._watcher = Watcher(self.database)
-        self._writer = Lane(self.database, self._clock, writes=True, on_wake=self._watcher.tell)
-        self._reader = Lane(self.database, self._clock, writes=False)
+        self._watcher = FileWatcher(self.database)
+        self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
+        self._reader = SharedConnection(self.database, self._clock, writes=False)
         self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._told = (events, keep_events)
         self._record = EventLog(self._writer, self._reader)
@@ -115,16 +116,16 @@ class SQLiteEngine:
 
     async def open(self) -> None:
         """Make the file where there is none, and bring its schema up to date."""
-        self.database.check_place()
+        self.database.check_location()
         self._writer.open()
         self._reader.open()
         # Who finds all in place takes no lock: a caller may be in the middle of a transaction of its own.
-        if not self.database.path.exists() or not await self._reader.ask(
+        if not self.database.path.exists() or not await self._reader.run(
             lambda transaction: migrations.is_up_to_date(transaction.connection, self.database)
         ):
-            await self._writer.ask(lambda transaction: migrations.migrate(transaction, self.database))
+            await self._writer.run(lambda transaction: migrations.migrate(transaction, self.database))
         if self._told != (None, None):
-            await self._writer.ask(lambda transaction: events.settle_on(transaction, *self._told))
+            await self._writer.run(lambda transaction: events.settle_on(transaction, *self._told))
 
     async def close(self) -> None:
         """Write what was asked, and let go of the file."""
@@ -135,20 +136,20 @@ class SQLiteEngine:
 
     async def check(self) -> EngineInfo:
         """Say what the engine stands on; without opening it, and so without changing the schema."""
-        self.database.check_place()
+        self.database.check_location()
         self._reader.open()
-        schema = await self._reader.ask(lambda transaction: migrations.check(transaction.connection, self.database))
+        schema = await self._reader.run(lambda transaction: migrations.check(transaction.connection, self.database))
         durability = (
             "every acknowledged job survives a power cut (synchronous=full)"
             if self.database.synchronous == "full"
             else "a power cut may lose the last moments; nothing is corrupted (synchronous=normal)"
         )
         warnings = []
-        if sqlite3.sqlite_version_info < SAFE_CHECKPOINTS:
+        if sqlite3.sqlite_version_info < SAFE_CHECKPOINT_VERSION:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
-                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINTS))}). Onward's processes take turns. A connection of "
-                "yours to this file, such as one given as within=, should run: pragma wal_autocheckpoint = 0"
+                f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. A "
+                "connection of yours to this file, such as one given as within=, should run: pragma wal_autocheckpoint = 0"
             )
         return EngineInfo(
             engine="SQLite",
@@ -175,7 +176,7 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
-        return await self._writer.share(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
+        return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -183,53 +184,53 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
-        return self._writer.share_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
+        return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
 
     # Work
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         round_ = self._round(request)
-        return await self._writer.ask(lambda transaction: claims.claim(transaction, request, round_))
+        return await self._writer.run(lambda transaction: claims.claim(transaction, request, round_))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: settle.start(transaction, claims))
+        return await self._writer.run(lambda transaction: settle.start(transaction, claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
             return self._within(within, lambda transaction: settle.settle(transaction, settlements))
-        return await self._writer.ask(lambda transaction: settle.settle(transaction, settlements))
+        return await self._writer.run(lambda transaction: settle.settle(transaction, settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
             return self._within(within, lambda transaction: settle.settle(transaction, settlements))
-        return self._writer.ask_sync(lambda transaction: settle.settle(transaction, settlements))
+        return self._writer.run_sync(lambda transaction: settle.settle(transaction, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         round_ = self._round(exchange.request)
-        return await self._writer.ask(lambda transaction: settle.exchange(transaction, exchange, round_))
+        return await self._writer.run(lambda transaction: settle.exchange(transaction, exchange, round_))
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
+        return await self._writer.run(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return self._writer.ask_sync(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
+        return self._writer.run_sync(lambda transaction: leases.heartbeat(transaction, worker, claims), urgent=True)
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: leases.deregister(transaction, worker_id))
+        await self._writer.run(lambda transaction: leases.deregister(transaction, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: leases.report(transaction, claim, progress, message, lines))
+        return await self._writer.run(lambda transaction: leases.report(transaction, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:  # noqa: ARG002 - a file changes as a whole
         """See the contract."""
@@ -242,31 +243,31 @@ class SQLiteEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: queries.get(transaction, ref))
+        return await self._reader.run(lambda transaction: queries.get(transaction, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self._reader.ask(
+        return await self._reader.run(
             lambda transaction: queries.find(transaction, which, after, limit, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: queries.count(transaction, which, by))
+        return await self._reader.run(lambda transaction: queries.count(transaction, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: queries.queues(transaction, pattern))
+        return await self._reader.run(lambda transaction: queries.queues(transaction, pattern))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._reader.ask(queries.workers)
+        return await self._reader.run(queries.workers)
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: queries.log_lines(transaction, ref))
+        return await self._reader.run(lambda transaction: queries.log_lines(transaction, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
@@ -278,72 +279,72 @@ class SQLiteEngine:
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: admin.cancel(transaction, which, reason, limit))
+        return await self._writer.run(lambda transaction: admin.cancel(transaction, which, reason, limit))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: admin.replay(transaction, which, limit))
+        return await self._writer.run(lambda transaction: admin.replay(transaction, which, limit))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: admin.delete(transaction, which, limit))
+        return await self._writer.run(lambda transaction: admin.delete(transaction, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: admin.edit(transaction, ref, change))
+        return await self._writer.run(lambda transaction: admin.edit(transaction, ref, change))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: admin.configure(transaction, queue, change))
+        return await self._writer.run(lambda transaction: admin.configure(transaction, queue, change))
 
     # Steward
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: maintenance.elect(transaction, candidate, lease, holding))
+        return await self._writer.run(lambda transaction: maintenance.elect(transaction, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: maintenance.resign(transaction, term))
+        await self._writer.run(lambda transaction: maintenance.resign(transaction, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: maintenance.promote(transaction, term, limit))
+        return await self._writer.run(lambda transaction: maintenance.promote(transaction, term, limit))
 
     async def rescue(
         self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
     ) -> MaintenanceResult:
         """See the contract."""
-        return await self._writer.ask(
+        return await self._writer.run(
             lambda transaction: maintenance.rescue(transaction, term, worker_timeout, max_crashes, limit)
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         await self._record.tend()
-        return await self._writer.ask(lambda transaction: maintenance.prune(transaction, term, limit))
+        return await self._writer.run(lambda transaction: maintenance.prune(transaction, term, limit))
 
     # Calendar
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
-        return await self._reader.ask(schedules.schedules)
+        return await self._reader.run(schedules.schedules)
 
     async def save_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: schedules.put(transaction, schedule))
+        return await self._writer.run(lambda transaction: schedules.put(transaction, schedule))
 
     async def delete_schedule(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: schedules.drop(transaction, name))
+        return await self._writer.run(lambda transaction: schedules.drop(transaction, name))
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: schedules.due(transaction, limit))
+        return await self._reader.run(lambda transaction: schedules.due(transaction, limit))
 
     async def fire(self, schedule: Schedule, firing: Firing) -> list[Enqueued] | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: schedules.fire(transaction, schedule, firing))
+        return await self._writer.run(lambda transaction: schedules.fire(transaction, schedule, firing))
 
     # Gather
 
@@ -353,55 +354,55 @@ class SQLiteEngine:
         """See the contract."""
         if within is not None:
             return self._within(within, lambda transaction: batches.put(transaction, batch, jobs))
-        return await self._writer.ask(lambda transaction: batches.put(transaction, batch, jobs))
+        return await self._writer.run(lambda transaction: batches.put(transaction, batch, jobs))
 
     async def batches(
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: batches.batches(transaction, names, after, limit))
+        return await self._reader.run(lambda transaction: batches.batches(transaction, names, after, limit))
 
     async def delete_batch(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: batches.drop(transaction, name))
+        return await self._writer.run(lambda transaction: batches.drop(transaction, name))
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: batches.links(transaction, name))
+        return await self._reader.run(lambda transaction: batches.links(transaction, name))
 
     async def parents(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: batches.parents(transaction, ref))
+        return await self._reader.run(lambda transaction: batches.parents(transaction, ref))
 
     # Ledger
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
-        await self._writer.ask(lambda transaction: record_usage(transaction, usage))
+        await self._writer.run(lambda transaction: record_usage(transaction, usage))
 
     async def usage(self, query: UsageQuery) -> list[Usage]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: usage.usage(transaction, query))
+        return await self._reader.run(lambda transaction: usage.usage(transaction, query))
 
     # Archive
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: archive.find(transaction, which, after, limit))
+        return await self._reader.run(lambda transaction: archive.find(transaction, which, after, limit))
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._reader.ask(lambda transaction: queries.count(transaction, which, by, "onward_archive"))
+        return await self._reader.run(lambda transaction: queries.count(transaction, which, by, "onward_archive"))
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: archive.purge(transaction, which, limit))
+        return await self._writer.run(lambda transaction: archive.purge(transaction, which, limit))
 
     # Bookmarks
 
     async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: events.hold(transaction, name, holder, lease, anew=anew))
+        return await self._writer.run(lambda transaction: events.hold(transaction, name, holder, lease, anew=anew))
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
@@ -411,7 +412,7 @@ class SQLiteEngine:
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        return await self._writer.ask(lambda transaction: events.move(transaction, name, holder, cursor))
+        return await self._writer.run(lambda transaction: events.move(transaction, name, holder, cursor))
 
     # The caller's transaction
 

@@ -14,7 +14,7 @@ from onward.engine.values import Retention
 from onward.engines.sqlite import dependencies
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.ids import new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
@@ -58,8 +58,8 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
         job.queue,
     )
     answer = [Enqueued(JobRef(job.queue, job_id))]
-    transaction.woke = True
-    return answer if transaction.connection.execute(SQL.enqueue_at_once.numbered, values).rowcount else None
+    transaction.wakes_workers = True
+    return answer if transaction.connection.execute(SQL.enqueue_one.numbered, values).rowcount else None
 
 
 def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
@@ -126,20 +126,20 @@ class _Row:
         if self._shape is None or not self._ids:
             return
         transaction = self.transaction
-        transaction.woke = True
+        transaction.wakes_workers = True
         named = _named(self._shape, transaction.now)
         named["rows"] = json_text(list(map(str.__add__, self._ids, self._payloads)))
         if not transaction.execute(SQL.enqueue, named).rowcount:
             use_queues(transaction, {self._shape.queue})
-            transaction.execute(SQL.enqueue, named | {"anyhow": True})
+            transaction.execute(SQL.enqueue, named | {"include_closed": True})
         self._last, self._shape, self._ids, self._payloads = None, None, [], []
 
 
 def use_queues(transaction: Transaction, names: set[str]) -> None:
     """Make queues where there are none, let claims look at them, and wake whoever waits for work."""
     named = {"names": json_text(list(names)), "now": transaction.now, **default_retention()}
-    transaction.execute(SQL.queue_use, named)
-    transaction.woke = True
+    transaction.execute(SQL.queue_ensure_open, named)
+    transaction.wakes_workers = True
 
 
 def default_retention() -> dict[str, int | None]:
@@ -179,7 +179,7 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
             "due": _due(job, transaction.now),
             "now": transaction.now,
         }
-        found, enqueue_status = transaction.execute(SQL.replace, named).fetchall(), EnqueueStatus.REPLACED
+        found, enqueue_status = transaction.execute(SQL.debounce_replace, named).fetchall(), EnqueueStatus.REPLACED
     elif job.throttle is not None:
         named = {"digest": _held(job), "now": transaction.now}
         found, enqueue_status = transaction.execute(SQL.find_throttled, named).fetchall(), EnqueueStatus.DEDUPED
@@ -194,7 +194,9 @@ def _hold(transaction: Transaction, job: NewJob, job_id: str) -> None:
     period = job.throttle or job.debounce
     if period is not None:
         until = transaction.now + period // MICROSECOND
-        transaction.execute(SQL.hold_take, {"digest": _held(job), "until": until, "queue": job.queue, "id": job_id})
+        transaction.execute(
+            SQL.throttle_upsert, {"digest": _held(job), "until": until, "queue": job.queue, "id": job_id}
+        )
 
 
 def _held(job: NewJob) -> bytes:
@@ -217,7 +219,7 @@ class _Shape(NamedTuple):
     holds: bool
     """Its dedupe key is held elsewhere."""
     batch: str | None
-    waits_for: int | None
+    pending_dependencies: int | None
     on_failure: str | None
     trace: str | None
 
@@ -260,23 +262,23 @@ def _named(shape: _Shape, now: int) -> dict[str, Any]:
     return {
         "queue": shape.queue,
         "type": shape.type,
-        "state": "blocked" if shape.waits_for else "pending" if shape.due is None else "scheduled",
+        "status": "blocked" if shape.pending_dependencies else "pending" if shape.due is None else "scheduled",
         "priority": shape.priority,
         "org_id": shape.org_id,
         "due": shape.due,
-        "ready": now if shape.due is None and not shape.waits_for else None,
+        "ready": now if shape.due is None and not shape.pending_dependencies else None,
         "start_by": shape.start_by,
         "max_attempts": shape.max_attempts,
-        "most_attempts": MAX_ATTEMPTS,
+        "default_max_attempts": MAX_ATTEMPTS,
         "backoff": None if shape.backoff is None else backoff_text(shape.backoff),
         "idempotency_key": key,
         "key_digest": None if key is None else digest(shape.type, key),
         "dedupe_key": dedupe_key,
         "dedupe_digest": None if dedupe_key is None or shape.holds else digest(dedupe_key),
         "batch": shape.batch,
-        "waits_for": shape.waits_for,
+        "pending_dependencies": shape.pending_dependencies,
         "on_failure": shape.on_failure,
         "trace": shape.trace,
         "now": now,
-        "anyhow": False,
+        "include_closed": False,
     }

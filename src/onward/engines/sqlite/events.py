@@ -18,14 +18,15 @@ from onward.clock import MICROSECOND
 from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEntry, LogPage
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL, Statement
-from onward.engines.sqlite.writer import Lane, Transaction
+from onward.engines.sqlite.transaction import Transaction
+from onward.engines.sqlite.writer import SharedConnection
 from onward.errors import InvalidJob
 from onward.events import OLDEST
 
 _TRIGGERS: Final[tuple[tuple[str, Statement], ...]] = (
-    ("onward_event_added", SQL.event_on_added),
-    ("onward_event_moved", SQL.event_on_moved),
-    ("onward_event_progress", SQL.event_on_progress),
+    ("onward_event_on_insert", SQL.event_trigger_insert),
+    ("onward_event_on_status", SQL.event_trigger_status),
+    ("onward_event_on_progress", SQL.event_trigger_progress),
 )
 _TRIMMED_AT_ONCE: Final = 5_000
 """Events that one transaction lets go of: a few milliseconds."""
@@ -69,7 +70,7 @@ class _Log(NamedTuple):
     is_on: int
     on_no: int
     on_at: int
-    heard_until: int
+    listened_until: int
     pruned_at: int
     first: int | None
     last: int | None
@@ -97,14 +98,14 @@ class _Log(NamedTuple):
 def settle_on(transaction: Transaction, events: Events | None, kept: int | None) -> None:
     """Note when events are to be recorded, and how many kept; None: as it was."""
     always = None if events is None else int(events == "all")
-    transaction.execute(SQL.event_settings, {"always": always, "kept": kept})
+    transaction.execute(SQL.event_settings, {"always": always, "max_events": kept})
     if events == "all":
         _switch_on(transaction)
 
 
 def listen(transaction: Transaction) -> None:
     """Have events recorded for a while."""
-    transaction.execute(SQL.event_listen, {"until": transaction.now + LEASE // MICROSECOND})
+    transaction.execute(SQL.event_listener_renew, {"until": transaction.now + LEASE // MICROSECOND})
     _switch_on(transaction)
 
 
@@ -125,7 +126,7 @@ def begin(transaction: Transaction, after: str | None) -> Place:
 def read(transaction: Transaction, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
     """Read what came after a place."""
     log = _log(transaction)
-    named: dict[str, Any] = {"words": None if words is None else json_text(sorted(words)), "limit": limit}
+    named: dict[str, Any] = {"event_types": None if words is None else json_text(sorted(words)), "limit": limit}
     whole = log.caught_up(place)
     if whole is None:
         rows = transaction.execute(SQL.event_read, named | {"no": place.no}).fetchall()
@@ -147,10 +148,10 @@ def read(transaction: Transaction, place: Place, words: frozenset[str] | None, l
 def tend(transaction: Transaction) -> bool:
     """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
     log = _log(transaction)
-    if log.is_on and not log.always and log.heard_until < transaction.now:
+    if log.is_on and not log.always and log.listened_until < transaction.now:
         for name, _ in _TRIGGERS:
             transaction.connection.execute(f"drop trigger if exists {name}")
-        transaction.execute(SQL.event_off)
+        transaction.execute(SQL.event_recording_stop)
     if (log.last or 0) - (log.first or 1) < log.kept:
         return False
     return transaction.execute(SQL.event_trim, {"limit": _TRIMMED_AT_ONCE}).rowcount == _TRIMMED_AT_ONCE
@@ -158,27 +159,29 @@ def tend(transaction: Transaction) -> bool:
 
 def hold(transaction: Transaction, name: str, holder: str, lease: timedelta, *, anew: bool) -> str | None:
     """Hold a bookmark, and have events recorded."""
-    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "anew": int(anew)}
+    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "reset": int(anew)}
     named |= {"until": transaction.now + lease // MICROSECOND, "now": transaction.now}
-    row = transaction.execute(SQL.bookmark_hold, named).fetchone()
+    row = transaction.execute(SQL.event_cursor_acquire, named).fetchone()
     return None if row is None else str(row[0])
 
 
 def move(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
     """Put a bookmark further on."""
-    return transaction.execute(SQL.bookmark_move, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
+    return (
+        transaction.execute(SQL.event_cursor_commit, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
+    )
 
 
 class EventLog:
     """The record of one database: see :class:`onward.engine.event_reader.Record`."""
 
-    def __init__(self, writer: Lane, reader: Lane) -> None:
+    def __init__(self, writer: SharedConnection, reader: SharedConnection) -> None:
         self._writer = writer
         self._reader = reader
 
     async def listen(self) -> None:
         """See the protocol. Who listens also lets go of old events: there may be no leader."""
-        await self._writer.ask(listen)
+        await self._writer.run(listen)
         await self.tend()
 
     def place(self, cursor: str) -> Place:
@@ -187,15 +190,15 @@ class EventLog:
 
     async def begin(self, after: str | None) -> Place:
         """See the protocol."""
-        return await self._writer.ask(lambda transaction: begin(transaction, after))
+        return await self._writer.run(lambda transaction: begin(transaction, after))
 
     async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
         """See the protocol."""
-        return await self._reader.ask(lambda transaction: read(transaction, place, words, limit))
+        return await self._reader.run(lambda transaction: read(transaction, place, words, limit))
 
     async def tend(self) -> None:
         """Keep the record as short as it should be."""
-        while await self._writer.ask(tend):
+        while await self._writer.run(tend):
             pass
 
 
@@ -205,12 +208,12 @@ def _switch_on(transaction: Transaction) -> None:
     for name, trigger in _TRIGGERS:
         transaction.connection.execute(f"drop trigger if exists {name}")
         transaction.connection.execute(trigger)
-    transaction.execute(SQL.event_on, {"now": transaction.now})
-    transaction.execute(SQL.event_on_since, {"now": transaction.now})
+    transaction.execute(SQL.event_recording_start, {"now": transaction.now})
+    transaction.execute(SQL.event_recording_mark_start, {"now": transaction.now})
 
 
 def _log(transaction: Transaction) -> _Log:
-    return _Log(*transaction.execute(SQL.event_log).fetchone())
+    return _Log(*transaction.execute(SQL.event_log_info).fetchone())
 
 
 def _at(transaction: Transaction, no: int) -> int:

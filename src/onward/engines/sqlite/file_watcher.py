@@ -26,16 +26,16 @@ from onward.engines.sqlite import fork_safety
 from onward.engines.sqlite.database import Database
 from onward.errors import StoreUnavailable
 
-_POLL: Final = 0.01
+_POLL_INTERVAL: Final = 0.01
 """Seconds between looks where the kernel does not tell."""
-_QUIET: Final = 0.001
+_NOTIFY_INTERVAL: Final = 0.001
 """Seconds after a change in which further ones are not told of: a busy writer must not keep everyone awake."""
-_LOOKS: Final = tuple(0.001 * 2**number for number in range(10))
+_RECHECK_DELAYS: Final = tuple(0.001 * 2**number for number in range(10))
 """Seconds between the looks that follow a notice."""
 _IN_MODIFY: Final = 0x2
 
 
-class Watcher:
+class FileWatcher:
     """Tells listeners on any event loop that something may have changed."""
 
     def __init__(self, database: Database) -> None:
@@ -52,7 +52,7 @@ class Watcher:
         changed = asyncio.Event()
         with self._lock:
             self._listeners[changed] = asyncio.get_running_loop()
-            self._begin()
+            self._start()
         try:
             while True:
                 await changed.wait()
@@ -62,7 +62,7 @@ class Watcher:
             with self._lock:
                 self._listeners.pop(changed, None)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake every listener. From any thread."""
         if not self._listeners:
             return
@@ -84,27 +84,27 @@ class Watcher:
             os.close(self._stop_writer)
             thread.join()
 
-    def let_go(self) -> None:
-        """See :class:`~onward.engines.sqlite.fork_safety.Holder`."""
+    def suspend_before_fork(self) -> None:
+        """See :class:`~onward.engines.sqlite.fork_safety.ForkParticipant`."""
         with self._lock:
             self._is_forking = True
         self.close()
 
-    def go_on(self) -> None:
-        """See :class:`~onward.engines.sqlite.fork_safety.Holder`."""
+    def resume_after_fork(self) -> None:
+        """See :class:`~onward.engines.sqlite.fork_safety.ForkParticipant`."""
         with self._lock:
             self._is_forking = False
             if self._listeners:
-                self._begin()
+                self._start()
 
     def reset_after_fork(self) -> None:
-        """See :class:`~onward.engines.sqlite.fork_safety.Holder`."""
+        """See :class:`~onward.engines.sqlite.fork_safety.ForkParticipant`."""
         self._lock = threading.Lock()
         self._listeners = {}
         self._thread = None
         self._is_forking = False
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._thread is None and not self._is_forking:
             stop, self._stop_writer = os.pipe()
             name = "onward-sqlite-watcher"
@@ -113,71 +113,71 @@ class Watcher:
 
     def _watch(self, stop: int) -> None:
         connection: sqlite3.Connection | None = None
-        notices = -1
+        inotify = -1
         version = None
-        looks = 0
+        rechecks = 0
         try:
             while True:
                 try:
                     if connection is None:
                         connection = self._database.connect(read_only=True)
-                    if notices < 0:  # before the look: nothing may slip in between
-                        notices = _notices_of(os.fspath(self._database.wal))
+                    if inotify < 0:  # before the look: nothing may slip in between
+                        inotify = _watch_with_inotify(os.fspath(self._database.wal))
                     seen = connection.execute("pragma data_version").fetchone()[0]
                 except (sqlite3.Error, StoreUnavailable):
                     seen = None  # workers poll as well, and they will say what is wrong
                 if seen != version:
                     version = seen
-                    self.tell()
-                    time.sleep(_QUIET)
-                if notices < 0:
-                    patience: float | None = _POLL
+                    self.notify()
+                    time.sleep(_NOTIFY_INTERVAL)
+                if inotify < 0:
+                    timeout: float | None = _POLL_INTERVAL
                 else:
-                    patience = _LOOKS[looks] if looks < len(_LOOKS) else None
-                match _wait(stop, notices, patience):
-                    case _Woken.STOP:
+                    timeout = _RECHECK_DELAYS[rechecks] if rechecks < len(_RECHECK_DELAYS) else None
+                match _wait(stop, inotify, timeout):
+                    case _WakeReason.STOP:
                         return
-                    case _Woken.NOTICE:
-                        looks = 0
-                    case _Woken.PATIENCE:
-                        looks += 1
+                    case _WakeReason.WRITE:
+                        rechecks = 0
+                    case _WakeReason.TIMEOUT:
+                        rechecks += 1
         finally:
             if connection is not None:
                 connection.close()
-            for descriptor in (stop, notices):
+            for descriptor in (stop, inotify):
                 if descriptor >= 0:
                     os.close(descriptor)
 
 
-class _Woken(Enum):
+class _WakeReason(Enum):
     STOP = auto()
-    NOTICE = auto()
-    PATIENCE = auto()
+    WRITE = auto()
+    TIMEOUT = auto()
 
 
-def _wait(stop: int, notices: int, patience: float | None) -> _Woken:
+def _wait(stop: int, inotify: int, timeout: float | None) -> _WakeReason:
     """Wait until there may be something to see, or for so many seconds; say why it ended."""
     poll = select.poll()
     poll.register(stop, select.POLLIN)
-    if notices >= 0:
-        poll.register(notices, select.POLLIN)
-    ready = poll.poll(None if patience is None else patience * 1000)
+    if inotify >= 0:
+        poll.register(inotify, select.POLLIN)
+    ready = poll.poll(None if timeout is None else timeout * 1000)
     if any(descriptor == stop for descriptor, _ in ready):
-        return _Woken.STOP
+        return _WakeReason.STOP
     if ready:
-        os.read(notices, 65536)
-        return _Woken.NOTICE
-    return _Woken.PATIENCE
+        os.read(inotify, 65536)
+        return _WakeReason.WRITE
+    return _WakeReason.TIMEOUT
 
 
-def _notices_of(path: str) -> int:
+def _watch_with_inotify(path: str) -> int:
     """Ask the kernel to tell of writes to a file; -1: it cannot, or has too many to tell already."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        notices = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        inotify = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     except (OSError, AttributeError, TypeError):
         return -1
-    if notices >= 0 and libc.inotify_add_watch(notices, os.fsencode(path), _IN_MODIFY) < 0:
-        os.close(notices)
+    if inotify >= 0 and libc.inotify_add_watch(inotify, os.fsencode(path), _IN_MODIFY) < 0:
+        os.close(inotify)
         return -1
-    return notices
+    return inotify

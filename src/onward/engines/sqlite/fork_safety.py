@@ -15,14 +15,14 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Holder(Protocol):
+class ForkParticipant(Protocol):
     """Something that has a thread and a connection."""
 
-    def let_go(self) -> None:
+    def suspend_before_fork(self) -> None:
         """End the thread and close the connection, and begin nothing new until told to."""
         ...
 
-    def go_on(self) -> None:
+    def resume_after_fork(self) -> None:
         """Be again as before, in the process that forked."""
         ...
 
@@ -31,33 +31,33 @@ class Holder(Protocol):
         ...
 
 
-_holders: WeakSet[Holder] = WeakSet()
+_participants: WeakSet[ForkParticipant] = WeakSet()
 _lock = threading.Lock()
 
 
-def register(holder: Holder) -> None:
+def register(participant: ForkParticipant) -> None:
     """Have a holder told of forks for as long as it lives."""
     with _lock:
-        _holders.add(holder)
+        _participants.add(participant)
 
 
 def _before() -> None:
     _lock.acquire()
-    for holder in list(_holders):
-        holder.let_go()
+    for participant in list(_participants):
+        participant.suspend_before_fork()
 
 
 def _after_in_parent() -> None:
-    for holder in list(_holders):
-        holder.go_on()
+    for participant in list(_participants):
+        participant.resume_after_fork()
     _lock.release()
 
 
 def _after_in_child() -> None:
     global _lock  # noqa: PLW0603 - the old one may be held by a thread that is not here
     _lock = threading.Lock()
-    for holder in list(_holders):
-        holder.reset_after_fork()
+    for participant in list(_participants):
+        participant.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,7 +9,7 @@ import msgspec
 from onward.engine.values import Claim, HeartbeatReply, Token, WorkerInfo
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.validation import MAX_LOG_LINES
 
 
@@ -56,6 +56,6 @@ def report(
         return False
     if lines:
         newest = lines[-MAX_LOG_LINES:]
-        transaction.connection.executemany(SQL.report_line, [{"seq": seq, "now": now, "line": line} for line in newest])
-        execute(SQL.report_trim, {"seq": seq, "kept": MAX_LOG_LINES})
+        transaction.connection.executemany(SQL.log_append, [{"seq": seq, "now": now, "line": line} for line in newest])
+        execute(SQL.log_trim, {"seq": seq, "kept": MAX_LOG_LINES})
     return True

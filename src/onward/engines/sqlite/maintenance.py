@@ -14,8 +14,8 @@ from onward.engines.sqlite import archive, batches
 from onward.engines.sqlite.enqueue import default_retention, use_queues
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
+from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import roll_up
-from onward.engines.sqlite.writer import Transaction
 from onward.lifecycle import Failure, State
 
 _decode = msgspec.json.decode
@@ -26,7 +26,7 @@ def elect(transaction: Transaction, candidate: str, lease: timedelta, holding: T
     execute = transaction.execute
     named: dict[str, Any] = {"candidate": candidate, "lease_us": lease // MICROSECOND, "now": transaction.now}
     if holding is not None:
-        done = execute(SQL.elect_again, named | {"number": holding.number})
+        done = execute(SQL.elect_renew, named | {"number": holding.number})
     else:
         done = execute(SQL.elect, named)
     if done.rowcount != 1:
@@ -77,9 +77,9 @@ def rescue(
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
         use_queues(transaction, queues)
-    execute(SQL.queue_adopt, named | default_retention())
-    if execute(SQL.reopen_lost, named).rowcount:
-        transaction.woke = True
+    execute(SQL.queue_create_missing, named | default_retention())
+    if execute(SQL.queue_reopen_missed, named).rowcount:
+        transaction.wakes_workers = True
     if buried:
         batches.advance(transaction)
     return MaintenanceResult(
@@ -100,15 +100,15 @@ def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult
     execute, named = transaction.execute, _named(transaction, term)
     seqs: list[int] = _decode(execute(SQL.prune_by_age, {"limit": limit, "now": transaction.now}).fetchone()[0])
     for name, completed, failed in execute(SQL.prune_counted).fetchall():
-        for states, kept in (((State.COMPLETED,), completed), ((State.FAILED, State.DEAD_LETTER), failed)):
+        for statuses, kept in (((State.COMPLETED,), completed), ((State.FAILED, State.DEAD_LETTER), failed)):
             if kept is not None and len(seqs) < limit:
-                wanted = {"name": name, "states": json_text(states), "kept": kept, "limit": limit - len(seqs)}
+                wanted = {"name": name, "statuses": json_text(statuses), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
     pruned = archive.archive(transaction, seqs, named) if seqs else 0
     over = archive.prune(transaction, limit, named)
     ended = batches.prune(transaction, limit) if _leads(transaction, term) else 0
     roll_up(transaction, term)
-    forgotten = execute(SQL.hold_prune, named | {"limit": limit}).rowcount
+    forgotten = execute(SQL.throttle_prune, named | {"limit": limit}).rowcount
     return MaintenanceResult(
         changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, ended, forgotten}
     )

@@ -13,13 +13,13 @@ from onward.engines.sqlite.claims import ranges_of
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.rows import job_of, moment, queue_of
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.job import Job, JobRef
 from onward.lifecycle import State
 from onward.validation import read_place
 
 _COUNTED: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "select state, count(*) from {table} where {condition} group by state",
+    GroupBy.STATE: "select status, count(*) from {table} where {condition} group by status",
     GroupBy.QUEUE: "select queue, count(*) from {table} where {condition} group by queue",
     GroupBy.TYPE: "select type, count(*) from {table} where {condition} group by type",
     GroupBy.ORG: "select coalesce(org_id, ''), count(*) from {table} where {condition} group by org_id",
@@ -71,9 +71,9 @@ def queues(transaction: Transaction, pattern: str) -> list[QueueInfo]:
     named = {"first": first, "end": end}
     counts: dict[str, dict[State, int]] = {}
     oldest: dict[str, int] = {}
-    for queue, state, number, ready_at in transaction.execute(SQL.queue_counts, named).fetchall():
+    for queue, status, number, ready_at in transaction.execute(SQL.queue_counts, named).fetchall():
         of_queue = counts.setdefault(queue, {})
-        of_queue[State(state)] = of_queue.get(State(state), 0) + number
+        of_queue[State(status)] = of_queue.get(State(status), 0) + number
         if ready_at is not None:
             oldest[queue] = min(ready_at, oldest.get(queue, ready_at))
     rows: list[tuple[Any, ...]] = transaction.execute(SQL.queues, named).fetchall()

@@ -8,7 +8,7 @@ from onward.clock import micros_of, moment_of
 from onward.engine.values import DueSchedules
 from onward.engines.sqlite.enqueue import enqueue
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.job import Enqueued
 from onward.schedule import Firing, Schedule, schedule_of, texts_of
 
@@ -32,12 +32,12 @@ def put(transaction: Transaction, schedule: Schedule) -> Schedule:
         "next_at": None if schedule.next_at is None else micros_of(schedule.next_at),
         "now": transaction.now,
     }
-    return schedule_of(transaction.execute(SQL.schedule_put, named).fetchone())
+    return schedule_of(transaction.execute(SQL.schedule_upsert, named).fetchone())
 
 
 def drop(transaction: Transaction, name: str) -> bool:
     """Remove one."""
-    return bool(transaction.execute(SQL.schedule_drop, {"name": name}).rowcount)
+    return bool(transaction.execute(SQL.schedule_delete, {"name": name}).rowcount)
 
 
 def due(transaction: Transaction, limit: int) -> DueSchedules:

@@ -11,7 +11,7 @@ from onward.engines.sqlite import batches, claims
 from onward.engines.sqlite.enqueue import use_queues
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction, TryAlone
+from onward.engines.sqlite.transaction import NeedsOwnTransaction, Transaction
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze
 
 
@@ -40,7 +40,7 @@ def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> froze
         elif isinstance(settlement.outcome, Release):
             ready.add(settlement.claim.ref.queue)
     freed = {s.claim.ref.queue for s in settlements}
-    transaction.execute(SQL.queue_open_freed, {"names": json_text(list(freed))})
+    transaction.execute(SQL.queue_reopen_freed, {"names": json_text(list(freed))})
     if ready:
         use_queues(transaction, ready)
     batches.advance(transaction)
@@ -76,14 +76,14 @@ def _lost_of(transaction: Transaction, items: Sequence[Any], write: Callable[[Se
     if len(items) == 1:
         return [] if write(items) == 1 else list(items)
     connection = transaction.connection
-    if transaction.alone:
+    if transaction.is_exclusive:
         connection.execute("savepoint many")
     if write(items) == len(items):
-        if transaction.alone:
+        if transaction.is_exclusive:
             connection.execute("release many")
         return []
-    if not transaction.alone:
-        raise TryAlone
+    if not transaction.is_exclusive:
+        raise NeedsOwnTransaction
     connection.execute("rollback to many")
     connection.execute("release many")
     return [item for item in items if write([item]) != 1]

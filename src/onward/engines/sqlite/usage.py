@@ -9,7 +9,7 @@ from onward.clock import micros_of, moment_of
 from onward.engine.values import Term
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.metering import KEYS, SUMS, Span, Usage, UsageQuery, row_of, usage_of
 
 _MINUTE: Final = 60_000_000
@@ -30,8 +30,8 @@ def roll_up(transaction: Transaction, term: Term) -> None:
     named = {"number": term.number, "leader_id": term.leader_id, "now": transaction.now}
     for grain, span, until in ((1, _MINUTE, minute), (2, _DAY, yesterday)):
         rolling = named | {"grain": grain, "span": span, "until": until}
-        if transaction.execute(SQL.usage_roll, rolling).rowcount:
-            transaction.execute(SQL.usage_rolled, rolling)
+        if transaction.execute(SQL.usage_roll_up, rolling).rowcount:
+            transaction.execute(SQL.usage_delete_rolled_up, rolling)
 
 
 def usage(transaction: Transaction, query: UsageQuery) -> list[Usage]:

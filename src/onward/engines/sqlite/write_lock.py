@@ -21,44 +21,44 @@ try:
 except ImportError:  # Windows has no flock; SQLite's own waiting must do there
     fcntl = None  # type: ignore[assignment]
 
-_AT_ONCE = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
+_EXCLUSIVE_NONBLOCKING = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
-class Turnstile:
+class WriteLock:
     """The two gates of one database file, as seen by one connection."""
 
     def __init__(self, database: Path) -> None:
         self._paths = (database.with_name(f"{database.name}-turn"), database.with_name(f"{database.name}-write"))
-        self._gates: tuple[int, int] | None = None
+        self._descriptors: tuple[int, int] | None = None
 
     def open(self) -> None:
         """Make the lock files where there are none."""
-        if fcntl is None or self._gates is not None:
+        if fcntl is None or self._descriptors is not None:
             return
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         turn, write = (os.open(path, flags, 0o666) for path in self._paths)
-        self._gates = (turn, write)
+        self._descriptors = (turn, write)
 
     def close(self) -> None:
         """Let go of the lock files; they stay, for others may be using them."""
-        if self._gates is not None:
-            for gate in self._gates:
-                os.close(gate)
-            self._gates = None
+        if self._descriptors is not None:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors = None
 
     @contextmanager
-    def passed(self, *, must_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def held(self, *, before_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Wait for our turn to write, and keep it for the block. Calls ``must_wait`` before it does."""
-        if self._gates is None:
+        if self._descriptors is None:
             yield
             return
-        turn, write = self._gates
-        if not _pass_at_once(turn):
-            must_wait()
+        turn, write = self._descriptors
+        if not _try_lock(turn):
+            before_wait()
             fcntl.flock(turn, fcntl.LOCK_EX)
         try:
-            if not _pass_at_once(write):
-                must_wait()
+            if not _try_lock(write):
+                before_wait()
                 fcntl.flock(write, fcntl.LOCK_EX)
         finally:
             fcntl.flock(turn, fcntl.LOCK_UN)
@@ -67,15 +67,15 @@ class Turnstile:
         finally:
             self.release()
 
-    def pass_at_once(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take our turn to write if it can be had without waiting, to be given up by :meth:`leave`."""
-        if self._gates is None:
+        if self._descriptors is None:
             return fcntl is None
-        turn, write = self._gates
+        turn, write = self._descriptors
         try:
-            fcntl.flock(turn, _AT_ONCE)
+            fcntl.flock(turn, _EXCLUSIVE_NONBLOCKING)
             try:
-                fcntl.flock(write, _AT_ONCE)
+                fcntl.flock(write, _EXCLUSIVE_NONBLOCKING)
             finally:
                 fcntl.flock(turn, fcntl.LOCK_UN)
         except BlockingIOError:
@@ -84,13 +84,13 @@ class Turnstile:
 
     def release(self) -> None:
         """Let others have their turn."""
-        if self._gates is not None:
-            fcntl.flock(self._gates[1], fcntl.LOCK_UN)
+        if self._descriptors is not None:
+            fcntl.flock(self._descriptors[1], fcntl.LOCK_UN)
 
 
-def _pass_at_once(gate: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
-        fcntl.flock(gate, _AT_ONCE)
+        fcntl.flock(descriptor, _EXCLUSIVE_NONBLOCKING)
     except BlockingIOError:
         return False
     return True

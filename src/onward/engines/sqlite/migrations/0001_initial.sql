@@ -1,7 +1,7 @@
 -- The first schema. Times are microseconds since 1970, UTC. Needs SQLite 3.37.
 --
 -- One table holds live and finished jobs: partial indexes keep what is finished out of the way of what is not, and a row
--- that ends is rewritten in place instead of being moved. Index predicates name `state`, which a claim changes: SQLite has
+-- that ends is rewritten in place instead of being moved. Index predicates name `status`, which a claim changes: SQLite has
 -- no heap-only updates to lose by that, and a claim never walks over jobs that are running (docs/explain/sqlite.md).
 
 create table onward_job (
@@ -9,7 +9,7 @@ create table onward_job (
   id               text    not null,
   queue            text    not null,
   type             text    not null,
-  state            text    not null,
+  status           text    not null,
   priority         integer not null,
   org_id           text,
   payload          text    not null,
@@ -17,7 +17,7 @@ create table onward_job (
   max_attempts     integer not null check (max_attempts >= 1),
   crashes          integer not null default 0,
   suspect          integer not null default 0,   -- was running in a process that died: runs alone
-  alone            integer not null default 0,   -- this run is the only one in its process
+  isolated         integer not null default 0,   -- this run is the only one in its process
   backoff          text,                         -- JSON; null: 1 s doubling up to 60 s
   idempotency_key  text,
   key_digest       blob,
@@ -41,28 +41,28 @@ create table onward_job (
   progress         integer check (progress between 0 and 100),
   progress_message text,
   result           text,                         -- JSON
-  -- Every state, and what must be there in it and nowhere else. Written as comparisons: for `in` with a list SQLite builds a
+  -- Every status, and what must be there in it and nowhere else. Written as comparisons: for `in` with a list SQLite builds a
   -- table in memory at each insert, which made inserting twice as slow.
-  check (case when state = 'pending'   then ready_at is not null and lease_until is null and completed_at is null
-              when state = 'running'   then lease_until is not null and started_at is not null and completed_at is null
-              when state = 'completed' then completed_at is not null and lease_until is null
-              when state = 'claimed'   then lease_until is not null and completed_at is null
-              when state = 'scheduled' then next_run_at is not null and lease_until is null and completed_at is null
-              when state = 'blocked'   then lease_until is null and completed_at is null
-              when state = 'failed' or state = 'dead_letter' or state = 'cancelled'
+  check (case when status = 'pending'   then ready_at is not null and lease_until is null and completed_at is null
+              when status = 'running'   then lease_until is not null and started_at is not null and completed_at is null
+              when status = 'completed' then completed_at is not null and lease_until is null
+              when status = 'claimed'   then lease_until is not null and completed_at is null
+              when status = 'scheduled' then next_run_at is not null and lease_until is null and completed_at is null
+              when status = 'blocked'   then lease_until is null and completed_at is null
+              when status = 'failed' or status = 'dead_letter' or status = 'cancelled'
                                        then completed_at is not null and lease_until is null
               else false end),
-  check (result is null or state = 'completed')
+  check (result is null or status = 'completed')
 );
 
 create unique index onward_job_id on onward_job (id);
-create index onward_job_claim on onward_job (queue, priority desc, ready_at) where state = 'pending' and suspect = 0;
-create index onward_job_suspect on onward_job (queue, ready_at) where state = 'pending' and suspect = 1;
-create index onward_job_held on onward_job (queue) where state in ('claimed', 'running');
-create index onward_job_promote on onward_job (next_run_at, queue) where state = 'scheduled';
-create index onward_job_blocked on onward_job (queue) where state = 'blocked';
+create index onward_job_claim on onward_job (queue, priority desc, ready_at) where status = 'pending' and suspect = 0;
+create index onward_job_suspect on onward_job (queue, ready_at) where status = 'pending' and suspect = 1;
+create index onward_job_held on onward_job (queue) where status in ('claimed', 'running');
+create index onward_job_promote on onward_job (next_run_at, queue) where status = 'scheduled';
+create index onward_job_blocked on onward_job (queue) where status = 'blocked';
 create index onward_job_expire on onward_job (start_by) where start_by is not null and completed_at is null;
-create index onward_job_prune on onward_job (queue, state, completed_at) where completed_at is not null;
+create index onward_job_prune on onward_job (queue, status, completed_at) where completed_at is not null;
 -- Keys of any length: only their digests are indexed. Finished jobs keep theirs for as long as they are kept (O4).
 create unique index onward_job_key on onward_job (key_digest) where key_digest is not null;
 create unique index onward_job_dedupe on onward_job (dedupe_digest) where dedupe_digest is not null and completed_at is null;
@@ -70,7 +70,7 @@ create unique index onward_job_dedupe on onward_job (dedupe_digest) where dedupe
 -- Every statement of ours moves updated_at forward; this serves changes made by hand. A heartbeat sets lease_until only
 -- and is no change.
 create trigger onward_job_touch after update of
-  id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, suspect, backoff, idempotency_key,
+  id, queue, type, status, priority, org_id, payload, attempts, max_attempts, crashes, suspect, backoff, idempotency_key,
   dedupe_key, next_run_at, start_by, worker_id, last_error, errors, progress, progress_message, result
 on onward_job when new.updated_at <= old.updated_at
 begin
@@ -87,7 +87,7 @@ create table onward_log (
   primary key (seq, no)
 ) without rowid;
 
-create trigger onward_job_forget after delete on onward_job
+create trigger onward_job_delete_log after delete on onward_job
 begin
   delete from onward_log where seq = old.seq;
 end;
@@ -98,7 +98,7 @@ create table onward_queue (
   rate_count           integer,
   rate_period_us       integer,
   rate_burst           integer,
-  next_slot_at         integer not null default 0,  -- limited queues: when the next job may start
+  next_permit_at       integer not null default 0,  -- limited queues: when the next job may start
   concurrency          integer,
   weight               integer not null default 1,
   lease_us             integer,
@@ -142,13 +142,13 @@ create table onward_leader (
   until     integer not null
 );
 
--- For people with a console: times as text, and Harmonyk's words for the states (H6).
+-- For people with a console: times as text, and the simplified status (H6).
 create view onward_jobs as
-select id, queue, type, state,
-       case when state in ('scheduled', 'blocked', 'pending') then 'queued'
-            when state in ('claimed', 'running') then 'running'
-            when state = 'completed' then 'success'
-            else 'failed' end as status,
+select id, queue, type, status,
+       case when status in ('scheduled', 'blocked', 'pending') then 'queued'
+            when status in ('claimed', 'running') then 'running'
+            when status = 'completed' then 'success'
+            else 'failed' end as simplified_status,
        priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error, result,
        strftime('%Y-%m-%dT%H:%M:%fZ', next_run_at / 1e6, 'unixepoch') as next_run_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1e6, 'unixepoch') as created_at,

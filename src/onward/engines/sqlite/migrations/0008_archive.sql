@@ -6,7 +6,7 @@ create table onward_archive (
   id               text    not null,
   queue            text    not null,
   type             text    not null,
-  state            text    not null,
+  status           text    not null,
   priority         integer not null,
   org_id           text,
   payload          text    not null,

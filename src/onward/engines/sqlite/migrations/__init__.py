@@ -9,7 +9,7 @@ from typing import Final
 from onward.engine import migrations
 from onward.engine.migrations import Migration
 from onward.engines.sqlite.database import Database
-from onward.engines.sqlite.writer import Transaction
+from onward.engines.sqlite.transaction import Transaction
 from onward.errors import SchemaTooOld
 
 MIGRATIONS: Final = migrations.load("onward.engines.sqlite")

@@ -2,4 +2,4 @@
 -- :limit
 delete from onward_event
  where no <= min((select min(no) from onward_event) + :limit - 1,
-                 (select max(no) from onward_event) - (select kept from onward_event_log))
+                 (select max(no) from onward_event) - (select max_events from onward_event_log))

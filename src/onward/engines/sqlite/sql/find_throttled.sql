@@ -1,2 +1,2 @@
--- The job that holds a key still, whatever has become of it.
-select queue, id from onward_hold where digest = :digest and until > :now
+-- The job that a key is throttled by, whatever has become of it.
+select queue, id from onward_throttle where digest = :digest and until > :now

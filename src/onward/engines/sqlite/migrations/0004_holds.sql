@@ -1,9 +1,0 @@
--- Who holds a dedupe key for a time of its own: throttled jobs whatever has become of them, debounced ones while they wait.
-create table onward_hold (
-  digest blob    primary key,
-  until  integer not null,
-  queue  text    not null,
-  id     text    not null
-) without rowid;
-
-create index onward_hold_until on onward_hold (until);

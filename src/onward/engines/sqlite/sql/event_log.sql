@@ -1,5 +1,0 @@
--- How the record stands: also the first and the last of its events, and when the first happened.
-select always, kept, is_on, on_no, on_at, heard_until, pruned_at,
-       (select min(no) from onward_event), (select max(no) from onward_event),
-       (select at from onward_event order by no limit 1)
-  from onward_event_log

@@ -1,5 +1,0 @@
--- Record that a new job waits.
-create trigger onward_event_added after insert on onward_job when new.state = 'pending'
-begin
-  insert into onward_event (at, event, queue, id, attempts) values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
-end

@@ -1,0 +1,5 @@
+-- Record that a new job waits.
+create trigger onward_event_on_insert after insert on onward_job when new.status = 'pending'
+begin
+  insert into onward_event (at, event, queue, id, attempts) values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
+end

@@ -1,3 +1,0 @@
--- A job that somebody wants to wait for and that is not there.
-select value ->> 2 from json_each(:links)
- where not exists (select 1 from onward_job where id = value ->> 2 and batch = :batch) limit 1

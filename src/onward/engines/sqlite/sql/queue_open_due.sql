@@ -1,3 +1,0 @@
--- Let claims look at rate-limited queues again whose next slot has come.
--- Relies on: onward_queue_reopen.
-update onward_queue set open = 1, reopens_at = null where reopens_at <= :now and paused = 0

@@ -1,6 +1,0 @@
--- Let a job that waits for quiet have another payload, and wait anew if its time has not come.
--- :digest, :payload, :due, :now
-update onward_job
-   set payload = :payload, next_run_at = iif(state = 'scheduled', :due, next_run_at), updated_at = max(:now, updated_at + 1)
- where id = (select id from onward_hold where digest = :digest) and state in ('scheduled', 'pending') and attempts = 0
-returning queue, id
