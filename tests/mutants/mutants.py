@@ -321,15 +321,15 @@ ORDER: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "first = self._round.next_name\n        yield from self._onward",
-                'first = ""\n        yield from self._onward',
+                "first = self._round_robin.next_name\n        yield from self._page_range",
+                'first = ""\n        yield from self._page_range',
             ),
         ),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
     Mutant(
         "claiming: weights count for nothing",
-        (Edit(f"{_PY}/claims.py", "turn_of(queue.name, queue.weight * turns)", "turn_of(queue.name, turns)"),),
+        (Edit(f"{_PY}/claims.py", "turn_size(queue.name, queue.weight * turns)", "turn_size(queue.name, turns)"),),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
 )
@@ -340,7 +340,7 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                '{"name": queue.name, "next_permit_at": slot}',
+                '{"name": queue.name, "next_permit_at": permit_at}',
                 '{"name": queue.name, "next_permit_at": now}',
             ),
         ),
@@ -376,7 +376,7 @@ LIMITS: Final = (
     ),
     Mutant(
         "claiming: concurrency does not count what others hold",
-        (Edit(f"{_PY}/claims.py", "queue.concurrency - held - already", "queue.concurrency - already"),),
+        (Edit(f"{_PY}/claims.py", "queue.concurrency - held - already_picked", "queue.concurrency - already_picked"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
@@ -384,8 +384,8 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "self.room.left if rate is None and queue.concurrency is None else self.room.slots",
-                "self.room.left",
+                "self.capacity.left if rate is None and queue.concurrency is None else self.capacity.slots",
+                "self.capacity.left",
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
@@ -431,11 +431,11 @@ KEYS: Final = (
             ),
             Edit(
                 f"{_PY}/enqueue.py",
-                "            existing = _standing_for(row.transaction, job)\n",
+                "            existing = _existing_job(buffer.transaction, job)\n",
                 "            import sqlite3\n"
-                "            file = row.transaction.connection.execute('pragma database_list').fetchone()[2]\n"
+                "            file = buffer.transaction.connection.execute('pragma database_list').fetchone()[2]\n"
                 "            outside = sqlite3.connect(file)\n"
-                "            existing = _standing_for(Transaction(outside, row.transaction.now), job)\n"
+                "            existing = _existing_job(Transaction(outside, buffer.transaction.now), job)\n"
                 "            outside.close()\n",
             ),
         ),
@@ -473,7 +473,7 @@ KEYS: Final = (
                 '"digest": digest(job.type, job.idempotency_key)',
                 '"digest": digest(job.idempotency_key)',
             ),
-            Edit(f"{_PY}/enqueue.py", "else digest(shape.type, key)", "else digest(key)"),
+            Edit(f"{_PY}/enqueue.py", "else digest(columns.type, key)", "else digest(key)"),
         ),
         (f"{CONFORMANCE}/test_keys.py",),
     ),
@@ -583,27 +583,27 @@ LANES: Final = (
     Mutant(
         "writer: a slow disk holds loops up",
         (Edit(f"{_PY}/writer.py", "if self._recent_commit_seconds > _MAX_INLINE_COMMIT_SECONDS:", "if False:"),),
-        (f"{SQLITE}/test_own_hands.py",),
+        (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
         "writer: a loop never has its turn",
         (Edit(f"{_PY}/writer.py", "            self._inline_left -= 1\n", ""),),
-        (f"{SQLITE}/test_own_hands.py",),
+        (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
         "enqueueing: a job that waits for its time is added at once",
         (Edit(f"{_PY}/enqueue.py", "        and job.delay is None\n", ""),),
-        (f"{SQLITE}/test_own_hands.py",),
+        (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
         "writer: who goes away leaves a job behind",
         (Edit(f"{_PY}/writer.py", "            turn_requests.remove(request)\n", ""),),
-        (f"{SQLITE}/test_own_hands.py",),
+        (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
         "writer: a loop waits for another program",
         (Edit(f"{_PY}/writer.py", '"pragma busy_timeout = 0"', '"pragma busy_timeout = 200"'),),
-        (f"{SQLITE}/test_own_hands.py",),
+        (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
         "request_queue: heartbeats wait behind other requests",
@@ -1918,7 +1918,7 @@ BATCHES: Final = (
                 "        transaction.wakes_workers = True\n        batches.advance(transaction)\n",
                 "        transaction.wakes_workers = True\n",
             ),
-            Edit(f"{_PY}/maintenance.py", "advance(transaction) if _leads(transaction, term) else False", "False"),
+            Edit(f"{_PY}/maintenance.py", "advance(transaction) if _is_leader(transaction, term) else False", "False"),
         ),
         (_GATHER,),
     ),
@@ -1927,7 +1927,7 @@ BATCHES: Final = (
         (
             Edit(
                 f"{_PY}/maintenance.py",
-                "advance(transaction) if _leads(transaction, term) else False",
+                "advance(transaction) if _is_leader(transaction, term) else False",
                 "advance(transaction)",
             ),
         ),
@@ -2027,7 +2027,7 @@ TELLING: Final = "tests/engines/postgres/test_events.py"
 EVENTS: Final = (
     Mutant(
         "events: what nobody heard of is not looked for among finished jobs",
-        (Edit(f"{_PY}/events.py", "if place.no >= self.on_no:", "if place.no >= 0:"),),
+        (Edit(f"{_PY}/events.py", "if position.no >= self.on_no:", "if place.no >= 0:"),),
         (RECORDS,),
     ),
     Mutant(
@@ -2037,7 +2037,7 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a cursor of what has been trimmed is taken",
-        (Edit(f"{_PY}/events.py", "if place.no < trimmed:", "if False:"),),
+        (Edit(f"{_PY}/events.py", "if position.no < trimmed:", "if False:"),),
         (RECORDS,),
     ),
     Mutant(

@@ -51,27 +51,27 @@ async def on_writer(engine: SQLiteEngine, work: Callable[[Transaction], T]) -> T
     return await engine._writer.run(work)
 
 
-class Held:
+class BusyWriter:
     """Keeps the writer busy with a transaction of its own until told to let go, so that requests pile up behind it."""
 
     def __init__(self, engine: SQLiteEngine) -> None:
         self._engine = engine
         self._began = threading.Event()
-        self._let_go = threading.Event()
+        self._released = threading.Event()
 
     async def __aenter__(self) -> Self:
         def work(transaction: Transaction) -> None:
             self._began.set()
-            assert self._let_go.wait(30)
+            assert self._released.wait(30)
 
         self._task = asyncio.create_task(on_writer(self._engine, work))
         await asyncio.to_thread(self._began.wait, 30)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.let_go()
+        self.release()
         await self._task
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let the writer go on."""
-        self._let_go.set()
+        self._released.set()

@@ -24,11 +24,11 @@ class Process:
         self._process.start()
         theirs.close()
 
-    def say(self, word: object) -> None:
+    def send(self, word: object) -> None:
         """Tell it something."""
         self._pipe.send(word)
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         """Wait for what it has to say."""
         assert self._pipe.poll(DEADLINE), "the process does not answer"
         return self._pipe.recv()
@@ -54,7 +54,7 @@ def processes(role: Callable[..., None], *arguments: Any, count: int) -> Iterato
     started = [Process(role, *arguments) for _ in range(count)]
     try:
         for process in started:
-            assert process.hear() == "ready"
+            assert process.receive() == "ready"
         yield started
     finally:
         for process in started:

@@ -99,9 +99,9 @@ async def test_nothing_that_was_told_is_lost_when_writers_are_killed(path):  # X
     for heard in (7, 30, 60):
         with processes(work_until_killed, path, count=2) as writers:
             for writer in writers:
-                writer.say("begin")
+                writer.send("begin")
             for number in range(heard):
-                told.update(writers[number % 2].hear())
+                told.update(writers[number % 2].receive())
             for writer in writers:
                 writer.kill()
         connection = sqlite3.connect(path)

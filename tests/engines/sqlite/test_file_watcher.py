@@ -31,7 +31,7 @@ async def listening(engine: SQLiteEngine) -> AsyncIterator[Callable[[], Awaitabl
         async for _ in engine.signals(["*"]):
             told.set()
 
-    async def hear() -> None:
+    async def receive() -> None:
         async with asyncio.timeout(DEADLINE):
             await told.wait()
         told.clear()
@@ -39,9 +39,9 @@ async def listening(engine: SQLiteEngine) -> AsyncIterator[Callable[[], Awaitabl
     task = asyncio.create_task(listen())
     await asyncio.sleep(0)
     if watcher_begins:
-        await hear()
+        await receive()
     try:
-        yield hear
+        yield receive
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -69,22 +69,22 @@ def enqueue_when_told(pipe: Connection, path: Path) -> None:
 async def test_every_change_of_another_process_is_told(way, engine, path):
     """Each one, and not most: the kernel tells of a write before the commit can be seen."""
     with processes(enqueue_when_told, path, count=1) as (other,):
-        other.say("begin")
-        async with listening(engine) as hear:
+        other.send("begin")
+        async with listening(engine) as receive:
             for number in range(1, 41):
-                other.say("enqueue")
+                other.send("enqueue")
                 while (await states(engine)).get("pending", 0) < number:
-                    await hear()
-                assert other.hear() == "done"
+                    await receive()
+                assert other.receive() == "done"
 
 
 async def test_every_change_at_a_console_is_told(way, engine, bare):
     bare.execute("create table note (text)")
-    async with listening(engine) as hear:
+    async with listening(engine) as receive:
         for number in range(40):
             written = asyncio.create_task(asyncio.to_thread(note, engine.database.path, f"note {number}"))
             while bare.execute("select count(*) from note").fetchone()[0] <= number:
-                await hear()
+                await receive()
             await written
 
 
@@ -193,9 +193,9 @@ async def test_a_listener_whose_loop_has_closed_is_forgotten(engine):
         loop.close()
 
     await asyncio.to_thread(come_and_go)
-    async with listening(engine) as hear:
+    async with listening(engine) as receive:
         await add(engine)
-        await hear()
+        await receive()
         assert len(engine._watcher._listeners) == 1
 
 

@@ -133,9 +133,9 @@ def open_and_say(pipe: Connection, path: Path) -> None:
 async def test_ten_processes_at_once_make_one_schema(path):  # O9
     with processes(open_and_say, path, count=10) as ten:
         for process in ten:
-            process.say("begin")
-        assert [process.hear() for process in ten] == [len(migrations.MIGRATIONS)] * 10
-        assert [process.hear() for process in ten] == ["done"] * 10
+            process.send("begin")
+        assert [process.receive() for process in ten] == [len(migrations.MIGRATIONS)] * 10
+        assert [process.receive() for process in ten] == ["done"] * 10
     connection = sqlite3.connect(path)
     assert connection.execute("select number from onward_migration").fetchall() == [
         (step.number,) for step in migrations.MIGRATIONS
@@ -197,8 +197,8 @@ async def test_a_process_killed_half_way_leaves_the_schema_as_it_was(path, made)
         migrate(connection, path)
     before = schema_of(connection)
     with processes(stop_half_way, path, count=1) as (process,):
-        process.say("begin")
-        assert process.hear() == "half-way"
+        process.send("begin")
+        assert process.receive() == "half-way"
         process.kill()
     assert schema_of(connection) == before
     assert connection.execute("pragma integrity_check").fetchone() == ("ok",)

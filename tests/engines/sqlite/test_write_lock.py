@@ -39,14 +39,14 @@ async def test_processes_that_write_without_a_pause_get_fair_shares(engine, bare
     """Shares are counted among the jobs written while all were writing."""
     with processes(write_until_told, path, count=count) as writers:
         for writer in writers:
-            writer.say("begin")
+            writer.send("begin")
         (behind,) = bare.execute("select max(seq) from onward_job").fetchone()
         while bare.execute("select max(seq) from onward_job").fetchone()[0] < behind + 600:  # noqa: ASYNC110 - other processes write
             await asyncio.sleep(0.05)
         (last,) = bare.execute("select max(seq) from onward_job").fetchone()
         for writer in writers:
-            writer.say("end")
-        kinds = {writer.hear() for writer in writers}
+            writer.send("end")
+        kinds = {writer.receive() for writer in writers}
     span = bare.execute(
         "select min(first), max(first) from (select min(seq) as first from onward_job where seq > ? group by type)",
         (behind,),
@@ -71,8 +71,8 @@ def hold(pipe: Connection, path: Path) -> None:
 
 async def test_a_killed_process_lets_the_next_one_through(engine, path):
     with processes(hold, path, count=1) as (holder,):
-        holder.say("begin")
-        assert holder.hear() == "in"
+        holder.send("begin")
+        assert holder.receive() == "in"
         patient = opened(path)
         waiting = asyncio.create_task(add(patient))
         holder.kill()
@@ -91,12 +91,12 @@ def opened(path: Path) -> SQLiteEngine:
 
 async def test_a_turn_that_does_not_come_is_busy_and_the_engine_goes_on_when_it_does(engine, path):
     with processes(hold, path, count=1) as (holder,):
-        holder.say("begin")
-        assert holder.hear() == "in"
+        holder.send("begin")
+        assert holder.receive() == "in"
         answers = await asyncio.gather(*[add(engine) for _ in range(5)], return_exceptions=True)
         assert {type(answer) for answer in answers} == {StoreBusy}
         assert "continue or kill it" in str(answers[0])
-        holder.say("out")
+        holder.send("out")
         await add(engine)
     assert await states(engine) == {"pending": 1}, "what was refused must not be done after all"
 
@@ -104,8 +104,8 @@ async def test_a_turn_that_does_not_come_is_busy_and_the_engine_goes_on_when_it_
 async def test_a_held_turn_keeps_nobody_from_reading(engine, path):
     await add(engine)
     with processes(hold, path, count=1) as (holder,):
-        holder.say("begin")
-        assert holder.hear() == "in"
+        holder.send("begin")
+        assert holder.receive() == "in"
         assert await states(engine) == {"pending": 1}
 
 

@@ -10,7 +10,7 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
 from onward.engines.sqlite import batches, queries
-from onward.engines.sqlite.enqueue import use_queues
+from onward.engines.sqlite.enqueue import ensure_queues_open
 from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
@@ -42,7 +42,7 @@ def replay(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
         if transaction.execute(SQL.replay, {"seq": seq, "now": transaction.now}).rowcount == 1
     ]
     if replayed:
-        use_queues(transaction, {change.ref.queue for change in replayed})
+        ensure_queues_open(transaction, {change.ref.queue for change in replayed})
     return replayed
 
 
@@ -90,7 +90,7 @@ def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None
 
 def configure(transaction: Transaction, queue: str, change: QueueChange) -> QueueInfo:
     """Change what a queue is told to do, and let claims find out what that means for them."""
-    use_queues(transaction, {queue})
+    ensure_queues_open(transaction, {queue})
     columns = _columns(change)
     if columns:
         assignments = ", ".join(f"{column} = :{column}" for column in columns)
@@ -98,7 +98,7 @@ def configure(transaction: Transaction, queue: str, change: QueueChange) -> Queu
             f"update onward_queue set {assignments}, open = 0, reopens_at = null where name = :name",  # noqa: S608
             columns | {"name": queue},
         )
-        use_queues(transaction, {queue})  # stays closed where it is paused
+        ensure_queues_open(transaction, {queue})  # stays closed where it is paused
     (info,) = queries.queues(transaction, queue)
     return info
 
@@ -117,14 +117,14 @@ def _columns(change: QueueChange) -> dict[str, Any]:
     if isinstance(change.backoff, Backoff) or change.backoff is None:
         columns["backoff"] = backoff_text(change.backoff)
     if isinstance(change.retention, Retention):
-        kept = change.retention
+        retention = change.retention
         columns |= {
-            "keep_completed_us": micros(kept.completed),
-            "keep_completed_count": kept.completed_count,
-            "keep_failed_us": micros(kept.failed),
-            "keep_failed_count": kept.failed_count,
-            "keep_cancelled_us": micros(kept.cancelled),
-            "keep_archived_us": micros(kept.archived),
+            "keep_completed_us": micros(retention.completed),
+            "keep_completed_count": retention.completed_count,
+            "keep_failed_us": micros(retention.failed),
+            "keep_failed_count": retention.failed_count,
+            "keep_cancelled_us": micros(retention.cancelled),
+            "keep_archived_us": micros(retention.archived),
         }
     return columns
 

@@ -30,7 +30,7 @@ def prune(transaction: Transaction, limit: int, named: dict[str, Any]) -> int:
 
 def find(transaction: Transaction, which: JobFilter, after: str | None, limit: int) -> Page[Job]:
     """List archived jobs, the last to be archived first."""
-    return queries.find(transaction, which, after, limit, newest_first=True, among=SQL.find_archived)
+    return queries.find(transaction, which, after, limit, newest_first=True, base_query=SQL.find_archived)
 
 
 def purge(transaction: Transaction, which: JobFilter, limit: int) -> list[Changed]:

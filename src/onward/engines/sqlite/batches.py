@@ -23,13 +23,13 @@ from onward.errors import InvalidJob
 from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure
 from onward.validation import read_place
 
-_AT_A_TIME: Final = 100
-_MOST: Final = 2000
+_EVENTS_PER_STEP: Final = 100
+_MAX_CHANGED_JOBS: Final = 2000
 """Jobs of others that the end of some may change in one transaction."""
 _decode = msgspec.json.decode
 
 
-def put(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> list[Enqueued]:
+def save(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> list[Enqueued]:
     """Make or change a batch, and add jobs to it."""
     execute = transaction.execute
     success, failure, finished = texts_of(batch.callbacks)
@@ -64,7 +64,7 @@ def batches(transaction: Transaction, names: Sequence[str] | None, after: str | 
     )
 
 
-def drop(transaction: Transaction, name: str) -> bool:
+def delete(transaction: Transaction, name: str) -> bool:
     """Forget a batch that has finished."""
     if not transaction.execute(SQL.batch_delete, {"name": name}).rowcount:
         return False
@@ -74,9 +74,9 @@ def drop(transaction: Transaction, name: str) -> bool:
 
 def prune(transaction: Transaction, limit: int) -> int:
     """Forget batches that finished long ago; answer how many."""
-    over = {"before": transaction.now - BATCH_KEPT // MICROSECOND, "limit": limit}
-    names = [name for (name,) in transaction.execute(SQL.batch_expired, over).fetchall()]
-    return sum(drop(transaction, name) for name in names)
+    expired = {"before": transaction.now - BATCH_KEPT // MICROSECOND, "limit": limit}
+    names = [name for (name,) in transaction.execute(SQL.batch_expired, expired).fetchall()]
+    return sum(delete(transaction, name) for name in names)
 
 
 def links(transaction: Transaction, name: str) -> list[Link]:
@@ -94,61 +94,65 @@ def parents(transaction: Transaction, ref: JobRef) -> list[Job]:
 def advance(transaction: Transaction) -> bool:
     """Do what the ends of jobs mean for others; answer whether there is more to do."""
     changed = 0
-    while news := transaction.execute(SQL.batch_events, {"limit": _AT_A_TIME}).fetchall():
-        if changed >= _MOST:
+    while batch_events := transaction.execute(SQL.batch_events, {"limit": _EVENTS_PER_STEP}).fetchall():
+        if changed >= _MAX_CHANGED_JOBS:
             return True
-        ended = [(no, job) for no, _, job, _ in news if job is not None]
-        done = [no for no, _, job, _ in news if job is None]
+        ended = [(no, job) for no, _, job, _ in batch_events if job is not None]
+        done = [no for no, _, job, _ in batch_events if job is None]
         if ended:
-            told = _tell(transaction, [job for _, job in ended])
-            changed += told
-            if told < _MOST:
+            resolved = _resolve_dependencies(transaction, [job for _, job in ended])
+            changed += resolved
+            if resolved < _MAX_CHANGED_JOBS:
                 done += [no for no, _ in ended]
-        stopping = {batch for _, batch, _, stops in news if stops}
-        for name in dict.fromkeys(batch for _, batch, job, _ in news if job is None):
-            changed += _stop(transaction, name) if name in stopping else _turn(transaction, name)
+        stopping = {batch for _, batch, _, stops in batch_events if stops}
+        for name in dict.fromkeys(batch for _, batch, job, _ in batch_events if job is None):
+            changed += _cancel_unstarted(transaction, name) if name in stopping else _finish_if_due(transaction, name)
         transaction.execute(SQL.batch_events_delete, {"numbers": json_text(done)})
         transaction.wakes_workers = True
     return False
 
 
-def _tell(transaction: Transaction, ended: Sequence[str]) -> int:
+def _resolve_dependencies(transaction: Transaction, ended: Sequence[str]) -> int:
     """Tell those that wait for jobs how these have ended; answer how many were told."""
     execute = transaction.execute
-    told = execute(SQL.dependencies_unresolved, {"jobs": json_text(ended), "limit": _MOST}).fetchall()
-    if not told:
+    resolved = execute(SQL.dependencies_unresolved, {"jobs": json_text(ended), "limit": _MAX_CHANGED_JOBS}).fetchall()
+    if not resolved:
         return 0
-    execute(SQL.dependencies_resolve, {"dependencies": json_text([(job, position) for job, position, *_ in told])})
-    satisfied = Counter(seq for _, _, seq, _, is_well, _ in told if is_well)
+    execute(SQL.dependencies_resolve, {"dependencies": json_text([(job, position) for job, position, *_ in resolved])})
+    satisfied = Counter(seq for _, _, seq, _, is_satisfied, _ in resolved if is_satisfied)
     named = {"jobs": json_text(list(satisfied.items())), "now": transaction.now}
     ready = {queue for (queue,) in execute(SQL.unblock, named).fetchall() if queue is not None}
     if ready:
-        enqueue.use_queues(transaction, ready)
-    skipped = {seq for _, _, seq, _, is_well, policy in told if not is_well and policy == OnFailure.SKIP}
+        enqueue.ensure_queues_open(transaction, ready)
+    skipped = {seq for _, _, seq, _, is_satisfied, policy in resolved if not is_satisfied and policy == OnFailure.SKIP}
     _cancel(transaction, list(skipped), "cancelled: a job that it waited for did not complete")
-    for batch in {batch for _, _, _, batch, is_well, policy in told if not is_well and policy == OnFailure.STOP}:
+    for batch in {
+        batch for _, _, _, batch, is_satisfied, policy in resolved if not is_satisfied and policy == OnFailure.STOP
+    }:
         execute(SQL.batch_seal, {"name": batch, "sealed": False, "stopped": True})
-    return len(told)
+    return len(resolved)
 
 
-def _stop(transaction: Transaction, name: str) -> int:
+def _cancel_unstarted(transaction: Transaction, name: str) -> int:
     """Cancel what has not started of a batch, or a part of it; answer how many jobs that were."""
     execute = transaction.execute
-    waiting: list[int] = _decode(execute(SQL.batch_unstarted, {"name": name, "limit": _MOST}).fetchone()[0])
-    if not waiting:
-        return _turn(transaction, name)
-    _cancel(transaction, waiting, "cancelled: its batch was stopped before it started")
+    unstarted: list[int] = _decode(
+        execute(SQL.batch_unstarted, {"name": name, "limit": _MAX_CHANGED_JOBS}).fetchone()[0]
+    )
+    if not unstarted:
+        return _finish_if_due(transaction, name)
+    _cancel(transaction, unstarted, "cancelled: its batch was stopped before it started")
     execute(SQL.batch_event_add_stop, {"name": name})
-    return len(waiting)
+    return len(unstarted)
 
 
-def _turn(transaction: Transaction, name: str) -> int:
+def _finish_if_due(transaction: Transaction, name: str) -> int:
     """Do what is due for a batch as it stands; answer how many jobs that has changed."""
     execute = transaction.execute
-    stand = execute(SQL.batch_outcome, {"name": name}).fetchone()
-    if stand is None:
+    outcome = execute(SQL.batch_outcome, {"name": name}).fetchone()
+    if outcome is None:
         return 0
-    finishes, succeeds, fails, on_success, on_failure, on_finished = stand
+    finishes, succeeds, fails, on_success, on_failure, on_finished = outcome
     if not finishes and not fails:
         return 0
     execute(SQL.batch_take_callbacks, {"name": name, "fails": fails, "finishes": finishes, "now": transaction.now})

@@ -31,7 +31,7 @@ _LAST_NAME = "\U0010ffff"
 Ranges = list[tuple[str, str]]
 
 
-class Round:
+class RoundRobin:
     """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
 
     def __init__(self) -> None:
@@ -39,15 +39,15 @@ class Round:
         self._turn_left = 0
         """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
 
-    def turn_of(self, name: str, whole: int) -> int:
+    def turn_size(self, name: str, whole: int) -> int:
         """Say how many jobs a queue may give in its turn, or in what is left of it."""
         return self._turn_left if self._turn_left and name == self.next_name else whole
 
-    def go_on_after(self, name: str) -> None:
+    def advance_past(self, name: str) -> None:
         """A queue has had its turn."""
-        self.next_name, self._turn_left = after(name), 0
+        self.next_name, self._turn_left = successor(name), 0
 
-    def go_on_at(self, name: str, left: int) -> None:
+    def resume_at(self, name: str, left: int) -> None:
         """A queue has had a part of its turn."""
         self.next_name, self._turn_left = name, left
 
@@ -69,7 +69,7 @@ class _Queue(msgspec.Struct, array_like=True):
         return Rate(self.rate_count, timedelta(microseconds=self.rate_period_us), self.rate_burst)
 
 
-class _Ready(msgspec.Struct, array_like=True):
+class _ReadyJob(msgspec.Struct, array_like=True):
     """A job that can be taken: a row of ``sql/claim_pick.sql``."""
 
     seq: int
@@ -91,28 +91,28 @@ class _Ready(msgspec.Struct, array_like=True):
 class _Suspect(msgspec.Struct, array_like=True):
     """A suspect and its queue: a row of ``sql/claim_pick_suspect.sql``."""
 
-    job: _Ready
+    job: _ReadyJob
     queue: _Queue
 
 
 _queues_decoder = msgspec.json.Decoder(list[_Queue])
-_ready_decoder = msgspec.json.Decoder(list[_Ready])
+_ready_jobs_decoder = msgspec.json.Decoder(list[_ReadyJob])
 _suspects_decoder = msgspec.json.Decoder(list[_Suspect])
 
 
 @dataclass(slots=True)
-class _Taken:
+class _PickedJobs:
     """The jobs of one queue that a claim has picked."""
 
     queue: str
-    jobs: list[_Ready]
+    jobs: list[_ReadyJob]
     lease_us: int
     started: bool
     start_within: float | None
 
 
 @dataclass(slots=True)
-class _Room:
+class _Capacity:
     """What a worker can still take: the free slots first, then those free in a moment, then what it may claim ahead."""
 
     slots: int
@@ -135,16 +135,16 @@ class _Room:
 
 def ranges_of(patterns: Iterable[str]) -> Ranges:
     """Turn names and patterns into ranges of names that do not overlap."""
-    spans = []
+    ranges = []
     for pattern in patterns:
         if pattern == "*":
-            spans.append(("", _LAST_NAME))
+            ranges.append(("", _LAST_NAME))
         elif pattern.endswith("/*"):
-            spans.append((pattern[:-1], pattern[:-2] + "0"))  # "0" comes right after "/"
+            ranges.append((pattern[:-1], pattern[:-2] + "0"))  # "0" comes right after "/"
         else:
-            spans.append((pattern, after(pattern)))
+            ranges.append((pattern, successor(pattern)))
     merged: Ranges = []
-    for first, end in sorted(spans):
+    for first, end in sorted(ranges):
         if merged and first <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
@@ -152,98 +152,100 @@ def ranges_of(patterns: Iterable[str]) -> Ranges:
     return merged
 
 
-def after(name: str) -> str:
+def successor(name: str) -> str:
     """Give a text that sorts right after a queue's name: no name has a character as low as this."""
     return f"{name}!"
 
 
-def claim(transaction: Transaction, request: ClaimRequest, round_: Round) -> Claims:
+def claim(transaction: Transaction, request: ClaimRequest, round_robin: RoundRobin) -> Claims:
     """Take what the request has room for."""
     ranges = ranges_of(request.queues)
     if request.alone:
         return _claim_suspect(transaction, request, ranges)
-    tour = _Tour(transaction, request, ranges, round_)
-    has_suspects = tour.run()
-    claims = _take(transaction, request, tour.taken, isolated=False)
-    retry_after = _next_slot_in(transaction, ranges) if tour.room.left else None
+    claim_pass = _ClaimPass(transaction, request, ranges, round_robin)
+    has_suspects = claim_pass.run()
+    claims = _claim_picked(transaction, request, claim_pass.picked, isolated=False)
+    retry_after = _next_permit_in(transaction, ranges) if claim_pass.capacity.left else None
     return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
 
 
-class _Tour:
+class _ClaimPass:
     """One claim on its way round the open queues."""
 
-    def __init__(self, transaction: Transaction, request: ClaimRequest, ranges: Ranges, round_: Round) -> None:
-        self.room = _Room(request.slots, request.prefetch_started, request.prefetch_claimed)
-        self.taken: list[_Taken] = []
+    def __init__(
+        self, transaction: Transaction, request: ClaimRequest, ranges: Ranges, round_robin: RoundRobin
+    ) -> None:
+        self.capacity = _Capacity(request.slots, request.prefetch_started, request.prefetch_claimed)
+        self.picked: list[_PickedJobs] = []
         self._transaction = transaction
         self._request = request
         self._ranges = json_text(ranges)
-        self._round = round_
+        self._round_robin = round_robin
 
     def run(self) -> bool:
         """Give each queue its turn, then let those with more to give fill what room is left.
 
         Answers whether a suspect waits.
         """
-        if not self.room.left:
+        if not self.capacity.left:
             return False
-        queues, due, has_suspects = self._look("", self.room.left)
+        queues, due, has_suspects = self._open_queues("", self.capacity.left)
         if due:
             self._transaction.execute(SQL.queue_reopen_due, {"now": self._transaction.now})
-            queues, _, _ = self._look("", self.room.left)
-        willing: list[_Queue] = []
-        if len(queues) < self.room.left:  # that is all there are
-            turns = max(1, self.room.left // sum(queue.weight for queue in queues)) if queues else 1
-            self._give_turns(self._turned(queues), turns, willing)
+            queues, _, _ = self._open_queues("", self.capacity.left)
+        not_exhausted: list[_Queue] = []
+        if len(queues) < self.capacity.left:  # that is all there are
+            turns = max(1, self.capacity.left // sum(queue.weight for queue in queues)) if queues else 1
+            self._give_turns(self._rotated(queues), turns, not_exhausted)
         else:
-            self._give_turns(self._all_round(), 1, willing)
-        for queue in willing:
-            if not self.room.left:
+            self._give_turns(self._page_round(), 1, not_exhausted)
+        for queue in not_exhausted:
+            if not self.capacity.left:
                 break
-            self._visit(queue, self.room.left)
-            self._round.go_on_after(queue.name)
+            self._pick_from(queue, self.capacity.left)
+            self._round_robin.advance_past(queue.name)
         return has_suspects
 
-    def _give_turns(self, queues: Iterable[_Queue], turns: int, willing: list[_Queue]) -> None:
+    def _give_turns(self, queues: Iterable[_Queue], turns: int, not_exhausted: list[_Queue]) -> None:
         """Take each queue's turn; where the room ends within one, the next claim goes on there."""
         for queue in queues:
-            turn = self._round.turn_of(queue.name, queue.weight * turns)
-            got, has_more = self._visit(queue, turn)
-            self._round.go_on_after(queue.name)
-            if not self.room.left:
-                if has_more and got < turn:
-                    self._round.go_on_at(queue.name, turn - got)
-                willing.clear()
+            turn = self._round_robin.turn_size(queue.name, queue.weight * turns)
+            count, has_more = self._pick_from(queue, turn)
+            self._round_robin.advance_past(queue.name)
+            if not self.capacity.left:
+                if has_more and count < turn:
+                    self._round_robin.resume_at(queue.name, turn - count)
+                not_exhausted.clear()
                 return
             if has_more:
-                willing.append(queue)
+                not_exhausted.append(queue)
 
-    def _turned(self, queues: list[_Queue]) -> Iterator[_Queue]:
+    def _rotated(self, queues: list[_Queue]) -> Iterator[_Queue]:
         """Begin a full list with the queue whose turn it is."""
-        first = self._round.next_name
+        first = self._round_robin.next_name
         yield from (queue for queue in queues if queue.name >= first)
         yield from (queue for queue in queues if queue.name < first)
 
-    def _all_round(self) -> Iterator[_Queue]:
+    def _page_round(self) -> Iterator[_Queue]:
         """Go round the open queues from where the last claim ended, no further than there is room."""
-        first = self._round.next_name
-        yield from self._onward(first, None)
+        first = self._round_robin.next_name
+        yield from self._page_range(first, None)
         if first:
-            yield from self._onward("", first)
+            yield from self._page_range("", first)
 
-    def _onward(self, first: str, end: str | None) -> Iterator[_Queue]:
-        while self.room.left:
-            limit = self.room.left
-            queues, _, _ = self._look(first, limit)
+    def _page_range(self, first: str, end: str | None) -> Iterator[_Queue]:
+        while self.capacity.left:
+            limit = self.capacity.left
+            queues, _, _ = self._open_queues(first, limit)
             for queue in queues:
                 if end is not None and queue.name >= end:
                     return
                 yield queue
             if len(queues) < limit:
                 return
-            first = after(queues[-1].name)
+            first = successor(queues[-1].name)
 
-    def _look(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
+    def _open_queues(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
         """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
         listed, due, has_suspects = self._transaction.execute(
             SQL.claim_open_queues,
@@ -251,48 +253,50 @@ class _Tour:
         ).fetchone()
         return _queues_decoder.decode(listed), bool(due), bool(has_suspects)
 
-    def _visit(self, queue: _Queue, turn: int) -> tuple[int, bool]:
+    def _pick_from(self, queue: _Queue, turn: int) -> tuple[int, bool]:
         """Pick at most ``turn`` jobs of a queue; answer how many, and whether it may have more.
 
         A queue from which no more is to be had for now is closed.
         """
         transaction, rate = self._transaction, queue.rate
         # A limited queue is never claimed ahead of a free slot.
-        wanted = min(turn, self.room.left if rate is None and queue.concurrency is None else self.room.slots)
+        wanted = min(turn, self.capacity.left if rate is None and queue.concurrency is None else self.capacity.slots)
         if wanted == 0:
             return 0, False
-        already = sum(len(batch.jobs) for batch in self.taken if batch.queue == queue.name)
-        allowed, reopens_at = _allowed(transaction, queue, rate, wanted, already)
-        jobs = _pick(transaction, queue.name, allowed, already) if allowed else []
+        already_picked = sum(len(batch.jobs) for batch in self.picked if batch.queue == queue.name)
+        permitted, reopens_at = _permitted(transaction, queue, rate, wanted, already_picked)
+        jobs = _pick(transaction, queue.name, permitted, already_picked) if permitted else []
         if jobs and rate is not None:
-            reopens_at = _advance(transaction, queue, rate, len(jobs))
-        self._keep(queue, rate, jobs)
+            reopens_at = _use_permits(transaction, queue, rate, len(jobs))
+        self._add_picked(queue, rate, jobs)
         if len(jobs) == wanted and reopens_at is None:
             return len(jobs), True
-        limited = len(jobs) == allowed  # and not by its number of jobs
-        closed = {"name": queue.name, "reopens_at": reopens_at if limited else None}
+        is_limited = len(jobs) == permitted  # and not by its number of jobs
+        closed = {"name": queue.name, "reopens_at": reopens_at if is_limited else None}
         transaction.execute(SQL.queue_close, closed)
         return len(jobs), False
 
-    def _keep(self, queue: _Queue, rate: Rate | None, jobs: list[_Ready]) -> None:
-        started = self.room.take(len(jobs))
+    def _add_picked(self, queue: _Queue, rate: Rate | None, jobs: list[_ReadyJob]) -> None:
+        started = self.capacity.take(len(jobs))
         lease_us = queue.lease_us or self._request.lease // MICROSECOND
         if started:
             start_within = None if rate is None else (rate.slack / 2).total_seconds()
-            self.taken.append(_Taken(queue.name, jobs[:started], lease_us, started=True, start_within=start_within))
+            self.picked.append(
+                _PickedJobs(queue.name, jobs[:started], lease_us, started=True, start_within=start_within)
+            )
         if jobs[started:]:
-            self.taken.append(_Taken(queue.name, jobs[started:], lease_us, started=False, start_within=None))
+            self.picked.append(_PickedJobs(queue.name, jobs[started:], lease_us, started=False, start_within=None))
 
 
-def _pick(transaction: Transaction, queue: str, limit: int, already: int) -> list[_Ready]:
+def _pick(transaction: Transaction, queue: str, limit: int, already_picked: int) -> list[_ReadyJob]:
     text = transaction.execute(
-        SQL.claim_pick, {"queue": queue, "limit": limit + already, "now": transaction.now}
+        SQL.claim_pick, {"queue": queue, "limit": limit + already_picked, "now": transaction.now}
     ).fetchone()[0]
-    return _ready_decoder.decode(text)[already:]
+    return _ready_jobs_decoder.decode(text)[already_picked:]
 
 
-def _allowed(
-    transaction: Transaction, queue: _Queue, rate: Rate | None, wanted: int, already: int = 0
+def _permitted(
+    transaction: Transaction, queue: _Queue, rate: Rate | None, wanted: int, already_picked: int = 0
 ) -> tuple[int, int | None]:
     """Say how many jobs the queue's limits let go now, and when the rate lets the next one go if that is later.
 
@@ -301,52 +305,54 @@ def _allowed(
     reopens_at = None
     if queue.concurrency is not None:
         held = transaction.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
-        wanted = min(wanted, max(0, queue.concurrency - held - already))
+        wanted = min(wanted, max(0, queue.concurrency - held - already_picked))
     if rate is not None:
-        slots, reopens_at = _slots(queue, rate, wanted, transaction.now)
-        wanted = slots
+        permits, reopens_at = _free_permits(queue, rate, wanted, transaction.now)
+        wanted = permits
     return wanted, reopens_at
 
 
-def _slots(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
+def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
     """Count the slots that are free now, up to ``wanted``."""
-    slot = _slot(queue, rate, now)
-    spacing, credit, burst = _terms(rate)
+    permit_at = _next_permit(queue, rate, now)
+    spacing, credit, burst = _rate_terms(rate)
     count = 0
-    while count < wanted and slot - burst <= now:
-        slot = max(slot, now - credit) + spacing
+    while count < wanted and permit_at - burst <= now:
+        permit_at = max(permit_at, now - credit) + spacing
         count += 1
-    return count, (slot - burst if slot - burst > now else None)
+    return count, (permit_at - burst if permit_at - burst > now else None)
 
 
-def _advance(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
+def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
     """Use up so many slots; answer when the next one comes, where that is later than now."""
     now = transaction.now
-    slot = _slot(queue, rate, now)
-    spacing, credit, burst = _terms(rate)
+    permit_at = _next_permit(queue, rate, now)
+    spacing, credit, burst = _rate_terms(rate)
     for _ in range(count):
-        slot = max(slot, now - credit) + spacing
-    queue.next_permit_at = slot
-    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": slot})
-    return slot - burst if slot - burst > now else None
+        permit_at = max(permit_at, now - credit) + spacing
+    queue.next_permit_at = permit_at
+    transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": permit_at})
+    return permit_at - burst if permit_at - burst > now else None
 
 
-def _slot(queue: _Queue, rate: Rate, now: int) -> int:
+def _next_permit(queue: _Queue, rate: Rate, now: int) -> int:
     """Read the next slot. None is ever further away than a full burst, unless the clock went back or the rate rose."""
-    spacing, _, burst = _terms(rate)
+    spacing, _, burst = _rate_terms(rate)
     return min(queue.next_permit_at, now + spacing + burst)
 
 
-def _terms(rate: Rate) -> tuple[int, int, int]:
+def _rate_terms(rate: Rate) -> tuple[int, int, int]:
     """Spacing, rounded up so as never to be too fast; what a late taker may catch up; how far a burst reaches ahead."""
     spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
     return spacing, (rate.slack / 2) // MICROSECOND, (rate.burst - 1) * spacing
 
 
-def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Taken], *, isolated: bool) -> list[Claim]:
+def _claim_picked(
+    transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs], *, isolated: bool
+) -> list[Claim]:
     """Make the picked jobs ours, in the store's own statement."""
     groups: dict[tuple[int, bool], list[int]] = {}
-    for batch in taken:
+    for batch in picked:
         groups.setdefault((batch.lease_us, batch.started), []).extend(job.seq for job in batch.jobs)
     for (lease_us, started), seqs in groups.items():
         transaction.execute(
@@ -360,10 +366,10 @@ def _take(transaction: Transaction, request: ClaimRequest, taken: Sequence[_Take
                 "now": transaction.now,
             },
         )
-    return [_claim_of(job, batch, transaction.now) for batch in taken for job in batch.jobs]
+    return [_claim_of(job, batch, transaction.now) for batch in picked for job in batch.jobs]
 
 
-def _claim_of(job: _Ready, batch: _Taken, now: int) -> Claim:
+def _claim_of(job: _ReadyJob, batch: _PickedJobs, now: int) -> Claim:
     return Claim(
         ref=JobRef(batch.queue, job.id),
         token=(job.seq, job.claim_no + 1),
@@ -392,20 +398,20 @@ def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Rang
     for suspect in suspects:
         queue = suspect.queue
         rate = queue.rate
-        allowed, _ = _allowed(transaction, queue, rate, 1)
-        if not allowed:
+        permitted, _ = _permitted(transaction, queue, rate, 1)
+        if not permitted:
             continue
         start_within = None
         if rate is not None:
-            _advance(transaction, queue, rate, 1)
+            _use_permits(transaction, queue, rate, 1)
             start_within = (rate.slack / 2).total_seconds()
         lease_us = queue.lease_us or request.lease // MICROSECOND
-        batch = _Taken(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
-        claims = _take(transaction, request, [batch], isolated=True)
+        batch = _PickedJobs(queue.name, [suspect.job], lease_us, started=True, start_within=start_within)
+        claims = _claim_picked(transaction, request, [batch], isolated=True)
         return Claims(claims=tuple(claims), has_suspects=len(suspects) > 1)
-    return Claims(has_suspects=bool(suspects), retry_after=_next_slot_in(transaction, ranges))
+    return Claims(has_suspects=bool(suspects), retry_after=_next_permit_in(transaction, ranges))
 
 
-def _next_slot_in(transaction: Transaction, ranges: Ranges) -> float | None:
+def _next_permit_in(transaction: Transaction, ranges: Ranges) -> float | None:
     found = transaction.execute(SQL.claim_next_permit, {"ranges": json_text(ranges)}).fetchone()
     return None if found is None else max(0, found[0] - transaction.now) / 1e6

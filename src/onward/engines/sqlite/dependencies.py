@@ -11,15 +11,15 @@ from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidJob
 
 
-def count_in(transaction: Transaction, batch: str, number: int) -> None:
+def add_to_total(transaction: Transaction, batch: str, number: int) -> None:
     """Count jobs that were added to a batch."""
     if not transaction.execute(SQL.batch_add_to_total, {"name": batch, "number": number}).rowcount:
         raise InvalidJob("batch", batch, "is not there, or has finished or been stopped: make it with app.batch(…)")
 
 
-def link(transaction: Transaction, batch: str, jobs: Sequence[tuple[str, Sequence[str]]]) -> None:
+def add(transaction: Transaction, batch: str, jobs: Sequence[tuple[str, Sequence[str]]]) -> None:
     """Let jobs wait for others: each is given with the ids of those."""
-    rows = [(child, place, parent) for child, after in jobs for place, parent in enumerate(after)]
+    rows = [(job, position, depends_on) for job, after in jobs for position, depends_on in enumerate(after)]
     named: dict[str, Any] = {"dependencies": json_text(rows), "batch": batch}
     unknown = transaction.execute(SQL.dependency_unknown, named).fetchone()
     if unknown is not None:

@@ -102,10 +102,10 @@ class SQLiteEngine:
         self._watcher = FileWatcher(self.database)
         self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
         self._reader = SharedConnection(self.database, self._clock, writes=False)
-        self._rounds: dict[tuple[str, ...], claims.Round] = {}
-        self._told = (events, keep_events)
-        self._record = EventLog(self._writer, self._reader)
-        self._teller = EventReader(self._record, self._watcher.signals)
+        self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
+        self._event_settings = (events, keep_events)
+        self._event_log = EventLog(self._writer, self._reader)
+        self._event_reader = EventReader(self._event_log, self._watcher.signals)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -124,8 +124,8 @@ class SQLiteEngine:
             lambda transaction: migrations.is_up_to_date(transaction.connection, self.database)
         ):
             await self._writer.run(lambda transaction: migrations.migrate(transaction, self.database))
-        if self._told != (None, None):
-            await self._writer.run(lambda transaction: events.settle_on(transaction, *self._told))
+        if self._event_settings != (None, None):
+            await self._writer.run(lambda transaction: events.configure(transaction, *self._event_settings))
 
     async def close(self) -> None:
         """Write what was asked, and let go of the file."""
@@ -149,7 +149,8 @@ class SQLiteEngine:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
                 f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. A "
-                "connection of yours to this file, such as one given as within=, should run: pragma wal_autocheckpoint = 0"
+                "connection of yours to this file, such as one given as within=, should run: "
+                "pragma wal_autocheckpoint = 0"
             )
         return EngineInfo(
             engine="SQLite",
@@ -176,7 +177,7 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
-        return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
+        return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -184,14 +185,14 @@ class SQLiteEngine:
             return []
         if within is not None:
             return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
-        return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_at_once)
+        return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     # Work
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        round_ = self._round(request)
-        return await self._writer.run(lambda transaction: claims.claim(transaction, request, round_))
+        round_robin = self._round_robin(request)
+        return await self._writer.run(lambda transaction: claims.claim(transaction, request, round_robin))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
@@ -211,8 +212,8 @@ class SQLiteEngine:
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
-        round_ = self._round(exchange.request)
-        return await self._writer.run(lambda transaction: settle.exchange(transaction, exchange, round_))
+        round_robin = self._round_robin(exchange.request)
+        return await self._writer.run(lambda transaction: settle.exchange(transaction, exchange, round_robin))
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
@@ -236,8 +237,8 @@ class SQLiteEngine:
         """See the contract."""
         return self._watcher.signals()
 
-    def _round(self, request: ClaimRequest | None) -> claims.Round:
-        return self._rounds.setdefault(request.queues if request else (), claims.Round())
+    def _round_robin(self, request: ClaimRequest | None) -> claims.RoundRobin:
+        return self._round_robins.setdefault(request.queues if request else (), claims.RoundRobin())
 
     # Read
 
@@ -273,7 +274,7 @@ class SQLiteEngine:
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        return await self._teller.begin(queues, after, types)
+        return await self._event_reader.begin(queues, after, types)
 
     # Operate
 
@@ -321,7 +322,7 @@ class SQLiteEngine:
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        await self._record.tend()
+        await self._event_log.trim()
         return await self._writer.run(lambda transaction: maintenance.prune(transaction, term, limit))
 
     # Calendar
@@ -332,11 +333,11 @@ class SQLiteEngine:
 
     async def save_schedule(self, schedule: Schedule) -> Schedule:
         """See the contract."""
-        return await self._writer.run(lambda transaction: schedules.put(transaction, schedule))
+        return await self._writer.run(lambda transaction: schedules.save(transaction, schedule))
 
     async def delete_schedule(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: schedules.drop(transaction, name))
+        return await self._writer.run(lambda transaction: schedules.delete(transaction, name))
 
     async def due_schedules(self, *, limit: int = 100) -> DueSchedules:
         """See the contract."""
@@ -353,8 +354,8 @@ class SQLiteEngine:
     ) -> list[Enqueued]:
         """See the contract."""
         if within is not None:
-            return self._within(within, lambda transaction: batches.put(transaction, batch, jobs))
-        return await self._writer.run(lambda transaction: batches.put(transaction, batch, jobs))
+            return self._within(within, lambda transaction: batches.save(transaction, batch, jobs))
+        return await self._writer.run(lambda transaction: batches.save(transaction, batch, jobs))
 
     async def batches(
         self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
@@ -364,7 +365,7 @@ class SQLiteEngine:
 
     async def delete_batch(self, name: str) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: batches.drop(transaction, name))
+        return await self._writer.run(lambda transaction: batches.delete(transaction, name))
 
     async def links(self, name: str) -> list[Link]:
         """See the contract."""
@@ -402,17 +403,19 @@ class SQLiteEngine:
 
     async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
-        return await self._writer.run(lambda transaction: events.hold(transaction, name, holder, lease, anew=anew))
+        return await self._writer.run(
+            lambda transaction: events.acquire_cursor(transaction, name, holder, lease, reset=anew)
+        )
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """See the contract."""
-        return await self._teller.read(queues, after, types, limit)
+        return await self._event_reader.read(queues, after, types, limit)
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
-        return await self._writer.run(lambda transaction: events.move(transaction, name, holder, cursor))
+        return await self._writer.run(lambda transaction: events.commit_cursor(transaction, name, holder, cursor))
 
     # The caller's transaction
 

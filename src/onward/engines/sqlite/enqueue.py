@@ -20,8 +20,8 @@ from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.lifecycle import MAX_ATTEMPTS
 
-_KEPT: Final = Retention()
-_NOTHING: Final = timedelta(0)
+_DEFAULT_RETENTION: Final = Retention()
+_ZERO: Final = timedelta(0)
 
 
 def enqueue(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -33,13 +33,13 @@ def enqueue_all(transaction: Transaction, batches: Sequence[Sequence[NewJob]]) -
     """Add the jobs of several callers, as if they were one's."""
     ends = list(accumulate(len(batch) for batch in batches))
     ids = new_ids(ends[-1])
-    row = _Row(transaction)
-    answers = [_add(row, batch, ids[end - len(batch) : end]) for batch, end in zip(batches, ends, strict=True)]
-    row.write()
+    buffer = _InsertBuffer(transaction)
+    answers = [_add(buffer, batch, ids[end - len(batch) : end]) for batch, end in zip(batches, ends, strict=True)]
+    buffer.write()
     return answers
 
 
-def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
+def enqueue_one(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Enqueued] | None:
     """Add one plain job by one statement, which needs no transaction around it; None: it takes more than that."""
     job, payload = (jobs.template, jobs.payloads[0]) if isinstance(jobs, UniformJobs) else (jobs[0], jobs[0].payload)
     if len(jobs) != 1 or not _is_plain(job):
@@ -62,80 +62,83 @@ def enqueue_at_once(transaction: Transaction, jobs: Sequence[NewJob]) -> list[En
     return answer if transaction.connection.execute(SQL.enqueue_one.numbered, values).rowcount else None
 
 
-def _add(row: _Row, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
+def _add(buffer: _InsertBuffer, jobs: Sequence[NewJob], ids: Sequence[str]) -> list[Enqueued]:
     if isinstance(jobs, UniformJobs) and not _has_key(jobs.template) and not jobs.template.after:
-        row.add(jobs.template, ids, jobs.payloads)
+        buffer.add(jobs.template, ids, jobs.payloads)
         queue, batch = jobs.template.queue, jobs.template.batch
         if batch is not None:
-            dependencies.count_in(row.transaction, batch, len(ids))
+            dependencies.add_to_total(buffer.transaction, batch, len(ids))
         return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
     answers: list[Enqueued] = []
     counts: Counter[str] = Counter()
-    waiting: dict[str, list[tuple[str, list[str]]]] = {}
+    waiting_jobs: dict[str, list[tuple[str, list[str]]]] = {}
     for job, job_id in zip(jobs, ids, strict=True):
         if _has_key(job):
-            row.write()  # the key may be that of a neighbour
-            existing = _standing_for(row.transaction, job)
+            buffer.write()  # the key may be that of a neighbour
+            existing = _existing_job(buffer.transaction, job)
             if existing is not None:
                 answers.append(existing)
                 continue
-            _hold(row.transaction, job, job_id)
-        row.add(job, (job_id,), (job.payload,))
+            _start_throttle(buffer.transaction, job, job_id)
+        buffer.add(job, (job_id,), (job.payload,))
         answers.append(Enqueued(JobRef(job.queue, job_id)))
         if job.batch is not None:
             counts[job.batch] += 1
             if job.after:
-                parents = [answers[parent].id if isinstance(parent, int) else parent for parent in _parents(job)]
-                waiting.setdefault(job.batch, []).append((job_id, parents))
+                depends_on = [
+                    answers[dependency].id if isinstance(dependency, int) else dependency
+                    for dependency in _dependencies(job)
+                ]
+                waiting_jobs.setdefault(job.batch, []).append((job_id, depends_on))
     for batch, number in counts.items():
-        dependencies.count_in(row.transaction, batch, number)
-    if waiting:
-        row.write()
-        for batch, children in waiting.items():
-            dependencies.link(row.transaction, batch, children)
+        dependencies.add_to_total(buffer.transaction, batch, number)
+    if waiting_jobs:
+        buffer.write()
+        for batch, jobs_with_dependencies in waiting_jobs.items():
+            dependencies.add(buffer.transaction, batch, jobs_with_dependencies)
     return answers
 
 
-def _parents(job: NewJob) -> tuple[int | str, ...]:
+def _dependencies(job: NewJob) -> tuple[int | str, ...]:
     return tuple(dict.fromkeys(job.after))
 
 
-class _Row:
+class _InsertBuffer:
     """Neighbours that differ in nothing but id and payload: they go in by one statement."""
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
         self._last: NewJob | None = None
-        self._shape: _Shape | None = None
+        self._shared_columns: _SharedColumns | None = None
         self._ids: list[str] = []
         self._payloads: list[str] = []
 
-    def add(self, like: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
+    def add(self, template: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
         """Put jobs beside those that are there, if they are alike; else write those first."""
-        if like is not self._last:
-            shape = _shape(like, self.transaction.now)
-            if shape != self._shape:
+        if template is not self._last:
+            columns = _shared_columns(template, self.transaction.now)
+            if columns != self._shared_columns:
                 self.write()
-                self._shape = shape
-            self._last = like
+                self._shared_columns = columns
+            self._last = template
         self._ids += ids
         self._payloads += payloads
 
     def write(self) -> None:
         """Add them to the store, and begin anew."""
-        if self._shape is None or not self._ids:
+        if self._shared_columns is None or not self._ids:
             return
         transaction = self.transaction
         transaction.wakes_workers = True
-        named = _named(self._shape, transaction.now)
+        named = _named(self._shared_columns, transaction.now)
         named["rows"] = json_text(list(map(str.__add__, self._ids, self._payloads)))
         if not transaction.execute(SQL.enqueue, named).rowcount:
-            use_queues(transaction, {self._shape.queue})
+            ensure_queues_open(transaction, {self._shared_columns.queue})
             transaction.execute(SQL.enqueue, named | {"include_closed": True})
-        self._last, self._shape, self._ids, self._payloads = None, None, [], []
+        self._last, self._shared_columns, self._ids, self._payloads = None, None, [], []
 
 
-def use_queues(transaction: Transaction, names: set[str]) -> None:
+def ensure_queues_open(transaction: Transaction, names: set[str]) -> None:
     """Make queues where there are none, let claims look at them, and wake whoever waits for work."""
     named = {"names": json_text(list(names)), "now": transaction.now, **default_retention()}
     transaction.execute(SQL.queue_ensure_open, named)
@@ -144,7 +147,7 @@ def use_queues(transaction: Transaction, names: set[str]) -> None:
 
 def default_retention() -> dict[str, int | None]:
     """What a queue keeps that has not been told."""
-    return {"completed_us": micros(_KEPT.completed), "cancelled_us": micros(_KEPT.cancelled)}
+    return {"completed_us": micros(_DEFAULT_RETENTION.completed), "cancelled_us": micros(_DEFAULT_RETENTION.cancelled)}
 
 
 def _is_plain(job: NewJob) -> bool:
@@ -164,7 +167,7 @@ def _has_key(job: NewJob) -> bool:
     return job.idempotency_key is not None or job.dedupe_key is not None
 
 
-def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
+def _existing_job(transaction: Transaction, job: NewJob) -> Enqueued | None:
     if job.idempotency_key is not None:
         key = {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
         found = transaction.execute(SQL.find_by_key, key).fetchall()
@@ -174,14 +177,14 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
         return None
     if job.debounce is not None:
         named = {
-            "digest": _held(job),
+            "digest": _throttle_digest(job),
             "payload": job.payload,
             "due": _due(job, transaction.now),
             "now": transaction.now,
         }
         found, enqueue_status = transaction.execute(SQL.debounce_replace, named).fetchall(), EnqueueStatus.REPLACED
     elif job.throttle is not None:
-        named = {"digest": _held(job), "now": transaction.now}
+        named = {"digest": _throttle_digest(job), "now": transaction.now}
         found, enqueue_status = transaction.execute(SQL.find_throttled, named).fetchall(), EnqueueStatus.DEDUPED
     else:
         named = {"digest": digest(job.dedupe_key)}
@@ -189,21 +192,21 @@ def _standing_for(transaction: Transaction, job: NewJob) -> Enqueued | None:
     return Enqueued(JobRef(*found[0]), enqueue_status) if found else None
 
 
-def _hold(transaction: Transaction, job: NewJob, job_id: str) -> None:
+def _start_throttle(transaction: Transaction, job: NewJob, job_id: str) -> None:
     """Hold the key of a job that is throttled or debounced."""
     period = job.throttle or job.debounce
     if period is not None:
         until = transaction.now + period // MICROSECOND
         transaction.execute(
-            SQL.throttle_upsert, {"digest": _held(job), "until": until, "queue": job.queue, "id": job_id}
+            SQL.throttle_upsert, {"digest": _throttle_digest(job), "until": until, "queue": job.queue, "id": job_id}
         )
 
 
-def _held(job: NewJob) -> bytes:
+def _throttle_digest(job: NewJob) -> bytes:
     return digest("throttle" if job.debounce is None else "debounce", job.dedupe_key or "")
 
 
-class _Shape(NamedTuple):
+class _SharedColumns(NamedTuple):
     """All that a job is but its id and payload."""
 
     queue: str
@@ -216,7 +219,7 @@ class _Shape(NamedTuple):
     backoff: Backoff | None
     idempotency_key: str | None
     dedupe_key: str | None
-    holds: bool
+    is_throttled: bool
     """Its dedupe key is held elsewhere."""
     batch: str | None
     pending_dependencies: int | None
@@ -224,8 +227,8 @@ class _Shape(NamedTuple):
     trace: str | None
 
 
-def _shape(job: NewJob, now: int) -> _Shape:
-    return _Shape(
+def _shared_columns(job: NewJob, now: int) -> _SharedColumns:
+    return _SharedColumns(
         job.queue,
         job.type,
         job.priority,
@@ -238,7 +241,7 @@ def _shape(job: NewJob, now: int) -> _Shape:
         job.dedupe_key,
         job.throttle is not None or job.debounce is not None,
         job.batch,
-        len(_parents(job)) or None,
+        len(_dependencies(job)) or None,
         job.on_failure if job.after else None,
         job.trace,
     )
@@ -248,7 +251,7 @@ def _due(job: NewJob, now: int) -> int | None:
     """Say when a job will be ready; None: it is."""
     if job.debounce is not None:
         return now + job.debounce // MICROSECOND
-    if job.delay is not None and job.delay > _NOTHING:
+    if job.delay is not None and job.delay > _ZERO:
         return now + job.delay // MICROSECOND
     if job.run_at is not None:
         due = micros_of(job.run_at)
@@ -256,29 +259,29 @@ def _due(job: NewJob, now: int) -> int | None:
     return None
 
 
-def _named(shape: _Shape, now: int) -> dict[str, Any]:
+def _named(columns: _SharedColumns, now: int) -> dict[str, Any]:
     """Name the values of a statement."""
-    key, dedupe_key = shape.idempotency_key, shape.dedupe_key
+    key, dedupe_key = columns.idempotency_key, columns.dedupe_key
     return {
-        "queue": shape.queue,
-        "type": shape.type,
-        "status": "blocked" if shape.pending_dependencies else "pending" if shape.due is None else "scheduled",
-        "priority": shape.priority,
-        "org_id": shape.org_id,
-        "due": shape.due,
-        "ready": now if shape.due is None and not shape.pending_dependencies else None,
-        "start_by": shape.start_by,
-        "max_attempts": shape.max_attempts,
+        "queue": columns.queue,
+        "type": columns.type,
+        "status": "blocked" if columns.pending_dependencies else "pending" if columns.due is None else "scheduled",
+        "priority": columns.priority,
+        "org_id": columns.org_id,
+        "due": columns.due,
+        "ready": now if columns.due is None and not columns.pending_dependencies else None,
+        "start_by": columns.start_by,
+        "max_attempts": columns.max_attempts,
         "default_max_attempts": MAX_ATTEMPTS,
-        "backoff": None if shape.backoff is None else backoff_text(shape.backoff),
+        "backoff": None if columns.backoff is None else backoff_text(columns.backoff),
         "idempotency_key": key,
-        "key_digest": None if key is None else digest(shape.type, key),
+        "key_digest": None if key is None else digest(columns.type, key),
         "dedupe_key": dedupe_key,
-        "dedupe_digest": None if dedupe_key is None or shape.holds else digest(dedupe_key),
-        "batch": shape.batch,
-        "pending_dependencies": shape.pending_dependencies,
-        "on_failure": shape.on_failure,
-        "trace": shape.trace,
+        "dedupe_digest": None if dedupe_key is None or columns.is_throttled else digest(dedupe_key),
+        "batch": columns.batch,
+        "pending_dependencies": columns.pending_dependencies,
+        "on_failure": columns.on_failure,
+        "trace": columns.trace,
         "now": now,
         "include_closed": False,
     }

@@ -28,15 +28,15 @@ _TRIGGERS: Final[tuple[tuple[str, Statement], ...]] = (
     ("onward_event_on_status", SQL.event_trigger_status),
     ("onward_event_on_progress", SQL.event_trigger_progress),
 )
-_TRIMMED_AT_ONCE: Final = 5_000
+_MAX_TRIMMED: Final = 5_000
 """Events that one transaction lets go of: a few milliseconds."""
-_SLACK: Final = 1_000_000
+_CLOCK_SLACK: Final = 1_000_000
 """Microseconds that a job's end may lie before an event that was committed before it: where the clock stands still, the
 time of a change is moved on, and the time of an end is not."""
 _CURSOR: Final = re.compile(r"(\d{1,18})-(\d{1,18})(?:-(\d{1,18})-([01])-(\d{1,18}))?")
 
 
-class Place(NamedTuple):
+class EventPosition(NamedTuple):
     """How far the record has been read."""
 
     no: int
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     """While catching up: the time, the source and the number of the last entry."""
 
     @classmethod
-    def of(cls, cursor: str) -> Place:
+    def of(cls, cursor: str) -> EventPosition:
         """Read a cursor."""
         if cursor == OLDEST:
             return _BEGINNING
@@ -61,12 +61,12 @@ class Place(NamedTuple):
         return "-".join(map(str, numbers))
 
 
-_BEGINNING: Final = Place(0, 0)
+_BEGINNING: Final = EventPosition(0, 0)
 
 
-class _Log(NamedTuple):
+class _LogInfo(NamedTuple):
     always: int
-    kept: int
+    max_events: int
     is_on: int
     on_no: int
     on_at: int
@@ -76,104 +76,116 @@ class _Log(NamedTuple):
     last: int | None
     first_at: int | None
 
-    def caught_up(self, place: Place) -> Place | None:
+    def complete_from(self, position: EventPosition) -> EventPosition | None:
         """Say from where on the record is whole, if a place lies before that.
 
         Raises:
             InvalidJob: what came after the place is no longer kept.
         """
         trimmed = (self.first or 1) - 1
-        if place[:2] == _BEGINNING[:2]:
-            whole = Place(self.on_no, self.on_at)
-            return max(whole, Place(trimmed, self.first_at or 0)) if trimmed else whole
-        if place.no < trimmed:
-            raise InvalidJob("after", str(place), TOO_OLD)
-        if place.no >= self.on_no:
+        if position[:2] == _BEGINNING[:2]:
+            complete_from = EventPosition(self.on_no, self.on_at)
+            return max(complete_from, EventPosition(trimmed, self.first_at or 0)) if trimmed else complete_from
+        if position.no < trimmed:
+            raise InvalidJob("after", str(position), TOO_OLD)
+        if position.no >= self.on_no:
             return None
-        if self.pruned_at >= max(place.at, place.seen[0]):
-            raise InvalidJob("after", str(place), TOO_OLD)
-        return Place(self.on_no, self.on_at)
+        if self.pruned_at >= max(position.at, position.seen[0]):
+            raise InvalidJob("after", str(position), TOO_OLD)
+        return EventPosition(self.on_no, self.on_at)
 
 
-def settle_on(transaction: Transaction, events: Events | None, kept: int | None) -> None:
+def configure(transaction: Transaction, events: Events | None, max_events: int | None) -> None:
     """Note when events are to be recorded, and how many kept; None: as it was."""
     always = None if events is None else int(events == "all")
-    transaction.execute(SQL.event_settings, {"always": always, "max_events": kept})
+    transaction.execute(SQL.event_settings, {"always": always, "max_events": max_events})
     if events == "all":
-        _switch_on(transaction)
+        _start_recording(transaction)
 
 
 def listen(transaction: Transaction) -> None:
     """Have events recorded for a while."""
     transaction.execute(SQL.event_listener_renew, {"until": transaction.now + LEASE // MICROSECOND})
-    _switch_on(transaction)
+    _start_recording(transaction)
 
 
-def begin(transaction: Transaction, after: str | None) -> Place:
+def begin(transaction: Transaction, after: str | None) -> EventPosition:
     """Have events recorded, and find the place to begin at."""
-    place = None if after is None else Place.of(after)
+    position = None if after is None else EventPosition.of(after)
     listen(transaction)
     log = _log(transaction)
     last = log.last or 0
-    if place is None:
-        return Place(last, transaction.now)
-    if place.no > last:
+    if position is None:
+        return EventPosition(last, transaction.now)
+    if position.no > last:
         raise InvalidJob("after", after, NO_CURSOR)
-    log.caught_up(place)
-    return place
+    log.complete_from(position)
+    return position
 
 
-def read(transaction: Transaction, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
-    """Read what came after a place."""
+def read(
+    transaction: Transaction, position: EventPosition, event_types: frozenset[str] | None, limit: int
+) -> LogPage[EventPosition]:
+    """Read what came after a position."""
     log = _log(transaction)
-    named: dict[str, Any] = {"event_types": None if words is None else json_text(sorted(words)), "limit": limit}
-    whole = log.caught_up(place)
-    if whole is None:
-        rows = transaction.execute(SQL.event_read, named | {"no": place.no}).fetchall()
-        entries = [LogEntry(str(Place(*row[:2])), *row[1:]) for row in rows]
+    named: dict[str, Any] = {
+        "event_types": None if event_types is None else json_text(sorted(event_types)),
+        "limit": limit,
+    }
+    complete_from = log.complete_from(position)
+    if complete_from is None:
+        rows = transaction.execute(SQL.event_read, named | {"no": position.no}).fetchall()
+        entries = [LogEntry(str(EventPosition(*row[:2])), *row[1:]) for row in rows]
         if len(rows) == limit:
-            return LogPage(entries, Place(*rows[-1][:2]), more=True)
+            return LogPage(entries, EventPosition(*rows[-1][:2]), more=True)
         # Told or not, what came until now has been seen.
         last = log.last or 0
-        return LogPage(entries, place if last == place.no else Place(last, _at(transaction, last)), more=False)
-    seen_at, seen_of, seen = place.seen
-    named |= {"no": place.no, "at": max(0, place.at - _SLACK), "on_no": whole.no, "on_at": whole.at}
+        return LogPage(
+            entries, position if last == position.no else EventPosition(last, _time_of(transaction, last)), more=False
+        )
+    seen_at, seen_of, seen = position.seen
+    named |= {
+        "no": position.no,
+        "at": max(0, position.at - _CLOCK_SLACK),
+        "on_no": complete_from.no,
+        "on_at": complete_from.at,
+    }
     named |= {"seen_at": seen_at, "seen_of": seen_of, "seen": seen}
     rows = transaction.execute(SQL.event_catch_up, named).fetchall()
-    places = [place._replace(seen=(row[0], row[1], row[2])) for row in rows]
-    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
-    return LogPage(entries, places[-1] if len(rows) == limit else whole, more=True)
+    positions = [position._replace(seen=(row[0], row[1], row[2])) for row in rows]
+    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(positions, rows, strict=True)]
+    return LogPage(entries, positions[-1] if len(rows) == limit else complete_from, more=True)
 
 
-def tend(transaction: Transaction) -> bool:
+def trim(transaction: Transaction) -> bool:
     """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
     log = _log(transaction)
     if log.is_on and not log.always and log.listened_until < transaction.now:
         for name, _ in _TRIGGERS:
             transaction.connection.execute(f"drop trigger if exists {name}")
         transaction.execute(SQL.event_recording_stop)
-    if (log.last or 0) - (log.first or 1) < log.kept:
+    if (log.last or 0) - (log.first or 1) < log.max_events:
         return False
-    return transaction.execute(SQL.event_trim, {"limit": _TRIMMED_AT_ONCE}).rowcount == _TRIMMED_AT_ONCE
+    return transaction.execute(SQL.event_trim, {"limit": _MAX_TRIMMED}).rowcount == _MAX_TRIMMED
 
 
-def hold(transaction: Transaction, name: str, holder: str, lease: timedelta, *, anew: bool) -> str | None:
-    """Hold a bookmark, and have events recorded."""
-    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "reset": int(anew)}
+def acquire_cursor(transaction: Transaction, name: str, holder: str, lease: timedelta, *, reset: bool) -> str | None:
+    """Acquire the lease of an event cursor, and have events recorded."""
+    named = {"name": name, "holder": holder, "cursor": str(begin(transaction, None)), "reset": int(reset)}
     named |= {"until": transaction.now + lease // MICROSECOND, "now": transaction.now}
     row = transaction.execute(SQL.event_cursor_acquire, named).fetchone()
     return None if row is None else str(row[0])
 
 
-def move(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
-    """Put a bookmark further on."""
+def commit_cursor(transaction: Transaction, name: str, holder: str, cursor: str) -> bool:
+    """Move an event cursor on."""
     return (
         transaction.execute(SQL.event_cursor_commit, {"name": name, "holder": holder, "cursor": cursor}).rowcount == 1
     )
 
 
 class EventLog:
-    """The record of one database: see :class:`onward.engine.event_reader.Record`."""
+    """The record of one database: see :class:`onward.engine.event_reader.EventLog`."""
 
     def __init__(self, writer: SharedConnection, reader: SharedConnection) -> None:
         self._writer = writer
@@ -182,27 +194,27 @@ class EventLog:
     async def listen(self) -> None:
         """See the protocol. Who listens also lets go of old events: there may be no leader."""
         await self._writer.run(listen)
-        await self.tend()
+        await self.trim()
 
-    def place(self, cursor: str) -> Place:
+    def place(self, cursor: str) -> EventPosition:
         """See the protocol."""
-        return Place.of(cursor)
+        return EventPosition.of(cursor)
 
-    async def begin(self, after: str | None) -> Place:
+    async def begin(self, after: str | None) -> EventPosition:
         """See the protocol."""
         return await self._writer.run(lambda transaction: begin(transaction, after))
 
-    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
+    async def read(self, place: EventPosition, words: frozenset[str] | None, limit: int) -> LogPage[EventPosition]:
         """See the protocol."""
         return await self._reader.run(lambda transaction: read(transaction, place, words, limit))
 
-    async def tend(self) -> None:
+    async def trim(self) -> None:
         """Keep the record as short as it should be."""
-        while await self._writer.run(tend):
+        while await self._writer.run(trim):
             pass
 
 
-def _switch_on(transaction: Transaction) -> None:
+def _start_recording(transaction: Transaction) -> None:
     if _log(transaction).is_on:
         return
     for name, trigger in _TRIGGERS:
@@ -212,10 +224,10 @@ def _switch_on(transaction: Transaction) -> None:
     transaction.execute(SQL.event_recording_mark_start, {"now": transaction.now})
 
 
-def _log(transaction: Transaction) -> _Log:
-    return _Log(*transaction.execute(SQL.event_log_info).fetchone())
+def _log(transaction: Transaction) -> _LogInfo:
+    return _LogInfo(*transaction.execute(SQL.event_log_info).fetchone())
 
 
-def _at(transaction: Transaction, no: int) -> int:
+def _time_of(transaction: Transaction, no: int) -> int:
     at: int = transaction.connection.execute("select at from onward_event where no = ?", (no,)).fetchone()[0]
     return at

@@ -11,7 +11,7 @@ import msgspec
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.sqlite import archive, batches
-from onward.engines.sqlite.enqueue import default_retention, use_queues
+from onward.engines.sqlite.enqueue import default_retention, ensure_queues_open
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
@@ -50,13 +50,13 @@ def promote(transaction: Transaction, term: Term, limit: int) -> MaintenanceResu
         promoted = execute(SQL.promote, named | {"seqs": json_text([seq for seq, _ in due])}).rowcount
     queues = {queue for _, queue in due} if promoted else set()
     if queues:
-        use_queues(transaction, queues)
+        ensure_queues_open(transaction, queues)
     next_at = execute(SQL.promote_next, {"now": transaction.now}).fetchone()[0]
-    has_news = batches.advance(transaction) if _leads(transaction, term) else False
+    has_batch_events = batches.advance(transaction) if _is_leader(transaction, term) else False
     return MaintenanceResult(
         changed=promoted + expired,
         queues=frozenset(queues),
-        more=has_news or limit in {promoted, expired},
+        more=has_batch_events or limit in {promoted, expired},
         next_in=None if next_at is None else max(0, next_at - transaction.now) / 1e6,
     )
 
@@ -67,16 +67,16 @@ def rescue(
     """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
     execute, named = transaction.execute, _named(transaction, term)
     expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
-    deadly = [row for row in expired if row[2] == State.RUNNING and row[3] and row[4] + 1 >= max_crashes]
-    others = [row for row in expired if row not in deadly]
-    buried = sum(_bury(transaction, named, row) for row in deadly)
+    crashed_too_often = [row for row in expired if row[2] == State.RUNNING and row[3] and row[4] + 1 >= max_crashes]
+    others = [row for row in expired if row not in crashed_too_often]
+    buried = sum(_bury(transaction, named, row) for row in crashed_too_often)
     rescued = 0
     if others:
         rescued = execute(SQL.rescue, named | {"seqs": json_text([row[0] for row in others])}).rowcount
     execute(SQL.rescue_workers, named | {"timeout_us": worker_timeout // MICROSECOND})
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
-        use_queues(transaction, queues)
+        ensure_queues_open(transaction, queues)
     execute(SQL.queue_create_missing, named | default_retention())
     if execute(SQL.queue_reopen_missed, named).rowcount:
         transaction.wakes_workers = True
@@ -105,16 +105,17 @@ def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult
                 wanted = {"name": name, "statuses": json_text(statuses), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
     pruned = archive.archive(transaction, seqs, named) if seqs else 0
-    over = archive.prune(transaction, limit, named)
-    ended = batches.prune(transaction, limit) if _leads(transaction, term) else 0
+    archive_pruned = archive.prune(transaction, limit, named)
+    batches_pruned = batches.prune(transaction, limit) if _is_leader(transaction, term) else 0
     roll_up(transaction, term)
-    forgotten = execute(SQL.throttle_prune, named | {"limit": limit}).rowcount
+    throttles_pruned = execute(SQL.throttle_prune, named | {"limit": limit}).rowcount
     return MaintenanceResult(
-        changed=pruned, more=(pruned > 0 and len(seqs) >= limit) or limit in {over, ended, forgotten}
+        changed=pruned,
+        more=(pruned > 0 and len(seqs) >= limit) or limit in {archive_pruned, batches_pruned, throttles_pruned},
     )
 
 
-def _leads(transaction: Transaction, term: Term) -> bool:
+def _is_leader(transaction: Transaction, term: Term) -> bool:
     number, leader_id, until = transaction.execute(SQL.leader).fetchone() or (0, "", 0)
     return (number, leader_id) == (term.number, term.leader_id) and until > transaction.now
 

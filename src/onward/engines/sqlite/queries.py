@@ -18,7 +18,7 @@ from onward.job import Job, JobRef
 from onward.lifecycle import State
 from onward.validation import read_place
 
-_COUNTED: Final[Mapping[GroupBy, str]] = {
+_COUNT_QUERIES: Final[Mapping[GroupBy, str]] = {
     GroupBy.STATE: "select status, count(*) from {table} where {condition} group by status",
     GroupBy.QUEUE: "select queue, count(*) from {table} where {condition} group by queue",
     GroupBy.TYPE: "select type, count(*) from {table} where {condition} group by type",
@@ -42,7 +42,7 @@ def find(
     limit: int,
     *,
     newest_first: bool,
-    among: str = SQL.find,
+    base_query: str = SQL.find,
 ) -> Page[Job]:
     """List jobs in the order of their row numbers: that in which they were created, or archived."""
     condition, values = condition_of(which)
@@ -51,7 +51,7 @@ def find(
         values["after"] = read_place(after)
     order = "desc" if newest_first else "asc"
     rows = transaction.connection.execute(
-        f"{among} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}
+        f"{base_query} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}
     ).fetchall()
     shown = rows[:limit]
     return Page(items=tuple(map(job_of, shown)), after=str(shown[-1][27]) if len(rows) > limit else None)
@@ -61,7 +61,7 @@ def count(transaction: Transaction, which: JobFilter, by: GroupBy, table: str = 
     """Count jobs."""
     condition, values = condition_of(which)
     return dict(
-        transaction.connection.execute(_COUNTED[by].format(table=table, condition=condition), values).fetchall()
+        transaction.connection.execute(_COUNT_QUERIES[by].format(table=table, condition=condition), values).fetchall()
     )
 
 

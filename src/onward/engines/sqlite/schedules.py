@@ -20,7 +20,7 @@ def schedules(transaction: Transaction) -> list[Schedule]:
     return [schedule_of(row) for row in transaction.execute(SQL.schedules, {"until": None, "limit": _ALL}).fetchall()]
 
 
-def put(transaction: Transaction, schedule: Schedule) -> Schedule:
+def save(transaction: Transaction, schedule: Schedule) -> Schedule:
     """Make or change one."""
     job, rhythm = texts_of(schedule)
     named = {
@@ -35,7 +35,7 @@ def put(transaction: Transaction, schedule: Schedule) -> Schedule:
     return schedule_of(transaction.execute(SQL.schedule_upsert, named).fetchone())
 
 
-def drop(transaction: Transaction, name: str) -> bool:
+def delete(transaction: Transaction, name: str) -> bool:
     """Remove one."""
     return bool(transaction.execute(SQL.schedule_delete, {"name": name}).rowcount)
 

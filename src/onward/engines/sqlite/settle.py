@@ -8,14 +8,14 @@ from typing import Any, assert_never
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Exchange, Exchanged, Settlement, Token
 from onward.engines.sqlite import batches, claims
-from onward.engines.sqlite.enqueue import use_queues
+from onward.engines.sqlite.enqueue import ensure_queues_open
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import NeedsOwnTransaction, Transaction
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze
 
 
-def exchange(transaction: Transaction, wanted: Exchange, round_: claims.Round) -> Exchanged:
+def exchange(transaction: Transaction, wanted: Exchange, round_robin: claims.RoundRobin) -> Exchanged:
     """Settle, start and claim, in that order: what is settled makes room in limited queues for what is claimed."""
     lost: frozenset[Token] = frozenset()
     if wanted.settlements:
@@ -24,7 +24,7 @@ def exchange(transaction: Transaction, wanted: Exchange, round_: claims.Round) -
         lost |= start(transaction, wanted.starts)
     if wanted.request is None:
         return Exchanged(lost=lost)
-    return Exchanged(lost=lost, claimed=claims.claim(transaction, wanted.request, round_))
+    return Exchanged(lost=lost, claimed=claims.claim(transaction, wanted.request, round_robin))
 
 
 def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> frozenset[Token]:
@@ -42,7 +42,7 @@ def settle(transaction: Transaction, settlements: Sequence[Settlement]) -> froze
     freed = {s.claim.ref.queue for s in settlements}
     transaction.execute(SQL.queue_reopen_freed, {"names": json_text(list(freed))})
     if ready:
-        use_queues(transaction, ready)
+        ensure_queues_open(transaction, ready)
     batches.advance(transaction)
     return frozenset(lost)
 

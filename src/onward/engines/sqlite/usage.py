@@ -14,7 +14,7 @@ from onward.metering import KEYS, SUMS, Span, Usage, UsageQuery, row_of, usage_o
 
 _MINUTE: Final = 60_000_000
 _DAY: Final = 1440 * _MINUTE
-_SPANS: Final = {Span.MINUTE: _MINUTE, Span.DAY: _DAY}
+_SPAN_LENGTHS: Final = {Span.MINUTE: _MINUTE, Span.DAY: _DAY}
 
 
 def record(transaction: Transaction, usage: Sequence[Usage]) -> None:
@@ -36,7 +36,7 @@ def roll_up(transaction: Transaction, term: Term) -> None:
 
 def usage(transaction: Transaction, query: UsageQuery) -> list[Usage]:
     """Sum up runs."""
-    span = _SPANS.get(query.span)
+    span = _SPAN_LENGTHS.get(query.span)
     at = "null" if span is None else f"at / {span} * {span}"
     keys = [key if key in query.by else "null" for key in KEYS]
     parts = ["true"]

@@ -68,7 +68,7 @@ class WriteLock:
             self.release()
 
     def try_acquire(self) -> bool:
-        """Take our turn to write if it can be had without waiting, to be given up by :meth:`leave`."""
+        """Take our turn to write if it can be had without waiting, to be given up by :meth:`release`."""
         if self._descriptors is None:
             return fcntl is None
         turn, write = self._descriptors

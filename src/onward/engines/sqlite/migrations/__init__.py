@@ -14,7 +14,7 @@ from onward.errors import SchemaTooOld
 
 MIGRATIONS: Final = migrations.load("onward.engines.sqlite")
 
-_LEDGER: Final = """
+_MIGRATION_TABLE: Final = """
 create table if not exists onward_migration (
   number     integer primary key,
   name       text    not null,
@@ -29,7 +29,7 @@ def migrate(transaction: Transaction, database: Database, shipped: Sequence[Migr
     connection = transaction.connection
     missing = migrations.plan(shipped, applied(connection), store=str(database))
     if missing:
-        connection.execute(_LEDGER)
+        connection.execute(_MIGRATION_TABLE)
     for migration in missing:
         for statement in split(migration.sql):
             connection.execute(statement)
@@ -67,7 +67,7 @@ def applied(connection: sqlite3.Connection) -> dict[int, str]:
 
 def script(shipped: Sequence[Migration] = MIGRATIONS) -> str:
     """Write the whole schema as SQL that can be applied by hand, and that records itself."""
-    parts = ["begin immediate;", f"{_LEDGER.strip()};"]
+    parts = ["begin immediate;", f"{_MIGRATION_TABLE.strip()};"]
     for migration in shipped:
         parts.append(migration.sql.strip())
         now = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"

@@ -1,4 +1,4 @@
-"""Callers write with their own hands, unless they would have to wait, or hold up a loop for long."""
+"""Callers write on their own thread, unless they would have to wait, or hold up a loop for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_lock import WriteLock
 from onward.engines.sqlite.writer import SharedConnection
 from onward.lifecycle import State
-from tests.engines.sqlite.plain import EVERY, Held, add, new_job, on_writer, states
+from tests.engines.sqlite.plain import EVERY, BusyWriter, add, new_job, on_writer, states
 
 
 @pytest.fixture
@@ -203,17 +203,17 @@ async def test_a_loop_does_not_wait_for_another_process_of_ours(writer, engine, 
 
 
 async def test_a_loop_does_not_wait_for_its_own_thread(writer, engine):
-    async with Held(engine) as held:
+    async with BusyWriter(engine) as busy_writer:
         asked = asyncio.create_task(add(engine))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not asked.done()
-        held.let_go()
+        busy_writer.release()
         await asked
 
 
 async def test_what_waits_for_the_thread_is_not_overtaken(writer, engine):
-    async with Held(engine) as held:
+    async with BusyWriter(engine) as busy_writer:
         first = asyncio.create_task(add(engine, payload="1"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -221,7 +221,7 @@ async def test_what_waits_for_the_thread_is_not_overtaken(writer, engine):
         second.start()
         while len(writer._queue._requests) < 2:  # noqa: ASYNC110 - the other thread is about to ask
             await asyncio.sleep(0)
-        held.let_go()
+        busy_writer.release()
         await first
         await asyncio.to_thread(second.join)
     assert [job.payload for job in (await engine.find(EVERY)).items] == [2, 1]
