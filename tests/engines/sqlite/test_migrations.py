@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sqlite3
+import subprocess
+import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,8 +18,8 @@ from onward.engines.sqlite import migrations
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.transaction import Transaction
-from onward.errors import SchemaTooNew
-from tests.engines.sqlite.plain import add, complete, on_writer, states, take
+from onward.errors import SchemaChanged, SchemaTooNew
+from tests.engines.sqlite.plain import REPOSITORY, add, complete, on_writer, states, take
 from tests.engines.sqlite.processes import processes, ready
 
 SECOND = Migration(
@@ -168,6 +172,66 @@ async def test_an_upgrade_loses_no_job_and_older_engines_go_on(engine, bare, pat
         await newcomer.open()
     await newcomer.close()
     assert migrate(bare, path, LATER) == 0
+
+
+OF_DEVELOPMENT = tuple(
+    Migration(
+        step.number, step.name, re.sub(r"\bstatus\b", "state", step.sql.replace("onward_throttle", "onward_hold"))
+    )
+    for step in migrations.MIGRATIONS
+)
+"""The schema as a development version had it, before its tables and columns had the names of today."""
+NO_UPGRADE = (
+    r"jobs\.db applied another migration 0001_initial than this version ships: it was made by a development version.*"
+    r"To make a new one, move jobs\.db\* away or give another path, and run: onward migrate"
+)
+
+
+@pytest.fixture
+def of_development(path: Path) -> Path:
+    """A store that a development version has made and used."""
+    connection = Database(path).connect()
+    migrate(connection, path, OF_DEVELOPMENT)
+    connection.execute(
+        "insert into onward_job (id, queue, type, state, priority, payload, max_attempts, claim_no, created_at,"
+        " ready_at, updated_at) values ('1', 'default', 'greet', 'pending', 0, '{}', 5, 0, 0, 0, 0)"
+    )
+    connection.close()
+    return path
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.parent.glob(f"{path.name}*") if file.stat().st_size}
+
+
+@pytest.mark.parametrize("verb", ["open", "check"])
+async def test_a_store_of_a_development_version_is_refused_before_anything_is_written(of_development, verb):  # O9
+    before = files_of(of_development)
+    engine = SQLiteEngine(of_development, events="all")
+    with pytest.raises(SchemaChanged, match=NO_UPGRADE):
+        await getattr(engine, verb)()
+    await engine.close()
+    assert files_of(of_development) == before
+
+
+@pytest.mark.parametrize("command", ["work", "migrate"])
+def test_the_command_line_says_how_to_replace_a_store_of_a_development_version(of_development, command):  # O9
+    before = files_of(of_development)
+    url = f"sqlite:///{of_development}"
+    (of_development.parent / "shop.py").write_text(f"from onward import App\napp = App({url!r})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "onward.cli", command, "--app", "shop:app", "--url", url],
+        cwd=of_development.parent,
+        env=os.environ | {"PYTHONPATH": f"{REPOSITORY / 'src'}:{of_development.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(NO_UPGRADE, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert files_of(of_development) == before
 
 
 async def test_an_upgrade_that_fails_half_way_leaves_the_schema_as_it_was(engine, bare, path):  # O9

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from onward.engine import migrations
 from onward.engine.migrations import Migration
 from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.transaction import Transaction
-from onward.errors import SchemaTooOld
+from onward.errors import SchemaChanged, SchemaTooOld
 
 MIGRATIONS: Final = migrations.load("onward.engines.sqlite")
 
@@ -27,7 +27,7 @@ create table if not exists onward_migration (
 def migrate(transaction: Transaction, database: Database, shipped: Sequence[Migration] = MIGRATIONS) -> list[Migration]:
     """Apply what is missing and record it, all in this transaction; answer what was applied."""
     connection = transaction.connection
-    missing = migrations.plan(shipped, applied(connection), store=str(database))
+    missing = _plan(shipped, applied(connection), database)
     if missing:
         connection.execute(_MIGRATION_TABLE)
     for migration in missing:
@@ -43,7 +43,7 @@ def migrate(transaction: Transaction, database: Database, shipped: Sequence[Migr
 def check(connection: sqlite3.Connection, database: Database, shipped: Sequence[Migration] = MIGRATIONS) -> int:
     """Say which schema there is; refuse one that is too new, or too old to work with."""
     have = applied(connection)
-    missing = migrations.plan(shipped, have, store=str(database))
+    missing = _plan(shipped, have, database)
     if missing:
         message = f"{database} has schema {max(have, default=0)}, this version needs {len(shipped)}: run onward migrate"
         raise SchemaTooOld(message)
@@ -54,7 +54,18 @@ def is_up_to_date(
     connection: sqlite3.Connection, database: Database, shipped: Sequence[Migration] = MIGRATIONS
 ) -> bool:
     """Say whether nothing is missing; refuse a schema that is too new."""
-    return not migrations.plan(shipped, applied(connection), store=str(database))
+    return not _plan(shipped, applied(connection), database)
+
+
+def _plan(shipped: Sequence[Migration], have: Mapping[int, str], database: Database) -> Sequence[Migration]:
+    """Return the missing steps; a file that cannot be migrated is refused with how to make a new one."""
+    try:
+        return migrations.plan(shipped, have, store=str(database))
+    except SchemaChanged as error:
+        # All files beside it too: SQLite would apply a write-ahead log that is left there to the new file.
+        remedy = f"To make a new one, move {database.path.name}* away or give another path, and run: onward migrate"
+        message = f"{error}. {remedy}"
+        raise SchemaChanged(message) from None
 
 
 def applied(connection: sqlite3.Connection) -> dict[int, str]:
