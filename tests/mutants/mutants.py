@@ -317,7 +317,7 @@ ORDER: Final = (
         (f"{CONFORMANCE}/test_promotion.py",),
     ),
     Mutant(
-        "claiming: every claim begins with the first queue",
+        "claims: every claim begins with the first queue",
         (
             Edit(
                 f"{_PY}/claims.py",
@@ -328,7 +328,7 @@ ORDER: Final = (
         (f"{CONFORMANCE}/test_queues.py",),
     ),
     Mutant(
-        "claiming: weights count for nothing",
+        "claims: weights count for nothing",
         (Edit(f"{_PY}/claims.py", "turn_size(queue.name, queue.weight * turns)", "turn_size(queue.name, turns)"),),
         (f"{CONFORMANCE}/test_queues.py",),
     ),
@@ -336,7 +336,7 @@ ORDER: Final = (
 
 LIMITS: Final = (
     Mutant(
-        "claiming: the rate's slot is not advanced",
+        "claims: the rate's next permit is not advanced",
         (
             Edit(
                 f"{_PY}/claims.py",
@@ -348,12 +348,12 @@ LIMITS: Final = (
         in_ci=True,
     ),
     Mutant(
-        "claiming: twice the credit for a late taker",
+        "claims: twice the credit for a late taker",
         (Edit(f"{_PY}/claims.py", "(rate.slack / 2) // MICROSECOND", "rate.slack // MICROSECOND"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
-        "claiming: a handler may start at any time after its slot",
+        "claims: a handler may start at any time after its permit",
         (
             Edit(
                 f"{_PY}/claims.py",
@@ -375,12 +375,12 @@ LIMITS: Final = (
         (f"{UNIT}/test_job.py",),
     ),
     Mutant(
-        "claiming: concurrency does not count what others hold",
+        "claims: concurrency does not count what others hold",
         (Edit(f"{_PY}/claims.py", "queue.concurrency - held - already_picked", "queue.concurrency - already_picked"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
-        "claiming: limited queues are claimed ahead",
+        "claims: limited queues are claimed ahead",
         (
             Edit(
                 f"{_PY}/claims.py",
@@ -391,7 +391,7 @@ LIMITS: Final = (
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
-        "settling: a place that became free is not seen",
+        "settle: a freed concurrency permit is not seen",
         (Edit(f"{_SQL}/queue_reopen_freed.sql", "where open = 0", "where open = 2"),),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
@@ -420,7 +420,7 @@ LIMITS: Final = (
 
 KEYS: Final = (
     Mutant(
-        "enqueueing: a key is looked up outside the transaction",
+        "enqueue: a key is looked up outside the transaction",
         (
             Edit(_SCHEMA, "create unique index onward_job_key", "create index onward_job_key"),
             Edit(
@@ -466,7 +466,7 @@ KEYS: Final = (
         (f"{CONFORMANCE}/test_keys.py",),
     ),
     Mutant(
-        "enqueueing: the same key of another type is the same job",
+        "enqueue: the same key of another type is the same job",
         (
             Edit(
                 f"{_PY}/enqueue.py",
@@ -591,7 +591,7 @@ LANES: Final = (
         (f"{SQLITE}/test_inline_writes.py",),
     ),
     Mutant(
-        "enqueueing: a job that waits for its time is added at once",
+        "enqueue: a job that waits for its time is added at once",
         (Edit(f"{_PY}/enqueue.py", "        and job.delay is None\n", ""),),
         (f"{SQLITE}/test_inline_writes.py",),
     ),
@@ -675,7 +675,7 @@ LANES: Final = (
         (f"{SQLITE}/test_fork_safety.py",),
     ),
     Mutant(
-        "migrating: a step is applied but not recorded",
+        "migrations: a step is applied but not recorded",
         (
             Edit(
                 f"{_PY}/migrations/__init__.py",
@@ -1036,7 +1036,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: a lane that is there twice counts twice",
+        "news: a lane that is there twice counts twice",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "group by l.priority order by",
@@ -1045,12 +1045,12 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: it is lost with a claim that failed",
+        "news: it is lost with a claim that failed",
         Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: workers share their way round",
+        "news: workers share their way round",
         Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
         f"{_OF_PG}/test_batch_events.py",
     ),
@@ -1190,7 +1190,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
-        "batch_events: what is said of the queue is not heeded",
+        "news: what is said of the queue is not heeded",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
@@ -1199,7 +1199,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: the urgent come last",
+        "news: the urgent come last",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "order by l.priority desc) l\n               cross",
@@ -1208,17 +1208,17 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: word of work somewhere is not heard",
+        "news: word of work somewhere is not heard",
         Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: other queues are not asked again",
+        "news: other queues are not asked again",
         Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "batch_events: a lease that nobody looks at",
+        "news: a lease that nobody looks at",
         Edit(
             f"{_PG}/migrations/0004_claiming.sql",
             "insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",

@@ -192,7 +192,7 @@ def public() -> Iterator[Path]:
         folder.chmod(0o700)
 
 
-def said_to_nobody(path: Path) -> str:
+def output_as_nobody(path: Path) -> str:
     """Run the engine as a user without privileges (root may write to anything), and hear what it says."""
     done = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, path], capture_output=True, text=True, timeout=60, cwd="/", check=False
@@ -231,18 +231,18 @@ async def test_a_file_that_may_not_be_written_is_read_only_with_a_remedy(public,
         file.chmod(0o666)
     for file in public.glob(which):
         file.chmod(0o444)
-    said = said_to_nobody(path)
-    assert said.startswith("StoreReadOnly"), said
-    assert str(path) in said
-    assert "check the permissions of the file and its folder" in said
+    output = output_as_nobody(path)
+    assert output.startswith("StoreReadOnly"), output
+    assert str(path) in output
+    assert "check the permissions of the file and its folder" in output
     assert jobs_in(path) == 1
 
 
 async def test_an_empty_file_that_may_not_be_written_is_read_only(public):
     path = public / "jobs.db"
     path.touch(mode=0o444)
-    said = said_to_nobody(path)
-    assert said.startswith("StoreReadOnly"), said
+    output = output_as_nobody(path)
+    assert output.startswith("StoreReadOnly"), output
     assert path.read_bytes() == b""
 
 
@@ -253,17 +253,17 @@ async def test_a_folder_that_may_not_be_written_is_read_only_with_a_remedy(publi
         file.unlink()
     path.chmod(0o666)
     public.chmod(0o555)
-    said = said_to_nobody(path)
-    assert said.startswith("StoreReadOnly"), said
-    assert "check the permissions of the file and its folder" in said
+    output = output_as_nobody(path)
+    assert output.startswith("StoreReadOnly"), output
+    assert "check the permissions of the file and its folder" in output
     assert jobs_in(path) == 1
 
 
 async def test_a_folder_that_may_not_even_be_entered_is_read_only_with_a_remedy(public):
     (public / "closed").mkdir(mode=0o000)
-    said = said_to_nobody(public / "closed" / "below" / "jobs.db")
-    assert said.startswith("StoreReadOnly"), said
-    assert "check the permissions of the file and its folder" in said
+    output = output_as_nobody(public / "closed" / "below" / "jobs.db")
+    assert output.startswith("StoreReadOnly"), output
+    assert "check the permissions of the file and its folder" in output
 
 
 async def test_a_file_that_may_be_written_is(public):
@@ -272,7 +272,7 @@ async def test_a_file_that_may_be_written_is(public):
     await made(path)
     for file in public.iterdir():
         file.chmod(0o666)
-    assert said_to_nobody(path) == "written\n"
+    assert output_as_nobody(path) == "written\n"
     assert jobs_in(path) == 2
 
 

@@ -18,7 +18,7 @@ from tests.engines.sqlite.plain import add, complete, on_writer, states, take
 try:
     import fcntl
 except ImportError:
-    pytest.skip("there are no gates here", allow_module_level=True)
+    pytest.skip("there are no write locks here", allow_module_level=True)
 
 PAGE = '{"text": "' + "x" * 4000 + '"}'
 
@@ -59,13 +59,13 @@ async def test_a_short_log_is_left_alone(engine):
 
 
 async def test_a_checkpoint_is_made_in_our_turn_to_write(engine, path):
-    """Before 3.51.3 SQLite does not survive two at once; the write gate is what keeps them apart."""
-    gate = path.with_name(f"{path.name}-write")
+    """Before 3.51.3 SQLite does not survive two at once; the write lock is what keeps them apart."""
+    lock_file = path.with_name(f"{path.name}-write")
     shut: list[bool] = []
 
     def look(statement: str) -> None:
         if "checkpoint" in statement:
-            descriptor = os.open(gate, os.O_RDWR)
+            descriptor = os.open(lock_file, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shut.append(False)

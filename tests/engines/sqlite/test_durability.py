@@ -95,13 +95,13 @@ def work_until_killed(pipe: Connection, path: Path) -> None:
 
 
 async def test_nothing_that_was_told_is_lost_when_writers_are_killed(path):  # X3
-    told: set[str] = set()
-    for heard in (7, 30, 60):
+    acknowledged: set[str] = set()
+    for messages in (7, 30, 60):
         with processes(work_until_killed, path, count=2) as writers:
             for writer in writers:
                 writer.send("begin")
-            for number in range(heard):
-                told.update(writers[number % 2].receive())
+            for number in range(messages):
+                acknowledged.update(writers[number % 2].receive())
             for writer in writers:
                 writer.kill()
         connection = sqlite3.connect(path)
@@ -118,5 +118,5 @@ async def test_nothing_that_was_told_is_lost_when_writers_are_killed(path):  # X
         if after is None:
             break
     await engine.close()
-    assert len(told) > 100
-    assert told <= found
+    assert len(acknowledged) > 100
+    assert acknowledged <= found

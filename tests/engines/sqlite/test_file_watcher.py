@@ -24,21 +24,21 @@ DEADLINE = 10
 @asynccontextmanager
 async def listening(engine: SQLiteEngine) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Listen for signals, from after the one that a watcher begins with."""
-    watcher_begins = engine._watcher._thread is None
-    told = asyncio.Event()
+    watcher_starts = engine._watcher._thread is None
+    notified = asyncio.Event()
 
     async def listen() -> None:
         async for _ in engine.signals(["*"]):
-            told.set()
+            notified.set()
 
     async def receive() -> None:
         async with asyncio.timeout(DEADLINE):
-            await told.wait()
-        told.clear()
+            await notified.wait()
+        notified.clear()
 
     task = asyncio.create_task(listen())
     await asyncio.sleep(0)
-    if watcher_begins:
+    if watcher_starts:
         await receive()
     try:
         yield receive
@@ -55,7 +55,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def enqueue_when_told(pipe: Connection, path: Path) -> None:
+def enqueue_on_request(pipe: Connection, path: Path) -> None:
     """Enqueue a job at each word."""
     engine = SQLiteEngine(path)
     asyncio.run(engine.open())
@@ -68,7 +68,7 @@ def enqueue_when_told(pipe: Connection, path: Path) -> None:
 
 async def test_every_change_of_another_process_is_told(way, engine, path):
     """Each one, and not most: the kernel tells of a write before the commit can be seen."""
-    with processes(enqueue_when_told, path, count=1) as (other,):
+    with processes(enqueue_on_request, path, count=1) as (other,):
         other.send("begin")
         async with listening(engine) as receive:
             for number in range(1, 41):
@@ -101,28 +101,28 @@ def note(path: Path, *texts: str, synchronous: str = "full") -> None:
 async def test_our_own_commit_is_told_without_looking(engine, monkeypatch):
     """The writer says so itself: no watcher has to find out."""
     monkeypatch.setattr(engine._watcher, "_start", lambda: None)
-    told = asyncio.Event()
+    notified = asyncio.Event()
 
     async def listen() -> None:
         async for _ in engine.signals(["*"]):
-            told.set()
+            notified.set()
 
     task = asyncio.create_task(listen())
     await asyncio.sleep(0)
     await add(engine)
     async with asyncio.timeout(DEADLINE):
-        await told.wait()
+        await notified.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_what_makes_no_work_ready_is_not_told_by_the_writer(engine, monkeypatch):
-    told: list[None] = []
-    monkeypatch.setattr(engine._writer, "on_wake", lambda: told.append(None))
+    notified: list[None] = []
+    monkeypatch.setattr(engine._writer, "on_wake", lambda: notified.append(None))
     await engine.deregister("nobody")
-    assert told == []
+    assert notified == []
     await add(engine)
-    assert told == [None]
+    assert notified == [None]
 
 
 async def test_a_quiet_store_wakes_nobody(engine, monkeypatch):
@@ -152,19 +152,19 @@ async def test_a_quiet_store_wakes_nobody(engine, monkeypatch):
 
 async def test_a_busy_writer_does_not_keep_everyone_awake(engine, bare):
     """A thousand changes are told as a few bursts."""
-    heard = 0
+    notifications = 0
     bare.execute("create table note (text)")
 
     async def listen() -> None:
-        nonlocal heard
+        nonlocal notifications
         async for _ in engine.signals(["*"]):
-            heard += 1
+            notifications += 1
 
     task = asyncio.create_task(listen())
     await asyncio.to_thread(note, engine.database.path, *["x"] * 1000, synchronous="off")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert 0 < heard < 800
+    assert 0 < notifications < 800
 
 
 async def test_several_listeners_are_all_told_and_those_that_left_are_forgotten(engine):

@@ -177,12 +177,12 @@ async def test_a_caller_that_is_cancelled_takes_nobody_with_it(engine):
 
 async def test_a_caller_whose_loop_has_gone_holds_up_nobody(engine):
     def deregister() -> None:
-        async def ask_and_go() -> None:
+        async def run_and_leave() -> None:
             task = asyncio.create_task(add(engine))
             await piled_up(engine, 1)
             task.cancel()
 
-        asyncio.run(ask_and_go())
+        asyncio.run(run_and_leave())
 
     async with BusyWriter(engine) as busy_writer:
         await asyncio.to_thread(deregister)

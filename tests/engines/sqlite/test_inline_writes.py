@@ -58,11 +58,11 @@ async def test_a_loop_that_asks_for_one_thing_does_it_itself(writer):
 async def test_a_thread_that_waits_in_any_case_does_it_itself(writer):
     writer._recent_commit_seconds = 1.0
 
-    def ask_sync() -> tuple[int, int]:
+    def run_sync() -> tuple[int, int]:
         return writer.run_coalesced_sync(where, [None], needs_transaction), threading.get_ident()
 
-    done_by, asked_by = await asyncio.to_thread(ask_sync)
-    assert done_by == asked_by
+    done_by, requested_by = await asyncio.to_thread(run_sync)
+    assert done_by == requested_by
 
 
 async def test_what_a_loop_asks_for_in_one_turn_is_done_together(writer, engine, monkeypatch):
@@ -90,8 +90,8 @@ async def test_what_is_wrong_in_company_is_done_again_alone(writer, engine):
     def fail(transaction: Transaction, items: list[Sequence[None]]) -> list[None]:
         raise ZeroDivisionError
 
-    asked = [add(engine), writer.run_coalesced(fail, [None], needs_transaction), add(engine)]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    requests = [add(engine), writer.run_coalesced(fail, [None], needs_transaction), add(engine)]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
     assert [type(answer) for answer in answers] == [list, ZeroDivisionError, list]
     assert await states(engine) == {"pending": 2}
 
@@ -142,7 +142,7 @@ async def test_a_paused_queue_takes_jobs_of_those_who_are_alone(writer, engine):
 async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
     turns: list[str] = []
 
-    async def ask_often() -> None:
+    async def run_repeatedly() -> None:
         for _ in range(12):
             await served_by(writer)
             turns.append("ask")
@@ -152,7 +152,7 @@ async def test_others_have_their_turn_between_two_requests_of_a_loop(writer):
             turns.append("work")
             await asyncio.sleep(0)
 
-    await asyncio.gather(ask_often(), work())
+    await asyncio.gather(run_repeatedly(), work())
     runs = [len(list(run)) for who, run in groupby(turns) if who == "ask"]
     assert max(runs) <= 4, "the one who asked has held everybody up"
 
@@ -178,15 +178,15 @@ async def test_a_new_connection_s_disk_is_not_yet_trusted(path):
 
 
 async def test_a_loop_does_not_wait_for_somebody_else_s_program(writer, engine, bare):
-    patience = await on_writer(engine, lambda on: on.connection.execute("pragma busy_timeout").fetchone())
-    assert patience == (0,), "SQLite would wait where it is asked"
+    timeout = await on_writer(engine, lambda on: on.connection.execute("pragma busy_timeout").fetchone())
+    assert timeout == (0,), "SQLite would wait where it is asked"
     bare.execute("begin immediate")
-    asked = asyncio.create_task(add(engine))
+    request = asyncio.create_task(add(engine))
     for _ in range(10):  # were the loop held up, nobody could end the other's transaction
         await asyncio.sleep(0)
-    assert not asked.done()
+    assert not request.done()
     bare.execute("rollback")
-    await asked
+    await request
     assert await states(engine) == {"pending": 1}
 
 
@@ -194,22 +194,22 @@ async def test_a_loop_does_not_wait_for_another_process_of_ours(writer, engine, 
     other = WriteLock(path)
     other.open()
     with other.held():
-        asked = asyncio.create_task(add(engine))
+        request = asyncio.create_task(add(engine))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not asked.done()
-    await asked
+        assert not request.done()
+    await request
     other.close()
 
 
 async def test_a_loop_does_not_wait_for_its_own_thread(writer, engine):
     async with BusyWriter(engine) as busy_writer:
-        asked = asyncio.create_task(add(engine))
+        request = asyncio.create_task(add(engine))
         for _ in range(10):
             await asyncio.sleep(0)
-        assert not asked.done()
+        assert not request.done()
         busy_writer.release()
-        await asked
+        await request
 
 
 async def test_what_waits_for_the_thread_is_not_overtaken(writer, engine):
@@ -238,11 +238,11 @@ async def test_who_goes_away_takes_nobody_along(writer, engine):
 
 
 async def test_closing_finishes_what_a_loop_has_just_asked_for(writer, engine):
-    asked = asyncio.create_task(add(engine))
+    request = asyncio.create_task(add(engine))
     await asyncio.sleep(0)
     assert writer._requests_by_loop
     writer.close()
-    assert len(await asked) == 1
+    assert len(await request) == 1
 
 
 async def test_an_error_is_the_one_s_who_asked(writer, engine):

@@ -118,7 +118,7 @@ def test_cutting_a_migration_into_statements_loses_nothing(migration):  # O9
     assert "".join("".join(statements).split()) == "".join(migration.sql.split())
 
 
-def open_and_say(pipe: Connection, path: Path) -> None:
+def open_and_report(pipe: Connection, path: Path) -> None:
     """Open the engine at the same moment as others, and say which schema there is."""
     import asyncio  # noqa: PLC0415 - in the other process
 
@@ -135,7 +135,7 @@ def open_and_say(pipe: Connection, path: Path) -> None:
 
 
 async def test_ten_processes_at_once_make_one_schema(path):  # O9
-    with processes(open_and_say, path, count=10) as ten:
+    with processes(open_and_report, path, count=10) as ten:
         for process in ten:
             process.send("begin")
         assert [process.receive() for process in ten] == [len(migrations.MIGRATIONS)] * 10

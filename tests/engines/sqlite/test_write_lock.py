@@ -19,7 +19,7 @@ from tests.engines.sqlite.processes import processes, ready
 LEAST_SHARE = 0.3
 
 
-def write_until_told(pipe: Connection, path: Path) -> None:
+def write_until_stopped(pipe: Connection, path: Path) -> None:
     """Write one job after the other, as fast as it goes, until told to end."""
     engine = SQLiteEngine(path)
     asyncio.run(engine.open())
@@ -37,7 +37,7 @@ def write_until_told(pipe: Connection, path: Path) -> None:
 @pytest.mark.parametrize("count", [2, 3])
 async def test_processes_that_write_without_a_pause_get_fair_shares(engine, bare, path, count):
     """Shares are counted among the jobs written while all were writing."""
-    with processes(write_until_told, path, count=count) as writers:
+    with processes(write_until_stopped, path, count=count) as writers:
         for writer in writers:
             writer.send("begin")
         (behind,) = bare.execute("select max(seq) from onward_job").fetchone()
@@ -110,11 +110,11 @@ async def test_a_held_turn_keeps_nobody_from_reading(engine, path):
 
 
 def test_two_write_locks_never_let_two_through(path):
-    """Within a process too: each writer has gates of its own."""
+    """Within a process too: each writer has lock files open of its own."""
     inside, most, held = 0, 0, 0
     guard = threading.Lock()
 
-    def pass_often() -> None:
+    def lock_repeatedly() -> None:
         nonlocal inside, most, held
         write_lock = WriteLock(path)
         write_lock.open()
@@ -129,7 +129,7 @@ def test_two_write_locks_never_let_two_through(path):
                     held += 1
         write_lock.close()
 
-    threads = [threading.Thread(target=pass_often) for _ in range(4)]
+    threads = [threading.Thread(target=lock_repeatedly) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -5,9 +5,9 @@ name from where it left off, takes from each as many as its weight says, and clo
 nothing yet. So a million jobs in one queue do not delay the first of another, and ten thousand queues that are paused,
 limited, full or empty cost a claim nothing.
 
-The rate (:class:`~onward.engine.values.Rate`): a limited queue has one number, the moment of its next slot. Taking a
-slot at *t* moves it to ``max(slot, t - credit) + spacing``. With the spacing of ``Rate`` no window of the period can
-hold more than ``count`` handler starts, provided that each starts within ``start_within`` of its slot; see
+The rate (:class:`~onward.engine.values.Rate`): a limited queue has one number, the moment of its next permit. Taking a
+permit at *t* moves it to ``max(permit, t - credit) + spacing``. With the spacing of ``Rate`` no window of the period
+can hold more than ``count`` handler starts, provided that each starts within ``start_within`` of its permit; see
 docs/explain/rates.md.
 """
 
@@ -246,7 +246,7 @@ class _ClaimPass:
             first = successor(queues[-1].name)
 
     def _open_queues(self, first: str, limit: int) -> tuple[list[_Queue], bool, bool]:
-        """List open queues from a name on; say whether a rate slot has come due, and whether a suspect waits."""
+        """List open queues from a name on; say whether a rate permit has come due, and whether a suspect waits."""
         listed, due, has_suspects = self._transaction.execute(
             SQL.claim_open_queues,
             {"ranges": self._ranges, "first": first, "limit": limit, "now": self._transaction.now},
@@ -313,7 +313,7 @@ def _permitted(
 
 
 def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
-    """Count the slots that are free now, up to ``wanted``."""
+    """Count the permits that are free now, up to ``wanted``."""
     permit_at = _next_permit(queue, rate, now)
     spacing, credit, burst = _rate_terms(rate)
     count = 0
@@ -324,7 +324,7 @@ def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int
 
 
 def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
-    """Use up so many slots; answer when the next one comes, where that is later than now."""
+    """Use up so many permits; answer when the next one comes, where that is later than now."""
     now = transaction.now
     permit_at = _next_permit(queue, rate, now)
     spacing, credit, burst = _rate_terms(rate)
@@ -336,7 +336,7 @@ def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int
 
 
 def _next_permit(queue: _Queue, rate: Rate, now: int) -> int:
-    """Read the next slot. None is ever further away than a full burst, unless the clock went back or the rate rose."""
+    """Read the next permit. It is never further away than a full burst, unless the clock or the rate was changed."""
     spacing, _, burst = _rate_terms(rate)
     return min(queue.next_permit_at, now + spacing + burst)
 

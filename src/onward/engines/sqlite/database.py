@@ -28,7 +28,7 @@ SAFE_CHECKPOINT_VERSION: Final = (3, 51, 3)
 """Before it, two connections that checkpoint at once can corrupt the database."""
 
 WAL_SIZE_LIMIT: Final = 4 * 1024 * 1024
-"""How long the write-ahead log may get: whose commit takes it further checkpoints it, in its turn at the write gate, so
+"""How long the write-ahead log may get: whose commit takes it further checkpoints it, while it holds the write lock, so
 that there are never two at once."""
 
 Synchronous = Literal["full", "normal"]

@@ -169,7 +169,7 @@ class SQLiteEngine:
         """Say which file this is."""
         return {"engine": "SQLite", "path": str(self.database.path), "synchronous": self.database.synchronous}
 
-    # Enqueue
+    # Producer
 
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -187,7 +187,7 @@ class SQLiteEngine:
             return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
         return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
-    # Work
+    # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
@@ -240,7 +240,7 @@ class SQLiteEngine:
     def _round_robin(self, request: ClaimRequest | None) -> claims.RoundRobin:
         return self._round_robins.setdefault(request.queues if request else (), claims.RoundRobin())
 
-    # Read
+    # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
@@ -276,7 +276,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._event_reader.begin(queues, after, types)
 
-    # Operate
+    # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
@@ -298,7 +298,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: admin.configure(transaction, queue, change))
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
@@ -325,7 +325,7 @@ class SQLiteEngine:
         await self._event_log.trim()
         return await self._writer.run(lambda transaction: maintenance.prune(transaction, term, limit))
 
-    # Calendar
+    # ScheduleStore
 
     async def schedules(self) -> list[Schedule]:
         """See the contract."""
@@ -347,7 +347,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: schedules.fire(transaction, schedule, firing))
 
-    # Gather
+    # BatchStore
 
     async def save_batch(
         self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
@@ -375,7 +375,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(lambda transaction: batches.parents(transaction, ref))
 
-    # Ledger
+    # UsageStore
 
     async def record_usage(self, usage: Sequence[Usage]) -> None:
         """See the contract."""
@@ -385,7 +385,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(lambda transaction: usage.usage(transaction, query))
 
-    # Archive
+    # ArchiveStore
 
     async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
@@ -399,7 +399,7 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: archive.purge(transaction, which, limit))
 
-    # Bookmarks
+    # EventCursors
 
     async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""

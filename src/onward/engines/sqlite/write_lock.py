@@ -1,12 +1,12 @@
 """Takes turns at writing, across processes.
 
 SQLite's own way to wait for the write lock is to sleep and try again, longer each time: the loser sleeps while the
-winner comes back, and a busy writer starves another for seconds. Here a writer passes two gates, each a lock that the
-kernel queues for: *turn*, then *write*; with *write* in hand it lets go of *turn*. Who has just written must queue at
+winner comes back, and a busy writer starves another for seconds. Here a writer takes two locks, which the kernel
+queues for: *turn*, then *write*; with *write* in hand it lets go of *turn*. Who has just written must queue at
 *turn* behind the one that waits there for *write*, so everybody gets through in turn. A killed process lets go of its
 locks.
 
-The write gate also keeps two of our processes from checkpointing at once, which SQLite before 3.51.3 does not survive.
+*write* also keeps two of our processes from checkpointing at once, which SQLite before 3.51.3 does not survive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXCLUSIVE_NONBLOCKING = 0 if fcntl is None else fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class WriteLock:
-    """The two gates of one database file, as seen by one connection."""
+    """The two lock files of one database, as one connection has them open."""
 
     def __init__(self, database: Path) -> None:
         self._paths = (database.with_name(f"{database.name}-turn"), database.with_name(f"{database.name}-write"))
