@@ -982,7 +982,7 @@ _S6: Final = f"{_PG}/migrations/0006_stewarding.sql"
 _RIGHTS: Final = f"{_PG}/migrations/0013_rights.sql"
 _FACE: Final = f"{_OF_PG}/test_sql_api.py"
 _UPGRADING: Final = f"{_OF_PG}/test_upgrades.py"
-_GIVEN_AGAIN: Final = "        for (statement,) in again:\n"
+_POST_STATEMENTS: Final = "        for (statement,) in post_statements:\n"
 _HELD_BY: Final = "where j.seq between s.seq and s.seq and j.claim_no = s.claim_no"
 
 
@@ -1300,7 +1300,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: what is copied in is as long as it has characters",
-        Edit("pg/binary_copy.py", "place, len(written))", "place, len(written.decode()))"),
+        Edit("pg/binary_copy.py", "raw_id, len(written))", "raw_id, len(written.decode()))"),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
@@ -1444,7 +1444,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "permits: a connection is not looked at",
-        Edit(f"{_PG}/fast_enqueue.py", " if self._is_turning else self._connections.has_sound()", ""),
+        Edit(f"{_PG}/fast_enqueue.py", " if self._is_turning else self._connections.has_healthy()", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1492,7 +1492,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: a server that cannot look is not connected to",
-        Edit("pg/database.py", "any(name in str(error) for name in _WISHED)", "False"),
+        Edit("pg/database.py", "any(name in str(error) for name in _PREFERRED_SETTINGS)", "False"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
@@ -1532,7 +1532,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "migrate: workers get no leave for what is new",
-        Edit(_MIGRATING, _GIVEN_AGAIN + "            connection.execute(statement)\n", ""),
+        Edit(_MIGRATING, _POST_STATEMENTS + "            connection.execute(statement)\n", ""),
         _UPGRADING,
     ),
     _on_postgres(
@@ -1544,9 +1544,9 @@ POSTGRES: Final = (
         "migrate: who was allowed is asked when it is gone",
         Edit(
             _MIGRATING,
-            _GIVEN_AGAIN,
-            "        again = connection.execute(put_in(self._schema, self._again), [self._schema]).fetchall()\n"
-            + _GIVEN_AGAIN,
+            _POST_STATEMENTS,
+            "        query = insert_schema_name(self._schema, self._post_query)\n"
+            "        post_statements = connection.execute(query, [self._schema]).fetchall()\n" + _POST_STATEMENTS,
         ),
         _UPGRADING,
     ),
@@ -1627,8 +1627,8 @@ POSTGRES: Final = (
         "within: what was refused stays in the caller's transaction",
         Edit(
             "pg/caller_transaction.py",
-            "            for text in bounds.undo:",
-            "            for text in bounds.undo[1:]:",
+            "            for text in bounds.rollback:",
+            "            for text in bounds.rollback[1:]:",
         ),
         f"{_OF_PG}/test_caller_transaction.py",
     ),
@@ -1740,7 +1740,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "permits: what takes longer is said twice",
-        Edit("pg/connection.py", "        self._begun = results\n", ""),
+        Edit("pg/connection.py", "        self._pending_results = results\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1804,7 +1804,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "listening: who waits does not hear of a connection that is lost",
-        Edit("pg/listener.py", "            line.end()\n", "            pass\n"),
+        Edit("pg/listener.py", "            listening.abort_query()\n", "            pass\n"),
         f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
@@ -1814,7 +1814,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "listening: a connection that is lost is still read",
-        Edit("pg/listener.py", "        self.put_down()\n        if not", "        if not"),
+        Edit("pg/listener.py", "        self.stop_reading()\n        if not", "        if not"),
         f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
@@ -1831,7 +1831,7 @@ POSTGRES: Final = (
         "permits: one that takes longer is not counted",
         Edit(
             f"{_PG}/fast_enqueue.py",
-            "            async with self._connections.room:  # there is some, since one was idle\n    ",
+            "            async with self._connections.semaphore:  # there is some, since one was idle\n    ",
             "",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
@@ -1848,12 +1848,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: they write as the database likes it",
-        Edit("pg/database.py", "(_OURS | given | _ALWAYS)", "(_OURS | given)"),
+        Edit("pg/database.py", "(_CONNECTION_DEFAULTS | given | _FORCED_PARAMETERS)", "(_CONNECTION_DEFAULTS | given)"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
         "sessions: they begin as the database likes it",
-        Edit("pg/database.py", "make_conninfo(self._plain, **_options(given, _SESSION, _WISHED))", "self._plain"),
+        Edit("pg/database.py", "_options(given, _REQUIRED_SETTINGS, _PREFERRED_SETTINGS)", "{}"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
@@ -1863,7 +1863,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: a pooler's are taken as they are",
-        Edit("pg/database.py", 'if value.split(",")[0] != needed:', "if False:"),
+        Edit("pg/database.py", 'if value.split(",")[0] != required:', "if False:"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(
@@ -2140,12 +2140,12 @@ MIGRATIONS: Final = (
     ),
     _on_postgres(
         "migrate: a schema that is in use for something else is taken",
-        Edit(_MIGRATING, "        if is_used:", "        if False:"),
+        Edit(_MIGRATING, "        if has_objects:", "        if False:"),
         MIGRATING,
     ),
     _on_postgres(
         "migrate: the script takes a schema that is in use for something else",
-        Edit(_MIGRATING, "if {is_used} then", "if false then"),
+        Edit(_MIGRATING, "if {has_objects} then", "if false then"),
         MIGRATING,
     ),
     _on_postgres(
@@ -2160,12 +2160,14 @@ MIGRATIONS: Final = (
     ),
     _on_postgres(
         "migrate: a step waits for a table for as long as it takes",
-        Edit(_MIGRATING, "lock_timeout = {WAIT}", "lock_timeout = 0"),
+        Edit(_MIGRATING, "lock_timeout = {LOCK_TIMEOUT_MS}", "lock_timeout = 0"),
         f"{_OF_PG}/test_upgrades.py",
     ),
     _on_postgres(
         "migrate: the script waits for a table for as long as it takes",
-        Edit(_MIGRATING, "set_config('lock_timeout', '{wait}', true)", "set_config('lock_timeout', '0', true)"),
+        Edit(
+            _MIGRATING, "set_config('lock_timeout', '{lock_timeout_ms}', true)", "set_config('lock_timeout', '0', true)"
+        ),
         f"{_OF_PG}/test_upgrades.py",
     ),
 )

@@ -15,23 +15,23 @@ class Thing:
 
 async def test_a_loop_has_its_own_and_keeps_it():
     things = PerLoop(Thing)
-    mine = things.here()
+    mine = things.current()
 
     async def ask() -> Thing:
-        return things.here()
+        return things.current()
 
     theirs = await asyncio.to_thread(lambda: asyncio.run(ask()))
     assert theirs is not mine
-    assert things.here() is mine
+    assert things.current() is mine
     assert things.take_all() == [mine]
-    assert things.here() is not mine
+    assert things.current() is not mine
 
 
 def test_what_a_loop_had_goes_with_it():
     things = PerLoop(Thing)
 
     async def ask() -> weakref.ref[Thing]:
-        return weakref.ref(things.here())
+        return weakref.ref(things.current())
 
     first = asyncio.run(ask())
     asyncio.run(ask())

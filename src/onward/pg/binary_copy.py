@@ -11,7 +11,7 @@ BEGIN: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 END: Final = b"\xff\xff"
 """What comes behind the last."""
 _NULL: Final = b"\xff\xff\xff\xff"
-_HEAD: Final = Struct(">hi16si")
+_ROW_HEADER: Final = Struct(">hi16si")
 """How many columns there are; the first, which is an id; and the length of the second, which is a text."""
 
 
@@ -28,13 +28,13 @@ def number(value: int, size: int) -> bytes:
     return size.to_bytes(4, "big") + value.to_bytes(size, "big", signed=True)
 
 
-def rows(ids: Iterable[str], texts: Iterable[str], alike: bytes, columns: int) -> bytes:
+def rows(ids: Iterable[str], texts: Iterable[str], shared_columns: bytes, columns: int) -> bytes:
     """Write rows of an id, a text, and what all have alike: that of so many ``columns``."""
-    head, width = _HEAD.pack, 2 + columns
-    places = iter_unpack("16s", bytes.fromhex("".join(ids).replace("-", "")))
+    head, width = _ROW_HEADER.pack, 2 + columns
+    raw_ids = iter_unpack("16s", bytes.fromhex("".join(ids).replace("-", "")))
     return b"".join(
         [
-            head(width, 16, place, len(written)) + written + alike
-            for (place,), written in zip(places, map(str.encode, texts), strict=True)
+            head(width, 16, raw_id, len(written)) + written + shared_columns
+            for (raw_id,), written in zip(raw_ids, map(str.encode, texts), strict=True)
         ]
     )

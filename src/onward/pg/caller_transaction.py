@@ -1,8 +1,8 @@
 """The caller's own transaction: a plan is driven on whatever connection the caller has.
 
-A *guest* is such a connection with a way to execute our statements on it: psycopg (plain or asynchronous), asyncpg,
-SQLAlchemy (a connection or a session, plain or asynchronous), or Django's. None of these is imported here: who hands
-one in has imported it.
+A *caller connection* is such a connection with a way to execute our statements on it: psycopg (plain or asynchronous),
+asyncpg, SQLAlchemy (a connection or a session, plain or asynchronous), or Django's. None of these is imported here: who
+hands one in has imported it.
 
 Statements are written with ``$1``. psycopg and asyncpg take them so; the others want names, and get them.
 """
@@ -29,17 +29,17 @@ from onward.pg.pools import ConnectionPools
 
 T = TypeVar("T")
 
-_KINDS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
+_SUPPORTED_CONNECTIONS: Final = "a connection of psycopg, asyncpg, SQLAlchemy or Django, or a session of SQLAlchemy"
 
-_PLACE: Final = re.compile(r"\$(\d+)")
+_PLACEHOLDER: Final = re.compile(r"\$(\d+)")
 
 
 class Bounds(NamedTuple):
     """What is said before several statements, and behind them to keep what they did, or to undo it."""
 
     begin: str
-    keep: str
-    undo: tuple[str, ...]
+    commit: str
+    rollback: tuple[str, ...]
 
 
 _SAVEPOINT: Final = Bounds(
@@ -48,7 +48,7 @@ _SAVEPOINT: Final = Bounds(
     ("rollback to savepoint onward", "release savepoint onward"),
 )
 """Within a transaction that is the caller's to end."""
-_BLOCK: Final = Bounds("begin", "commit", ("rollback",))
+_TRANSACTION: Final = Bounds("begin", "commit", ("rollback",))
 """Where each statement would be committed by itself."""
 
 
@@ -123,66 +123,68 @@ class CallerTransactions:
         self._connections = connections
         self._database = database
         self._same_store = same_store
-        self._known: WeakSet[Any] = WeakSet()
+        self._verified: WeakSet[Any] = WeakSet()
 
-    async def drive(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
+    async def drive(self, connection: object, plan: Callable[[], Plan[T]], *, multi_statement: bool = True) -> T:
         """Drive a plan on a caller's connection, of whichever kind.
 
-        ``in_parts``: it may take several statements, and fail in between. Of one that failed nothing is left, whether
-        or not the caller goes on and commits. Of a single statement that is so by itself, and costs nothing.
+        ``multi_statement``: it may take several statements, and fail in between. Of one that failed nothing is left,
+        whether or not the caller goes on and commits. Of a single statement that is so by itself, and costs nothing.
         """
         self._connections.check_open()
-        guest = await async_caller_connection_of(connection)
-        if guest is None:
-            return self.drive_sync(connection, plan, in_parts=in_parts)
-        with self._database.translated(), _legible():
-            async with guest.transaction:
-                if not self._knows(guest.handle):
-                    await arun(self._same_store(), guest.execute)
-                    self._remember(guest.handle)
-                bounds = guest.bounds if in_parts else None
-                return await arun(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
+        caller = await async_caller_connection_of(connection)
+        if caller is None:
+            return self.drive_sync(connection, plan, multi_statement=multi_statement)
+        with self._database.translated(), _encoding_errors():
+            async with caller.transaction:
+                if not self._is_verified(caller.handle):
+                    await arun(self._same_store(), caller.execute)
+                    self._mark_verified(caller.handle)
+                bounds = caller.bounds if multi_statement else None
+                return await arun(plan() if bounds is None else _atomic(plan(), bounds), caller.execute)
 
-    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, in_parts: bool = True) -> T:
+    def drive_sync(self, connection: object, plan: Callable[[], Plan[T]], *, multi_statement: bool = True) -> T:
         """Do the same on a connection for plain code."""
         self._connections.check_open()
-        guest = caller_connection_of(connection)
-        if guest is None:
-            raise InvalidJob("within", connection, f"must be {_KINDS}; asynchronous ones where `await` is used")
-        with self._database.translated(), _legible(), guest.transaction:
-            if not self._knows(guest.handle):
-                run(self._same_store(), guest.execute)
-                self._remember(guest.handle)
-            bounds = guest.bounds if in_parts else None
-            return run(plan() if bounds is None else _whole(plan(), bounds), guest.execute)
+        caller = caller_connection_of(connection)
+        if caller is None:
+            raise InvalidJob(
+                "within", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
+            )
+        with self._database.translated(), _encoding_errors(), caller.transaction:
+            if not self._is_verified(caller.handle):
+                run(self._same_store(), caller.execute)
+                self._mark_verified(caller.handle)
+            bounds = caller.bounds if multi_statement else None
+            return run(plan() if bounds is None else _atomic(plan(), bounds), caller.execute)
 
-    def _knows(self, handle: object) -> bool:
+    def _is_verified(self, handle: object) -> bool:
         try:
-            return handle in self._known
+            return handle in self._verified
         except TypeError:  # it cannot be remembered: it is asked each time
             return False
 
-    def _remember(self, handle: object) -> None:
+    def _mark_verified(self, handle: object) -> None:
         with suppress(TypeError):
-            self._known.add(handle)
+            self._verified.add(handle)
 
 
-def _whole(plan: Plan[T], bounds: Bounds) -> Plan[T]:
+def _atomic(plan: Plan[T], bounds: Bounds) -> Plan[T]:
     """Have all that a plan does undone if it fails."""
     yield Statement(bounds.begin)
     try:
         answer = yield from plan
     except Exception:
         with suppress(Exception):  # the connection is gone, and all of the transaction with it: say why
-            for text in bounds.undo:
+            for text in bounds.rollback:
                 yield Statement(text)
         raise
-    yield Statement(bounds.keep)
+    yield Statement(bounds.commit)
     return answer
 
 
 @contextmanager
-def _legible() -> Iterator[None]:
+def _encoding_errors() -> Iterator[None]:
     """Say what to do where a driver cannot write what a job says: it writes as the connection's encoding has it."""
     try:
         yield
@@ -193,11 +195,11 @@ def _legible() -> Iterator[None]:
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
     """Execute on a psycopg connection, whatever its own cursors and rows are like."""
-    ours = connection if isinstance(connection, TimedConnection) else None
+    timed = connection if isinstance(connection, TimedConnection) else None
 
     def execute(statement: Statement) -> Sequence[Row]:
-        if ours is not None:
-            return ours.answer(statement)
+        if timed is not None:
+            return timed.execute_statement(statement)
         with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
             cursor.execute(statement.text, statement.values or None)
             return cursor.fetchall() if cursor.description is not None else []
@@ -207,11 +209,11 @@ def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
 
 def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
     """Execute on an asynchronous psycopg connection, whatever its own cursors and rows are like."""
-    ours = connection if isinstance(connection, TimedAsyncConnection) else None
+    timed = connection if isinstance(connection, TimedAsyncConnection) else None
 
     async def execute(statement: Statement) -> Sequence[Row]:
-        if ours is not None:
-            return await ours.answer(statement)
+        if timed is not None:
+            return await timed.execute_statement(statement)
         async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
             await cursor.execute(statement.text, statement.values or None)
             return await cursor.fetchall() if cursor.description is not None else []
@@ -242,25 +244,25 @@ def _bounds_of(connection: Any) -> Bounds:
         return _SAVEPOINT
     driver = _driver_of(connection)
     if hasattr(driver, "is_in_transaction"):  # asyncpg's
-        return _SAVEPOINT if driver.is_in_transaction() else _BLOCK
-    return _BLOCK if driver.info.transaction_status == TransactionStatus.IDLE else _SAVEPOINT
+        return _SAVEPOINT if driver.is_in_transaction() else _TRANSACTION
+    return _TRANSACTION if driver.info.transaction_status == TransactionStatus.IDLE else _SAVEPOINT
 
 
 def _on_sqlalchemy(connection: Any) -> Execute:
-    style = connection.dialect.paramstyle
+    paramstyle = connection.dialect.paramstyle
 
     def execute(statement: Statement) -> Sequence[Row]:
-        result = connection.exec_driver_sql(*_in_style(statement, style))
+        result = connection.exec_driver_sql(*_with_paramstyle(statement, paramstyle))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     return execute
 
 
 def _on_async_sqlalchemy(connection: Any) -> AsyncExecute:
-    style = connection.dialect.paramstyle
+    paramstyle = connection.dialect.paramstyle
 
     async def execute(statement: Statement) -> Sequence[Row]:
-        result = await connection.exec_driver_sql(*_in_style(statement, style))
+        result = await connection.exec_driver_sql(*_with_paramstyle(statement, paramstyle))
         return [tuple(row) for row in result] if result.returns_rows else []
 
     return execute
@@ -269,7 +271,7 @@ def _on_async_sqlalchemy(connection: Any) -> AsyncExecute:
 def _django_connection(connection: Any) -> CallerConnection:
     def execute(statement: Statement) -> Sequence[Row]:
         with connection.cursor() as cursor:
-            cursor.execute(*_named(statement))
+            cursor.execute(*_with_named_parameters(statement))
             return list(cursor.fetchall()) if cursor.description is not None else []
 
     connection.ensure_connection()
@@ -279,16 +281,20 @@ def _django_connection(connection: Any) -> CallerConnection:
     return CallerConnection(connection.connection, execute, opened, _SAVEPOINT if is_open else None)
 
 
-def _in_style(statement: Statement, style: str) -> tuple[str, Any]:
+def _with_paramstyle(statement: Statement, paramstyle: str) -> tuple[str, Any]:
     """Write a statement as a driver of SQLAlchemy's wants it."""
-    if style == "numeric_dollar":
+    if paramstyle == "numeric_dollar":
         return statement.text, tuple(statement.values)
-    if style == "pyformat":
-        return _named(statement)
-    raise InvalidJob("within", style, f"is a driver's way to write parameters that is not known here; give {_KINDS}")
+    if paramstyle == "pyformat":
+        return _with_named_parameters(statement)
+    raise InvalidJob(
+        "within",
+        paramstyle,
+        f"is a driver's way to write parameters that is not known here; give {_SUPPORTED_CONNECTIONS}",
+    )
 
 
-def _named(statement: Statement) -> tuple[str, dict[str, Any]]:
+def _with_named_parameters(statement: Statement) -> tuple[str, dict[str, Any]]:
     """Write a statement with ``%(p1)s`` for ``$1``."""
-    text = _PLACE.sub(r"%(p\1)s", statement.text.replace("%", "%%"))
+    text = _PLACEHOLDER.sub(r"%(p\1)s", statement.text.replace("%", "%%"))
     return text, {f"p{number}": value for number, value in enumerate(statement.values, start=1)}

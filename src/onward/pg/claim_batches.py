@@ -13,15 +13,15 @@ from typing import Final
 
 from onward.engine.values import Claim
 
-_MOST_OPEN: Final = 10_000
+_MAX_OPEN: Final = 10_000
 """Batches to be kept in mind: of a claim that was lost on the way nobody ever says what became of it."""
 
-_BATCH: Final = 4
+_BATCH_FIELD: Final = 4
 """Where a token has its batch."""
 
 
-def _counted(claims: Iterable[Claim]) -> Iterable[tuple[int, int]]:
-    return Counter([int(claim.token[_BATCH]) for claim in claims]).items()
+def _count_by_batch(claims: Iterable[Claim]) -> Iterable[tuple[int, int]]:
+    return Counter([int(claim.token[_BATCH_FIELD]) for claim in claims]).items()
 
 
 @dataclass(slots=True)
@@ -31,16 +31,16 @@ class ClaimBatches:
     open: dict[int, int] = field(default_factory=dict)
     finished: list[int] = field(default_factory=list)
 
-    def took(self, claims: Iterable[Claim]) -> None:
+    def add_claimed(self, claims: Iterable[Claim]) -> None:
         """Note what was taken."""
-        for batch, count in _counted(claims):
+        for batch, count in _count_by_batch(claims):
             self.open[batch] = self.open.get(batch, 0) + count
-        while len(self.open) > _MOST_OPEN:
+        while len(self.open) > _MAX_OPEN:
             del self.open[next(iter(self.open))]
 
-    def settled(self, claims: Iterable[Claim]) -> None:
+    def mark_settled(self, claims: Iterable[Claim]) -> None:
         """Note what has ended, or was lost."""
-        for batch, count in _counted(claims):
+        for batch, count in _count_by_batch(claims):
             left = self.open.get(batch)
             if left is None:
                 continue
@@ -50,7 +50,7 @@ class ClaimBatches:
                 del self.open[batch]
                 self.finished.append(batch)
 
-    def hand_in(self) -> list[int]:
+    def take_finished(self) -> list[int]:
         """Give what may be told to the store."""
         finished, self.finished = self.finished, []
         return finished

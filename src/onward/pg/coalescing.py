@@ -28,7 +28,7 @@ Write = Callable[[Sequence[NewJob]], Awaitable[list[Enqueued]]]
 @dataclass(slots=True)
 class _Call:
     jobs: Sequence[NewJob]
-    answer: asyncio.Future[list[Enqueued]]
+    result: asyncio.Future[list[Enqueued]]
 
 
 class Coalescer:
@@ -41,14 +41,14 @@ class Coalescer:
         self._last_caller = 0
         self._waiting: deque[_Call] = deque()
         self._is_busy = False
-        self._others: asyncio.Task[None] | None = None
+        self._drain_task: asyncio.Task[None] | None = None
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Write jobs, alone if nobody else does, else with others."""
         if self._is_busy:
             call = _Call(jobs, asyncio.get_running_loop().create_future())
             self._waiting.append(call)
-            return await call.answer
+            return await call.result
         self._is_busy = True
         caller = id(asyncio.current_task())
         is_alone, self._last_caller = caller == self._last_caller, caller
@@ -56,25 +56,25 @@ class Coalescer:
             return await (self._write_alone(jobs) if is_alone else self._write(jobs))
         finally:
             if self._waiting:
-                self._others = asyncio.create_task(self._write_others(), name="onward-postgres-gathering")
+                self._drain_task = asyncio.create_task(self._write_waiting(), name="onward-postgres-coalescer")
             else:
                 self._is_busy = False
 
-    async def _write_others(self) -> None:
+    async def _write_waiting(self) -> None:
         try:
             while calls := self._take():
                 await self._write_together(calls)
         finally:
             self._is_busy = False
             for call in self._waiting:  # only if we were cancelled: the loop is closing
-                call.answer.cancel()
+                call.result.cancel()
 
     def _take(self) -> list[_Call]:
         calls: list[_Call] = []
         count = 0
         while self._waiting and (not calls or count + len(self._waiting[0].jobs) <= MAX_COALESCED):
             call = self._waiting.popleft()
-            if not call.answer.done():  # who has gone away does not want it any more
+            if not call.result.done():  # who has gone away does not want it any more
                 calls.append(call)
                 count += len(call.jobs)
         return calls
@@ -82,28 +82,28 @@ class Coalescer:
     async def _write_together(self, calls: list[_Call]) -> None:
         if len(calls) > 1:
             try:
-                answers = await self._write(_joined([call.jobs for call in calls]))
+                combined = await self._write(_joined_jobs([call.jobs for call in calls]))
             except StoreUnavailable as error:  # it may have been written: to try again could do it twice
                 for call in calls:
-                    _refuse(call, error)
+                    _reject(call, error)
                 return
             except Exception:  # noqa: BLE001, S110 - nothing was written, and whose fault it is will show
                 pass
             else:
                 for call in calls:
-                    mine, answers = answers[: len(call.jobs)], answers[len(call.jobs) :]
-                    _answer(call, mine)
+                    results, combined = combined[: len(call.jobs)], combined[len(call.jobs) :]
+                    _resolve(call, results)
                 return
         for call in calls:
             try:
-                mine = await self._write(call.jobs)
+                results = await self._write(call.jobs)
             except Exception as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
-                _refuse(call, error)
+                _reject(call, error)
             else:
-                _answer(call, mine)
+                _resolve(call, results)
 
 
-def _joined(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
+def _joined_jobs(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
     """Put jobs together; those that are alike stay so."""
     first = parts[0]
     if isinstance(first, UniformJobs):
@@ -117,11 +117,11 @@ def _joined(parts: Sequence[Sequence[NewJob]]) -> Sequence[NewJob]:
     return [job for part in parts for job in part]
 
 
-def _answer(call: _Call, mine: list[Enqueued]) -> None:
-    if not call.answer.done():
-        call.answer.set_result(mine)
+def _resolve(call: _Call, results: list[Enqueued]) -> None:
+    if not call.result.done():
+        call.result.set_result(results)
 
 
-def _refuse(call: _Call, error: Exception) -> None:
-    if not call.answer.done():
-        call.answer.set_exception(error)
+def _reject(call: _Call, error: Exception) -> None:
+    if not call.result.done():
+        call.result.set_exception(error)

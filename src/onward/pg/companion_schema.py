@@ -41,7 +41,7 @@ class CompanionSchema:
         if holding is None:
             rows = yield Statement(self._texts["elect"], values)
         else:
-            rows = yield Statement(self._texts["elect_again"], [*values, holding.number])
+            rows = yield Statement(self._texts["renew_term"], [*values, holding.number])
         return Term(*rows[0]) if rows else None
 
     def resign(self, term: Term) -> Plan[None]:
@@ -50,18 +50,18 @@ class CompanionSchema:
 
     # Who works
 
-    def beat(self, worker: WorkerInfo) -> Plan[None]:
+    def heartbeat(self, worker: WorkerInfo) -> Plan[None]:
         """Register a worker, or say that it is alive."""
-        card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
-        yield Statement(self._texts["beat"], [self.now, *card])
+        fields = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
+        yield Statement(self._texts["heartbeat"], [self.now, *fields])
 
     def deregister(self, worker_id: str) -> Plan[None]:
         """Take a worker off the list."""
         yield Statement(self._texts["deregister"], [worker_id])
 
-    def forget(self, term: Term, silent_for: timedelta) -> Plan[None]:
+    def delete_silent_workers(self, term: Term, silent_for: timedelta) -> Plan[None]:
         """Take workers off the list that have been silent for too long."""
-        yield Statement(self._texts["forget"], [self.now, term.number, term.leader_id, silent_for])
+        yield Statement(self._texts["delete_silent_workers"], [self.now, term.number, term.leader_id, silent_for])
 
     def workers(self) -> Plan[list[WorkerInfo]]:
         """List workers."""
@@ -83,10 +83,10 @@ class CompanionSchema:
 
     # How long a queue's jobs are kept
 
-    def leases(self) -> Plan[Mapping[str, timedelta]]:
+    def queue_leases(self) -> Plan[Mapping[str, timedelta]]:
         """Read which queues have a lease of their own."""
-        return dict((yield Statement(self._texts["leases"])))
+        return dict((yield Statement(self._texts["queue_leases"])))
 
-    def keep(self, queue: str, lease: timedelta | None) -> Plan[None]:
+    def set_lease(self, queue: str, lease: timedelta | None) -> Plan[None]:
         """Give a queue a lease of its own, or none."""
-        yield Statement(self._texts["keep"], [queue, lease])
+        yield Statement(self._texts["set_lease"], [queue, lease])

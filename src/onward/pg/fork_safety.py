@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Holder(Protocol):
+class ForkAware(Protocol):
     """Something that must not cross a fork."""
 
     def reset_after_fork(self) -> None:
@@ -15,17 +15,17 @@ class Holder(Protocol):
         ...
 
 
-_holders: WeakSet[Holder] = WeakSet()
+_registered: WeakSet[ForkAware] = WeakSet()
 
 
-def register(holder: Holder) -> None:
+def register(resource: ForkAware) -> None:
     """Be told of forks from now on."""
-    _holders.add(holder)
+    _registered.add(resource)
 
 
 def _after_fork() -> None:
-    for holder in list(_holders):
-        holder.reset_after_fork()
+    for resource in list(_registered):
+        resource.reset_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

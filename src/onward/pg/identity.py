@@ -13,15 +13,15 @@ Identity = tuple[str, str]
 def identity_of(schema: str) -> Plan[Identity]:
     """Read by what the store is known whose schema has this name."""
     text = "select current_database()::text, id::text from onward.identity"
-    ((database, drawn),) = yield Statement(insert_schema_name(schema, text))
-    return database, drawn
+    ((database, store_id),) = yield Statement(insert_schema_name(schema, text))
+    return database, store_id
 
 
 def same_store(schema: str, identity: Identity, store: object) -> Plan[None]:
     """Refuse a connection that leads elsewhere."""
     # Asked in two steps: a statement that fails would spoil the caller's transaction.
-    ((is_there,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema}".identity'])
-    if not is_there:
+    ((exists,),) = yield Statement("select to_regclass($1::text) is not null", [f'"{schema}".identity'])
+    if not exists:
         message = f"there is no schema {schema} where this connection leads to; the jobs are in {store}"
         raise SchemaTooOld(message)
     theirs = yield from identity_of(schema)

@@ -28,21 +28,21 @@ from onward.pg.schema_name import insert_schema_name, own_schema
 
 log = logging.getLogger("onward.pg")
 
-OLDEST: Final = 140_000
+MIN_SERVER_VERSION: Final = 140_000
 """PostgreSQL 14: SQL-standard function bodies."""
 
-WAIT: Final = 500
+LOCK_TIMEOUT_MS: Final = 500
 """Milliseconds for which a step waits for a table, and others behind it. Less than the second after which the server
 looks for a deadlock: who gives way in one is the step, and not a worker."""
-PAUSE: Final = 1.0
+RETRY_DELAY: Final = 1.0
 """Seconds until it is tried again."""
-TRIES: Final = 40
+MAX_TRIES: Final = 40
 """How often it is tried: for a minute or so."""
 
-NOTHING: Final = "select $1::text where false"
+NO_STATEMENTS: Final = "select $1::text where false"
 """No statements to be run again."""
 
-_LEDGER: Final = """
+_MIGRATION_TABLE: Final = """
 create table onward.migration (
   number     integer     primary key,
   name       text        not null,
@@ -52,19 +52,19 @@ create table onward.migration (
 """
 
 # Not to_regclass() and the like: they may remember that there was none before somebody else's transaction made it.
-_IS_THERE: Final = "exists (select from pg_catalog.pg_namespace where nspname = $1)"
-_HAS_LEDGER: Final = """exists (
+_SCHEMA_EXISTS: Final = "exists (select from pg_catalog.pg_namespace where nspname = $1)"
+_HAS_MIGRATION_TABLE: Final = """exists (
         select from pg_catalog.pg_attribute a
           join pg_catalog.pg_class c on c.oid = a.attrelid and c.relname = 'migration' and c.relkind = 'r'
           join pg_catalog.pg_namespace n on n.oid = c.relnamespace and n.nspname = $1
          where a.attname in ('number', 'name', 'checksum', 'applied_at')
         having count(*) = 4)"""
 # Whatever is in a schema depends on it; what is only said of it, such as default privileges, does so in another way.
-_IS_USED: Final = """exists (
+_HAS_OBJECTS: Final = """exists (
         select from pg_catalog.pg_depend d
           join pg_catalog.pg_namespace n on n.oid = d.refobjid and n.nspname = $1
          where d.refclassid = 'pg_catalog.pg_namespace'::pg_catalog.regclass and d.deptype = 'n')"""
-_HOLDER: Final = """
+_LOCK_HOLDER: Final = """
 select pg_catalog.concat_ws(' ', 'session', a.pid, nullif(a.application_name, ''))
   from pg_catalog.pg_locks l
   join pg_catalog.pg_class c on c.oid = l.relation
@@ -80,9 +80,9 @@ _SCRIPT: Final = """\
 -- Makes the schema {schema} of Onward, or brings an older one up to date. It can be run any number of times. It is one
 -- statement, which is done as a whole or not at all. So that psql ends with an error if it is not:
 -- psql -v ON_ERROR_STOP=1
-do {mark}
+do {quote}
 declare
-  home    constant text := '{schema}';
+  schema_name constant text := '{schema}';
   newest  constant integer := {newest};
   latest  integer;
   known   text;
@@ -90,40 +90,40 @@ declare
   tries   integer := 0;
   holder  text;
   step    record;
-  again   text[];
-  one     text;
+  post_statements text[];
+  statement       text;
 begin
-  if current_setting('server_version_num')::integer < {oldest} then
-    raise exception 'this is PostgreSQL %, Onward needs {oldest_major}: upgrade the server',
+  if current_setting('server_version_num')::integer < {min_server_version} then
+    raise exception 'this is PostgreSQL %, Onward needs {min_major_version}: upgrade the server',
       current_setting('server_version');
   end if;
-  perform pg_advisory_xact_lock(hashtextextended(home || '.migration', 0));
+  perform pg_advisory_xact_lock(hashtextextended(schema_name || '.migration', 0));
   loop
     begin
-      perform set_config('lock_timeout', '{wait}', true);
-      if not {has_ledger} then
-        if {is_used} then
-          raise exception 'schema % {is_foreign}', home;
+      perform set_config('lock_timeout', '{lock_timeout_ms}', true);
+      if not {has_migration_table} then
+        if {has_objects} then
+          raise exception 'schema % {is_foreign}', schema_name;
         end if;
-        if not {is_there} then
+        if not {schema_exists} then
           create schema onward;
         end if;
-        {ledger};
+        {migration_table};
       end if;
       latest := (select max(m.number) from onward.migration m);
       if latest > newest then
         raise exception 'schema % is at step %, this script knows %: upgrade Onward, and have it write the script',
-          home, latest, newest;
+          schema_name, latest, newest;
       end if;
       applied := 0;
-      again := array({again});
+      post_statements := array({post_query});
       for step in select s.* from (values
 {steps}
       ) s (number, name, checksum, text) loop
         known := (select m.checksum from onward.migration m where m.number = step.number);
         if known <> step.checksum then
           raise exception 'schema % has another step % (%) than this script: it was made by a development version, '
-            'or was edited; restore the file or start from a fresh store', home, step.number, step.name;
+            'or was edited; restore the file or start from a fresh store', schema_name, step.number, step.name;
         elsif known is null then
           execute step.text;
           insert into onward.migration (number, name, checksum) values (step.number, step.name, step.checksum);
@@ -131,38 +131,40 @@ begin
         end if;
       end loop;
       if applied > 0 then
-        foreach one in array again loop
-          execute one;
+        foreach statement in array post_statements loop
+          execute statement;
         end loop;
       end if;
       exit;
     exception when lock_not_available or deadlock_detected then
       tries := tries + 1;
-      if tries = {tries} then
+      if tries = {max_tries} then
         holder := ({holder});
         raise exception 'schema % was not brought up to date: % holds its tables; end that, or try again afterwards',
-          home, coalesce(holder, 'another session') using errcode = 'lock_not_available';
+          schema_name, coalesce(holder, 'another session') using errcode = 'lock_not_available';
       end if;
-      perform pg_sleep({pause});
+      perform pg_sleep({retry_delay});
     end;
   end loop;
-  raise notice 'schema % is at step %, steps applied now: %', home, newest, applied;
+  raise notice 'schema % is at step %, steps applied now: %', schema_name, newest, applied;
 end
-{mark};
+{quote};
 """
 
 
 class Migrations:
     """The steps of one schema, by its name, in one database.
 
-    ``again`` asks, given that name and before any step, for the statements that are run after the last one.
+    ``post_query`` asks, given that name and before any step, for the statements that are run after the last one.
     """
 
-    def __init__(self, schema: str, database: Database, shipped: Sequence[Migration], *, again: str = NOTHING) -> None:
+    def __init__(
+        self, schema: str, database: Database, shipped: Sequence[Migration], *, post_query: str = NO_STATEMENTS
+    ) -> None:
         self._schema = schema
         self._database = database
         self._shipped = shipped
-        self._again = again
+        self._post_query = post_query
 
     def migrate(self, connection: psycopg.Connection[Any]) -> list[Migration]:
         """Apply what is missing and record it, all in one transaction; answer what was applied.
@@ -183,19 +185,21 @@ class Migrations:
                     with connection.transaction():
                         return self._apply(connection)
                 except (pg.LockNotAvailable, pg.DeadlockDetected) as error:
-                    self._gave_way(connection, tries, error)
-                connection.execute("select pg_sleep($1)", [PAUSE])
+                    self._on_lock_timeout(connection, tries, error)
+                connection.execute("select pg_sleep($1)", [RETRY_DELAY])
                 tries += 1
 
     def _apply(self, connection: psycopg.Connection[Any]) -> list[Migration]:
         missing = list(self._missing(connection))
-        connection.execute(f"set local lock_timeout = {WAIT}")
-        is_there, has_ledger, _ = self._look(connection)
-        if not is_there:
+        connection.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
+        schema_exists, has_migration_table, _ = self._inspect(connection)
+        if not schema_exists:
             connection.execute(insert_schema_name(self._schema, "create schema onward"))
-        if not has_ledger:
-            connection.execute(insert_schema_name(self._schema, _LEDGER))
-        again = connection.execute(insert_schema_name(self._schema, self._again), [self._schema]).fetchall()
+        if not has_migration_table:
+            connection.execute(insert_schema_name(self._schema, _MIGRATION_TABLE))
+        post_statements = connection.execute(
+            insert_schema_name(self._schema, self._post_query), [self._schema]
+        ).fetchall()
         for migration in missing:
             connection.execute(insert_schema_name(self._schema, migration.sql))
             connection.execute(
@@ -204,15 +208,15 @@ class Migrations:
                 ),
                 [migration.number, migration.name, migration.checksum],
             )
-        for (statement,) in again:
+        for (statement,) in post_statements:
             connection.execute(statement)
         return missing
 
-    def _gave_way(self, connection: psycopg.Connection[Any], tries: int, error: psycopg.Error) -> None:
+    def _on_lock_timeout(self, connection: psycopg.Connection[Any], tries: int, error: psycopg.Error) -> None:
         """Say who holds the tables; give up when it has been tried often enough."""
-        found = connection.execute(_HOLDER, [self._schema]).fetchone()
+        found = connection.execute(_LOCK_HOLDER, [self._schema]).fetchone()
         holder = "another session" if found is None else found[0]
-        if tries >= TRIES:
+        if tries >= MAX_TRIES:
             message = f"{self} was not brought up to date: {holder} holds its tables; end that, or try again afterwards"
             raise StoreBusy(message) from error
         if tries == 1:
@@ -231,26 +235,26 @@ class Migrations:
 
     def applied(self, connection: psycopg.Connection[Any]) -> dict[int, str]:
         """Read which steps a schema has, with their checksums; refuse one that is in use for something else."""
-        _, has_ledger, is_used = self._look(connection)
-        if has_ledger:
+        _, has_migration_table, has_objects = self._inspect(connection)
+        if has_migration_table:
             return dict(
                 connection.execute(
                     insert_schema_name(self._schema, "select number, checksum from onward.migration")
                 ).fetchall()
             )
-        if is_used:
+        if has_objects:
             raise InvalidJob("schema", self._schema, _foreign(self._schema))
         return {}
 
     def script(self) -> str:
         """Write the whole schema as SQL that can be applied by hand, and that records itself."""
-        return script(self._schema, self._shipped, again=self._again)
+        return script(self._schema, self._shipped, post_query=self._post_query)
 
-    def _look(self, connection: psycopg.Connection[Any]) -> tuple[bool, bool, bool]:
+    def _inspect(self, connection: psycopg.Connection[Any]) -> tuple[bool, bool, bool]:
         """See whether the schema is there, whether it is ours, and whether there is anything in it."""
-        asked = f"select {_IS_THERE}, {_HAS_LEDGER}, {_IS_USED}"
-        ((is_there, has_ledger, is_used),) = connection.execute(asked, [self._schema]).fetchall()
-        return is_there, has_ledger, is_used
+        query = f"select {_SCHEMA_EXISTS}, {_HAS_MIGRATION_TABLE}, {_HAS_OBJECTS}"
+        ((schema_exists, has_migration_table, has_objects),) = connection.execute(query, [self._schema]).fetchall()
+        return schema_exists, has_migration_table, has_objects
 
     def _missing(self, connection: psycopg.Connection[Any]) -> Sequence[Migration]:
         return migrations.plan(self._shipped, self.applied(connection), store=str(self))
@@ -260,7 +264,7 @@ class Migrations:
         return f"{self._database}, schema {self._schema},"
 
 
-def script(schema: str, shipped: Sequence[Migration], *, again: str = NOTHING) -> str:
+def script(schema: str, shipped: Sequence[Migration], *, post_query: str = NO_STATEMENTS) -> str:
     """Write a whole schema as SQL that can be applied by hand: it makes what is missing, and records that."""
     steps = ",\n".join(
         f"({step.number}, '{step.name}', '{step.checksum}', {_quoted(insert_schema_name(schema, step.sql))})"
@@ -269,20 +273,20 @@ def script(schema: str, shipped: Sequence[Migration], *, again: str = NOTHING) -
     return insert_schema_name(schema, _SCRIPT).format(
         schema=schema,
         newest=len(shipped),
-        oldest=OLDEST,
-        oldest_major=OLDEST // 10_000,
-        wait=WAIT,
-        pause=PAUSE,
-        tries=TRIES,
-        is_there=_IS_THERE.replace("$1", "home"),
-        has_ledger=_HAS_LEDGER.replace("$1", "home"),
-        is_used=_IS_USED.replace("$1", "home"),
-        holder=_HOLDER.replace("$1", "home"),
+        min_server_version=MIN_SERVER_VERSION,
+        min_major_version=MIN_SERVER_VERSION // 10_000,
+        lock_timeout_ms=LOCK_TIMEOUT_MS,
+        retry_delay=RETRY_DELAY,
+        max_tries=MAX_TRIES,
+        schema_exists=_SCHEMA_EXISTS.replace("$1", "schema_name"),
+        has_migration_table=_HAS_MIGRATION_TABLE.replace("$1", "schema_name"),
+        has_objects=_HAS_OBJECTS.replace("$1", "schema_name"),
+        holder=_LOCK_HOLDER.replace("$1", "schema_name"),
         is_foreign=_foreign(schema).replace("'", "''"),
-        ledger=insert_schema_name(schema, _LEDGER.strip()),
-        again=insert_schema_name(schema, again.strip()).replace("$1", "home"),
+        migration_table=insert_schema_name(schema, _MIGRATION_TABLE.strip()),
+        post_query=insert_schema_name(schema, post_query.strip()).replace("$1", "schema_name"),
         steps=steps,
-        mark=_mark("script", steps),
+        quote=_dollar_quote("script", steps),
     )
 
 
@@ -291,20 +295,20 @@ def _foreign(schema: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    mark = _mark("step", text)
-    return f"{mark}\n{text.strip()}\n{mark}"
+    quote = _dollar_quote("step", text)
+    return f"{quote}\n{text.strip()}\n{quote}"
 
 
-def _mark(word: str, text: str) -> str:
+def _dollar_quote(tag: str, text: str) -> str:
     """Make of a word what a text can be quoted with, because it is not in it."""
-    while f"${word}$" in text:
-        word += "_"
-    return f"${word}$"
+    while f"${tag}$" in text:
+        tag += "_"
+    return f"${tag}$"
 
 
 def check_version(connection: psycopg.Connection[Any], database: Database) -> None:
     """Refuse a server that is too old."""
-    if connection.info.server_version < OLDEST:
+    if connection.info.server_version < MIN_SERVER_VERSION:
         have = connection.info.server_version // 10_000
-        message = f"{database} is PostgreSQL {have}, Onward needs {OLDEST // 10_000}: upgrade the server"
+        message = f"{database} is PostgreSQL {have}, Onward needs {MIN_SERVER_VERSION // 10_000}: upgrade the server"
         raise StoreUnavailable(message)

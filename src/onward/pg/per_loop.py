@@ -19,26 +19,26 @@ class PerLoop(Generic[T]):
         self._all: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
         self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
         """Most processes have one loop: it is known again without being looked up."""
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
-    def here(self) -> T:
+    def current(self) -> T:
         """Give the one of the loop that is running."""
         loop = asyncio.get_running_loop()
         if (last := self._last) is not None and last[0]() is loop:
             return last[1]
-        with self._guard:
-            if (one := self._all.get(loop)) is None:
-                one = self._all[loop] = self._make()
-            self._last = ref(loop), one
-        return one
+        with self._lock:
+            if (value := self._all.get(loop)) is None:
+                value = self._all[loop] = self._make()
+            self._last = ref(loop), value
+        return value
 
     def all(self) -> list[T]:
         """Give all that there are."""
-        with self._guard:
+        with self._lock:
             return list(self._all.values())
 
     def take_all(self) -> list[T]:
         """Give all that there are, and forget them."""
-        with self._guard:
+        with self._lock:
             taken, self._all, self._last = list(self._all.values()), WeakKeyDictionary(), None
         return taken

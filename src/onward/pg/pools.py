@@ -1,4 +1,4 @@
-"""Connections, kept and handed out: some for each event loop, some for threads, one for the pulse.
+"""Connections, kept and handed out: some for each event loop, some for threads, one for heartbeats.
 
 An engine belongs to no event loop: an App may be opened on one and used on another. So asynchronous connections are
 kept by loop, and opened when they are first needed. A connection that has broken is let go, and the next one is made
@@ -24,7 +24,7 @@ from onward.pg.per_loop import PerLoop
 MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
 
-BEAT: Final = 10.0
+HEARTBEAT_TIMEOUT: Final = 10.0
 """Seconds to wait for the answer to a sign of life at most: there must be time for another before a lease ends."""
 
 AnyConnection = TimedConnection | TimedAsyncConnection
@@ -33,24 +33,24 @@ AnyConnection = TimedConnection | TimedAsyncConnection
 class ConnectionPools:
     """The connections of one engine."""
 
-    def __init__(self, database: Database, *, most: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, database: Database, *, max_size: int = MAX_CONNECTIONS) -> None:
         self._database = database
-        self._most = most
+        self._max_size = max_size
         self._is_open = False
-        self._begin()
+        self._reset()
         fork_safety.register(self)
 
-    def _begin(self) -> None:
-        self._of_loops = PerLoop(lambda: LoopPool(self._most, self._database.query_timeout))
+    def _reset(self) -> None:
+        self._loop_pools = PerLoop(lambda: LoopPool(self._max_size, self._database.query_timeout))
         self._idle: list[TimedConnection] = []
-        self._room = threading.BoundedSemaphore(self._most)
-        self._pulse: TimedConnection | None = None
-        self._beating = threading.Lock()
-        self._guard = threading.Lock()
+        self._semaphore = threading.BoundedSemaphore(self._max_size)
+        self._heartbeat_connection: TimedConnection | None = None
+        self._heartbeat_lock = threading.Lock()
+        self._lock = threading.Lock()
 
     def reset_after_fork(self) -> None:
         """Forget what is the parent's, in a forked child."""
-        self._begin()
+        self._reset()
 
     def open(self) -> None:
         """Hand connections out from now on."""
@@ -65,34 +65,36 @@ class ConnectionPools:
     async def close(self) -> None:
         """Let go of all of them."""
         self._is_open = False
-        with self._guard:
+        with self._lock:
             idle, self._idle = self._idle, []
-            pulse, self._pulse = self._pulse, None
-            loops = self._of_loops.take_all()
+            heartbeat_connection, self._heartbeat_connection = self._heartbeat_connection, None
+            loop_pools = self._loop_pools.take_all()
         for connection in idle:
             connection.close()
-        if pulse is not None:
-            pulse.close()
-        for of_loop in loops:
-            for waiting in of_loop.idle:
-                await waiting.close()
-            of_loop.idle.clear()
-            of_loop.is_closed = True
+        if heartbeat_connection is not None:
+            heartbeat_connection.close()
+        for loop_pool in loop_pools:
+            for async_connection in loop_pool.idle:
+                await async_connection.close()
+            loop_pool.idle.clear()
+            loop_pool.is_closed = True
 
     def borrowed(self, *, no_timeout: bool = False) -> Borrowed:
-        """Have a connection for a moment, on this event loop; ``at_leisure``: for what may take the server long."""
-        return Borrowed(self._of_loops.here(), self._database, None if no_timeout else self._database.query_timeout)
+        """Have a connection for a moment, on this event loop; ``no_timeout``: for what may take the server long."""
+        return Borrowed(
+            self._loop_pools.current(), self._database, None if no_timeout else self._database.query_timeout
+        )
 
-    def here(self) -> LoopPool:
+    def loop_pool(self) -> LoopPool:
         """Give those of this event loop, for one who has it to itself."""
-        return self._of_loops.here()
+        return self._loop_pools.current()
 
     @contextmanager
     def borrowed_sync(self) -> Iterator[TimedConnection]:
         """Have a connection for a moment, on this thread."""
-        with self._room:
+        with self._semaphore:
             connection = self._pop()
-            while connection is not None and not connection.asks.is_sound():
+            while connection is not None and not connection.executor.is_healthy():
                 connection.close()
                 connection = self._pop()
             if connection is None:
@@ -101,31 +103,31 @@ class ConnectionPools:
                 yield connection
             finally:
                 if _is_idle(connection) and self._is_open:
-                    with self._guard:
+                    with self._lock:
                         self._idle.append(connection)
                 else:
                     connection.close()
 
     def _pop(self) -> TimedConnection | None:
-        with self._guard:
+        with self._lock:
             return self._idle.pop() if self._idle else None
 
     @contextmanager
     def for_heartbeat(self) -> Iterator[TimedConnection]:
         """Have the one connection that is for nothing else: a sign of life must not wait behind other work."""
-        with self._beating:
-            connection, self._pulse = self._pulse, None
-            if connection is not None and not connection.asks.is_sound():
+        with self._heartbeat_lock:
+            connection, self._heartbeat_connection = self._heartbeat_connection, None
+            if connection is not None and not connection.executor.is_healthy():
                 connection.close()
                 connection = None
             if connection is None:
                 connection = self._database.connect()
-            connection.query_timeout = min(BEAT, self._database.query_timeout)
+            connection.query_timeout = min(HEARTBEAT_TIMEOUT, self._database.query_timeout)
             try:
                 yield connection
             finally:
                 if _is_idle(connection) and self._is_open:
-                    self._pulse = connection
+                    self._heartbeat_connection = connection
                 else:
                     connection.close()
 
@@ -133,55 +135,55 @@ class ConnectionPools:
 class Borrowed:
     """A connection for the length of a block."""
 
-    __slots__ = ("_connection", "_database", "_of_loop", "_patience")
+    __slots__ = ("_connection", "_database", "_loop_pool", "_query_timeout")
 
-    def __init__(self, of_loop: LoopPool, database: Database, query_timeout: float | None) -> None:
-        self._of_loop = of_loop
+    def __init__(self, loop_pool: LoopPool, database: Database, query_timeout: float | None) -> None:
+        self._loop_pool = loop_pool
         self._database = database
-        self._patience = query_timeout
+        self._query_timeout = query_timeout
 
     async def __aenter__(self) -> TimedAsyncConnection:
         """Take one that is idle, or open one."""
-        await self._of_loop.room.acquire()
+        await self._loop_pool.semaphore.acquire()
         try:
-            idle = self._of_loop.idle
+            idle = self._loop_pool.idle
             connection = idle.pop() if idle else None
-            while connection is not None and not connection.asks.is_sound():
+            while connection is not None and not connection.executor.is_healthy():
                 await connection.close()
                 connection = idle.pop() if idle else None
             if connection is None:
                 connection = await self._database.aconnect()
         except BaseException:
-            self._of_loop.room.release()
+            self._loop_pool.semaphore.release()
             raise
-        connection.query_timeout = self._patience
+        connection.query_timeout = self._query_timeout
         self._connection = connection
         return connection
 
     async def __aexit__(self, *_: object) -> None:
         """Give it back, if it can be used again."""
-        self._of_loop.put_back(self._connection)
-        self._of_loop.room.release()
+        self._loop_pool.put_back(self._connection)
+        self._loop_pool.semaphore.release()
 
 
 class LoopPool:
     """The connections of one event loop."""
 
-    def __init__(self, most: int, query_timeout: float) -> None:
+    def __init__(self, max_size: int, query_timeout: float) -> None:
         self.query_timeout = query_timeout
         """Seconds to wait for an answer."""
-        self.room = asyncio.Semaphore(most)
+        self.semaphore = asyncio.Semaphore(max_size)
         self.idle: list[TimedAsyncConnection] = []
         self.is_closed = False
-        self._most = most
+        self._max_size = max_size
 
-    def has_sound(self) -> bool:
+    def has_healthy(self) -> bool:
         """Say whether the last of those that lie idle can be used."""
-        return bool(self.idle) and self.idle[-1].asks.is_sound()
+        return bool(self.idle) and self.idle[-1].executor.is_healthy()
 
     def put_back(self, connection: TimedAsyncConnection) -> None:
         """Put back one that was taken from there, if it can be used again."""
-        if _is_idle(connection) and not self.is_closed and len(self.idle) < self._most:
+        if _is_idle(connection) and not self.is_closed and len(self.idle) < self._max_size:
             self.idle.append(connection)
         else:
             connection.pgconn.finish()

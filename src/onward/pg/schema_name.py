@@ -13,9 +13,9 @@ from onward.errors import InvalidJob
 DEFAULT: Final = "onward"
 
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_SHARED: Final = frozenset({"public", "information_schema"})
+_SHARED_SCHEMAS: Final = frozenset({"public", "information_schema"})
 """What there is in every database, and is for everybody."""
-_WRITTEN: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b")
+_SCHEMA_REFERENCE: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward\b")
 
 
 def check_schema_name(name: str) -> str:
@@ -27,7 +27,7 @@ def check_schema_name(name: str) -> str:
 
 def check_own_schema_name(name: str) -> str:
     """Refuse besides what cannot be ours alone: we say there who may do what, with all that there is."""
-    if check_schema_name(name) in _SHARED:
+    if check_schema_name(name) in _SHARED_SCHEMAS:
         raise InvalidJob("schema", name, f"is for everybody: {own_schema()}")
     return name
 
@@ -40,4 +40,4 @@ def own_schema(instead_of: str = "") -> str:
 
 def insert_schema_name(name: str, text: str) -> str:
     """Put a schema's name into a text of ours."""
-    return text if name == DEFAULT else _WRITTEN.sub(f'"{name}"', text)
+    return text if name == DEFAULT else _SCHEMA_REFERENCE.sub(f'"{name}"', text)

@@ -126,7 +126,7 @@ def configure(schema: Schema, shelf: Shelf, queue: str, change: QueueChange) -> 
     elif options:
         yield schema.statement("update_queue", [queue, msgspec.json.encode(options).decode()])
     if change.lease is not UNSET:
-        yield from schema.beside.keep(queue, change.lease)
+        yield from schema.beside.set_lease(queue, change.lease)
     (info,) = yield from queries.queues(schema, shelf, queue)
     return info
 

@@ -49,11 +49,11 @@ def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, ba
             list(some.values()),
             [shelf.lease_of(queue.name, request.lease) for queue in some],
             request.worker_id,
-            batches.hand_in(),
+            batches.take_finished(),
             schema.later(),
         ]
         claims += map(claim_of, (yield schema.statement("claim", values, table=table, way=way)))
-    batches.took(claims)
+    batches.add_claimed(claims)
     retry_after = None if len(claims) >= wanted else (yield from _soon(schema, queues))
     return Claims(claims=tuple(claims), retry_after=retry_after)
 

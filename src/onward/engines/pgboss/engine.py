@@ -151,7 +151,7 @@ class PgBossEngine:
         self.shelf = Shelf(self.schema, CAPABILITIES)
         self.notifies = notify
         self.supervises = supervise
-        self._connections = ConnectionPools(self.database, most=connections)
+        self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
         self._steps = Migrations(self.schema.beside.name, self.database, MIGRATIONS)
@@ -253,7 +253,7 @@ class PgBossEngine:
             return await self.ask(lambda: self._put_in(jobs), within=within)
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return await self._put(jobs)
-        return await self._gatherings.here().enqueue(jobs)
+        return await self._gatherings.current().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -287,7 +287,7 @@ class PgBossEngine:
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         lost = await self.ask(lambda: self._settle(settlements), within=within)
-        self._batches.settled(each.claim for each in settlements)
+        self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
@@ -295,7 +295,7 @@ class PgBossEngine:
         if within is not None:
             return self._guests.drive_sync(within, lambda: self._settle(settlements))
         lost = self.ask_sync(lambda: self._settle(settlements))
-        self._batches.settled(each.claim for each in settlements)
+        self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:

@@ -28,7 +28,7 @@ def rescue(
     """Give back what dead workers held; forget the workers; where asked for, expire what has run for too long."""
     batch = _batch((yield schema.statement("rescue", [term.number, term.leader_id, max_crashes, limit])), limit)
     yield schema.statement("forget", [term.number, term.leader_id])
-    yield from schema.beside.forget(term, worker_timeout)
+    yield from schema.beside.delete_silent_workers(term, worker_timeout)
     if supervises:
         expired = _batch((yield schema.statement("expire", [term.number, term.leader_id, limit])), limit)
         batch = MaintenanceResult(

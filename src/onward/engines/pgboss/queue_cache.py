@@ -47,7 +47,7 @@ class Shelf:
         if rows and rows[0][-1] != self._schema.installed.version:
             raise Migrated
         self._queues = {row[0]: Queue(*row[:-1]) for row in rows}
-        self._leases = yield from self._schema.beside.leases()
+        self._leases = yield from self._schema.beside.queue_leases()
         self._looked_at = time.monotonic()
         return self._queues
 

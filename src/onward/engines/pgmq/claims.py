@@ -45,10 +45,10 @@ def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, ba
         request.alone,
         manner.max_reads,
         manner.hows,
-        numbers(batches.hand_in()),
+        numbers(batches.take_finished()),
     ]
     claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_)
-    batches.took(claims.claims)
+    batches.add_claimed(claims.claims)
     return claims
 
 

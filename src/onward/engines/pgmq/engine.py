@@ -124,7 +124,7 @@ _POOLED: Final = (
     "a pooler is before the database, so nobody can be told of new messages at once, and workers look once a second: "
     "give them another address of it, direct=postgresql://… in the URL"
 )
-_LOOK_EVERY: Final = 5.0
+_PROBE_INTERVAL: Final = 5.0
 """Seconds between looks for queues that PGMQ has begun to tell of."""
 _MOST_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
@@ -156,9 +156,11 @@ class PGMQEngine:
         self.database = Database(url)
         self.manner = manner or Manner()
         self._beside = CompanionSchema(NAME)
-        self._connections = ConnectionPools(self.database, most=connections)
+        self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = self.database if direct is None else Database(direct)
-        self._listener = Listener(self._direct, CHANNEL, ask_every=_LOOK_EVERY, others=_notified)
+        self._listener = Listener(
+            self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
+        )
         self._rounds: dict[tuple[str, ...], claims.Round] = {}
         self._batches = ClaimBatches()
         self._notifies = notify
@@ -260,7 +262,7 @@ class PGMQEngine:
             )
         if len(jobs) > MAX_COALESCED:
             return await self._put(jobs)
-        return await self._gatherings.here().enqueue(jobs)
+        return await self._gatherings.current().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -305,7 +307,7 @@ class PGMQEngine:
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.settled(each.claim for each in settlements)
+        self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
             return await self._guests.drive(within, lambda: self._settling(settlements))
         return await self._ask(lambda: self._settling(settlements))
@@ -314,7 +316,7 @@ class PGMQEngine:
         """See the contract."""
         if not settlements:
             return frozenset()
-        self._batches.settled(each.claim for each in settlements)
+        self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
             return self._guests.drive_sync(within, lambda: self._settling(settlements))
         return self._ask_sync(lambda: self._settling(settlements))
@@ -480,5 +482,5 @@ class PGMQEngine:
         return same_store(self._beside.name, self._identity, self.database)
 
 
-async def _notified(connection: psycopg.AsyncConnection[Any]) -> Mapping[str, str]:
+async def _notify_channels(connection: psycopg.AsyncConnection[Any]) -> Mapping[str, str]:
     return dict(await (await connection.execute(SQL.notified)).fetchall())

@@ -14,7 +14,7 @@ from onward.pg.plans import Plan, Statement
 
 def heartbeat(beside: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its messages; answer which it has lost."""
-    yield from beside.beat(worker)
+    yield from beside.heartbeat(worker)
     if not claims:
         return HeartbeatReply()
     tokens = [claim.token for claim in claims]
