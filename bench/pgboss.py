@@ -30,7 +30,7 @@ import psycopg
 
 from onward import App
 from onward.engine.values import GroupBy, JobFilter
-from tests.servers.pgboss import PgBoss, pgboss_packages
+from tests.servers.pgboss import NodePgBoss, pgboss_packages
 from tests.servers.postgres import PostgresServer
 
 SCHEMA = "pgboss"
@@ -99,7 +99,7 @@ def analyse(url: str) -> None:
         connection.execute(f"analyze {SCHEMA}.job")
 
 
-def rounds(given: argparse.Namespace, url: str, node: PgBoss) -> tuple[dict[str, list[float]], bool]:
+def rounds(given: argparse.Namespace, url: str, node: NodePgBoss) -> tuple[dict[str, list[float]], bool]:
     """Let the sides take turns."""
     paces: dict[str, list[float]] = {}
     verified = True
@@ -136,7 +136,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=200)
     given = parser.parse_args()
-    with PostgresServer.started(**DURABLE) as server, PgBoss(server.url(), SCHEMA) as node:
+    with PostgresServer.started(**DURABLE) as server, NodePgBoss(server.url(), SCHEMA) as node:
         paces, verified = rounds(given, server.url(), node)
     told: dict[str, Any] = {name: round(statistics.median(values)) for name, values in paces.items()}
     for way in ("in", "out"):

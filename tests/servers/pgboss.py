@@ -52,7 +52,7 @@ def drop_schema(url: str, schema: str) -> None:
         connection.execute(f"drop schema if exists {schema}_onward cascade")
 
 
-class PgBoss:
+class NodePgBoss:
     """A live pg-boss in Node. Each of its verbs is a method here: ``boss.send("mail", {"to": "ada"})``."""
 
     def __init__(self, url: str, schema: str, version: str = NEWEST, **options: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from onward.engine.checked import CheckedEngine
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.native import Boss
+from onward.pgboss import PgBoss
 from tests.conformance.driver import Desk
 from tests.conformance.pgboss_case import PgBossStore
 
@@ -37,10 +37,10 @@ def desk(store: PgBossStore, engine: CheckedEngine) -> Desk:
 
 
 @pytest.fixture
-def boss(engine: CheckedEngine) -> Boss:
+def boss(engine: CheckedEngine) -> PgBoss:
     """pg-boss's own verbs."""
     assert isinstance(engine.inner, PgBossEngine)
-    return Boss(engine.inner)
+    return PgBoss(engine.inner)
 
 
 def by_hand(store: PgBossStore, statement: str, *values: Any) -> list[tuple[Any, ...]]:

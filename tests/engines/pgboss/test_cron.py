@@ -11,8 +11,8 @@ from onward.clock import ManualClock
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.native import Boss
 from onward.lifecycle import Complete, State
+from onward.pgboss import PgBoss
 from tests.conformance.driver import Desk
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import by_hand
@@ -29,7 +29,7 @@ async def unasked(store: PgBossStore) -> Desk:
     return Desk(store, handle)
 
 
-async def stuck(desk: Desk, boss: Boss, **options: int) -> str:
+async def stuck(desk: Desk, boss: PgBoss, **options: int) -> str:
     """Have a job active that nobody ends, as Node's worker would leave it."""
     await boss.create_queue("dead")
     await boss.create_queue("stuck", dead_letter="dead", retry_delay=10)
@@ -47,7 +47,7 @@ async def stuck(desk: Desk, boss: Boss, **options: int) -> str:
 
 
 async def test_what_is_active_for_too_long_is_tried_again_and_then_fails_into_the_dead_letters(
-    desk: Desk, boss: Boss
+    desk: Desk, boss: PgBoss
 ):  # P1, P5
     await stuck(desk, boss, expire_in_seconds=60, retry_limit=1)
     await desk.advance(59)
@@ -69,7 +69,7 @@ async def test_what_is_active_for_too_long_is_tried_again_and_then_fails_into_th
     assert letter.payload == '{"n": 1}'
 
 
-async def test_a_heartbeat_that_stays_away_fails_a_job_though_its_time_is_not_up(desk: Desk, boss: Boss):  # P1
+async def test_a_heartbeat_that_stays_away_fails_a_job_though_its_time_is_not_up(desk: Desk, boss: PgBoss):  # P1
     await stuck(desk, boss, heartbeat_seconds=15, retry_limit=0)
     await desk.advance(16)
     assert (await desk.rescue()).buried == 1
@@ -77,7 +77,7 @@ async def test_a_heartbeat_that_stays_away_fails_a_job_though_its_time_is_not_up
     assert dead.last_error == "job heartbeat timeout"
 
 
-async def test_ended_jobs_and_those_that_nobody_wanted_go_after_their_own_time(desk: Desk, boss: Boss):  # P9
+async def test_ended_jobs_and_those_that_nobody_wanted_go_after_their_own_time(desk: Desk, boss: PgBoss):  # P9
     await boss.create_queue("q")
     kept = await boss.send("q", {}, delete_after_seconds=0)
     brief = await boss.send("q", {}, delete_after_seconds=60)
@@ -93,7 +93,7 @@ async def test_ended_jobs_and_those_that_nobody_wanted_go_after_their_own_time(d
     assert brief not in {kept, unwanted}
 
 
-async def test_schedules_are_kept_once_a_minute_whoever_asks(desk: Desk, boss: Boss, store: PgBossStore):  # P1
+async def test_schedules_are_kept_once_a_minute_whoever_asks(desk: Desk, boss: PgBoss, store: PgBossStore):  # P1
     other = Desk(store, await store.connect())
     await boss.create_queue("report")
     await boss.schedule("report", "*/5 * * * *", {"kind": "daily"}, priority=7)
@@ -114,7 +114,7 @@ async def test_schedules_are_kept_once_a_minute_whoever_asks(desk: Desk, boss: B
     assert len(await desk.take("report")) == 1
 
 
-async def test_a_schedule_goes_by_its_own_time_zone(desk: Desk, boss: Boss, store: PgBossStore):
+async def test_a_schedule_goes_by_its_own_time_zone(desk: Desk, boss: PgBoss, store: PgBossStore):
     await boss.create_queue("report")
     await boss.schedule("report", "30 6 * * *", tz="Asia/Kolkata")
     at_one = datetime(desk.now.year + 1, 3, 1, 1, 0, 20, tzinfo=desk.now.tzinfo)
@@ -124,7 +124,7 @@ async def test_a_schedule_goes_by_its_own_time_zone(desk: Desk, boss: Boss, stor
 
 
 async def test_a_schedule_that_cannot_be_kept_keeps_no_other_from_being_kept(
-    desk: Desk, boss: Boss, store: PgBossStore, caplog: pytest.LogCaptureFixture
+    desk: Desk, boss: PgBoss, store: PgBossStore, caplog: pytest.LogCaptureFixture
 ):
     for name in ("bad", "good", "gone"):
         await boss.create_queue(name)
@@ -136,7 +136,7 @@ async def test_a_schedule_that_cannot_be_kept_keeps_no_other_from_being_kept(
     assert "now and then" in caplog.text
 
 
-async def test_a_child_goes_when_its_last_parent_has_ended_well(desk: Desk, boss: Boss, store: PgBossStore):
+async def test_a_child_goes_when_its_last_parent_has_ended_well(desk: Desk, boss: PgBoss, store: PgBossStore):
     await boss.create_queue("q")
     child = str(uuid4())
     parents = [await boss.send("q", {"parent": number}) for number in range(2)]
@@ -155,7 +155,7 @@ async def test_a_child_goes_when_its_last_parent_has_ended_well(desk: Desk, boss
 
 
 async def test_without_being_asked_only_our_own_dead_workers_are_looked_after(
-    desk: Desk, unasked: Desk, boss: Boss, store: PgBossStore
+    desk: Desk, unasked: Desk, boss: PgBoss, store: PgBossStore
 ):
     await stuck(desk, boss, expire_in_seconds=1)
     await boss.create_queue("q")

@@ -17,7 +17,7 @@ from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import by_hand
 
-HELD = "select count(*)::integer from {}_onward.held"
+HELD = "select count(*)::integer from {}_onward.lease_batch"
 
 
 def held(store: PgBossStore) -> int:

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from onward.backoff import Backoff
 from onward.engines.pgboss.rows import (
-    LONGEST_KEY,
-    OURS,
+    MAX_KEY_BYTES,
+    METADATA_KEY,
     backoff_of,
     data_of,
     error_of,
     extras_of,
-    key_in,
     output_of,
     read_data,
     result_of,
-    retrying_of,
+    retry_columns_of,
+    singleton_key_of,
 )
 from onward.job import NewJob
 from onward.validation import encode_json
@@ -37,13 +37,16 @@ def test_data_gives_back_its_payload_and_what_stood_beside(payload: Any, extras:
     assert read == payload
 
 
-@pytest.mark.parametrize("payload", [{OURS: 1}, {OURS: {"type": "mine"}}, {"a": {OURS: {}}}, [OURS], OURS])
+@pytest.mark.parametrize(
+    "payload",
+    [{METADATA_KEY: 1}, {METADATA_KEY: {"type": "mine"}}, {"a": {METADATA_KEY: {}}}, [METADATA_KEY], METADATA_KEY],
+)
 def test_a_payload_that_has_our_word_in_it_keeps_it(payload: Any):
     assert read_data(data_of(encode_json(payload), EXTRAS)) == (payload, EXTRAS)
 
 
 def test_a_key_written_with_escapes_is_not_taken_for_ours():
-    assert read_data(data_of('{"\\u0024onward": {"n": 1}}', EXTRAS)) == ({OURS: {"n": 1}}, EXTRAS)
+    assert read_data(data_of('{"\\u0024onward": {"n": 1}}', EXTRAS)) == ({METADATA_KEY: {"n": 1}}, EXTRAS)
 
 
 @given(json_values)
@@ -63,7 +66,7 @@ def test_a_result_comes_back_as_it_was_and_is_an_object_to_node(value: Any):
     ],
 )
 def test_what_pg_boss_can_say_itself_needs_nothing_beside(backoff: Backoff):
-    kept = retrying_of(backoff)
+    kept = retry_columns_of(backoff)
     assert (backoff_of(kept.delay, kept.backoff, kept.delay_max) or Backoff()) == backoff
     assert extras_of(NewJob(type="q", queue="q", backoff=backoff), has_groups=True) == {}
 
@@ -72,7 +75,7 @@ def test_what_pg_boss_can_say_itself_needs_nothing_beside(backoff: Backoff):
     "backoff", [Backoff.fixed(0.5), Backoff.exponential(2, factor=3), Backoff.fixed(5, jitter=0.5)]
 )
 def test_what_it_cannot_say_travels_along_and_node_never_tries_sooner(backoff: Backoff):
-    kept = retrying_of(backoff)
+    kept = retry_columns_of(backoff)
     assert kept.delay >= backoff.base
     assert extras_of(NewJob(type="q", queue="q", backoff=backoff), has_groups=True) == {"backoff": backoff}
 
@@ -99,9 +102,9 @@ def test_errors_of_either_side_can_be_read(output: Any, error: str | None):
 
 
 def test_long_keys_fit_an_index_and_short_ones_stay_readable():
-    assert key_in("order-7") == "order-7"
-    long = "é" * LONGEST_KEY
-    kept = key_in(long)
+    assert singleton_key_of("order-7") == "order-7"
+    long = "é" * MAX_KEY_BYTES
+    kept = singleton_key_of(long)
     assert kept is not None
     assert len(kept.encode()) < 100
-    assert kept != key_in(long + "x")
+    assert kept != singleton_key_of(long + "x")

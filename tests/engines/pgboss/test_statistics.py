@@ -9,7 +9,7 @@ import pytest
 from psycopg import sql
 
 from onward.engine.values import ClaimRequest, Settlement, WorkerInfo
-from onward.engines.pgboss.claims import Round, claim
+from onward.engines.pgboss.claims import RoundRobin, claim
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.leases import heartbeat
 from onward.engines.pgboss.maintenance import rescue
@@ -79,7 +79,7 @@ def _rows_of(node: dict[str, Any]) -> int:
 async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_stale(
     misled: PgBossEngine, store: PgBossStore, mode: str
 ):
-    seen = touched(store, claim(misled.schema, misled.shelf, REQUEST, Round(), ClaimBatches()), mode)
+    seen = touched(store, claim(misled.schema, misled.queue_cache, REQUEST, RoundRobin(), ClaimBatches()), mode)
     assert seen <= 10 * BATCH
 
 
@@ -92,7 +92,7 @@ async def test_an_outcome_touches_the_jobs_it_is_about_though_the_statistics_are
 ):
     claims = await desk.take("busy", slots=BATCH)
     settlements = [Settlement(each, outcome) for each in claims]
-    assert touched(store, settle(misled.schema, misled.shelf, settlements, notify=False), mode) <= 10 * BATCH
+    assert touched(store, settle(misled.schema, misled.queue_cache, settlements, notify=False), mode) <= 10 * BATCH
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -13,8 +13,8 @@ import pytest
 from onward.app import App
 from onward.engine.checked import CheckedEngine
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.native import Boss
-from tests.servers.pgboss import VERSIONS, PgBoss
+from onward.pgboss import PgBoss
+from tests.servers.pgboss import VERSIONS, NodePgBoss
 from tests.servers.postgres import postgres_url
 
 QUICK: dict[str, Any] = {
@@ -36,7 +36,7 @@ class Live:
     """A pg-boss that runs, and where."""
 
     version: str
-    node: PgBoss
+    node: NodePgBoss
     url: str
     schema: str
 
@@ -54,12 +54,12 @@ class Live:
 def live(request: pytest.FixtureRequest) -> Iterator[Live]:
     """A pg-boss of each version in turn."""
     url, schema = postgres_url(), f"boss{request.param}_{os.getpid()}"
-    with PgBoss(url, schema, request.param, **QUICK) as node:
+    with NodePgBoss(url, schema, request.param, **QUICK) as node:
         yield Live(request.param, node, url, schema)
 
 
 @pytest.fixture
-def node(live: Live) -> PgBoss:
+def node(live: Live) -> NodePgBoss:
     """The one in Node."""
     return live.node
 
@@ -74,14 +74,14 @@ async def engine(live: Live) -> AsyncIterator[CheckedEngine]:
 
 
 @pytest.fixture
-def boss(engine: CheckedEngine) -> Boss:
+def boss(engine: CheckedEngine) -> PgBoss:
     """pg-boss's verbs from Python."""
     assert isinstance(engine.inner, PgBossEngine)
-    return Boss(engine.inner)
+    return PgBoss(engine.inner)
 
 
 @pytest.fixture
-def queue(node: PgBoss) -> Callable[..., str]:
+def queue(node: NodePgBoss) -> Callable[..., str]:
     """Make a queue in Node, with a name that no other test has."""
 
     def make(**options: Any) -> str:

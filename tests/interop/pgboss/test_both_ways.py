@@ -14,7 +14,7 @@ from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Se
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State
 from tests.conformance.processes import eventually
-from tests.servers.pgboss import PgBoss
+from tests.servers.pgboss import NodePgBoss
 
 BOOM = Failure("ValueError", "boom", "Traceback: boom")
 MakeQueue = Callable[..., str]
@@ -32,7 +32,7 @@ async def end(engine: CheckedEngine, claim: Claim, outcome: Outcome) -> bool:
 
 
 async def test_what_node_sends_comes_by_priority_and_age_and_not_before_its_time(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue()
     first = node.send(name, {"n": 1})
@@ -53,7 +53,7 @@ async def test_what_node_sends_comes_by_priority_and_age_and_not_before_its_time
     ids=["object", "number", "list", "none"],
 )
 async def test_node_sees_what_python_made_of_its_job(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue, result: str | None, output: object
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue, result: str | None, output: object
 ):  # P1
     name = queue()
     id = node.send(name, {"n": 1})
@@ -66,7 +66,7 @@ async def test_node_sees_what_python_made_of_its_job(
 
 
 async def test_a_failure_in_python_is_retried_by_pg_bosss_own_count_and_then_goes_to_the_dead_letters(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     dead = queue()
     name = queue(retryLimit=1, retryDelay=0, deadLetter=dead)
@@ -88,7 +88,7 @@ async def test_a_failure_in_python_is_retried_by_pg_bosss_own_count_and_then_goe
 
 
 async def test_a_job_that_python_ends_for_good_goes_to_the_dead_letters_with_attempts_left(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     dead = queue()
     name = queue(retryLimit=5, deadLetter=dead)
@@ -102,7 +102,7 @@ async def test_a_job_that_python_ends_for_good_goes_to_the_dead_letters_with_att
 
 @pytest.mark.parametrize("outcome", [Release(), Snooze(timedelta(0))], ids=["release", "snooze"])
 async def test_a_run_that_is_given_back_costs_no_attempt_on_either_side(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue, outcome: Outcome
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue, outcome: Outcome
 ):  # Counting, P1
     name = queue(retryLimit=0)
     id = node.send(name, {})
@@ -113,7 +113,7 @@ async def test_a_run_that_is_given_back_costs_no_attempt_on_either_side(
     assert node.job(name, id)["retryCount"] == 0
 
 
-async def test_what_node_takes_back_python_has_lost(engine: CheckedEngine, node: PgBoss, queue: MakeQueue):  # X3
+async def test_what_node_takes_back_python_has_lost(engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue):  # X3
     name = queue()
     id = node.send(name, {})
     (claim,) = await take(engine, name)
@@ -130,7 +130,7 @@ async def test_what_node_takes_back_python_has_lost(engine: CheckedEngine, node:
 
 
 async def test_what_node_has_taken_over_a_late_python_worker_cannot_end(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # X3
     name = queue(expireInSeconds=1, retryLimit=3, retryDelay=0)
     id = node.send(name, {})
@@ -155,7 +155,7 @@ async def test_what_node_has_taken_over_a_late_python_worker_cannot_end(
 
 
 async def test_data_that_is_no_object_and_no_data_at_all_come_through(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):
     name = queue()
     node.send(name)
@@ -167,7 +167,7 @@ async def test_data_that_is_no_object_and_no_data_at_all_come_through(
 
 
 async def test_a_node_worker_runs_what_python_enqueues_and_python_sees_the_result(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue()
     payload = '{"campaignId": 7, "channelUsername": "@news"}'
@@ -186,7 +186,7 @@ async def test_a_node_worker_runs_what_python_enqueues_and_python_sees_the_resul
 
 
 async def test_a_job_of_another_type_than_its_queue_says_so_beside_its_data(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):
     name = queue()
     (answer,) = await engine.enqueue([NewJob(type="greet", queue=name, payload='{"to": "ada"}')])
@@ -196,7 +196,7 @@ async def test_a_job_of_another_type_than_its_queue_says_so_beside_its_data(
 
 
 async def test_a_failure_in_node_is_seen_and_retried_by_python(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue(retryLimit=2, retryDelay=0)
     (answer,) = await engine.enqueue([NewJob(type="greet", queue=name)])
@@ -210,7 +210,7 @@ async def test_a_failure_in_node_is_seen_and_retried_by_python(
 
 
 async def test_every_option_that_a_job_can_be_given_is_where_node_looks_for_it(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue(expireInSeconds=77)
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=5)
@@ -232,7 +232,9 @@ async def test_every_option_that_a_job_can_be_given_is_where_node_looks_for_it(
     assert seen["data"] == {}
 
 
-async def test_python_cancels_and_deletes_as_node_would(engine: CheckedEngine, node: PgBoss, queue: MakeQueue):  # P1
+async def test_python_cancels_and_deletes_as_node_would(
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
+):  # P1
     name = queue()
     ids = [node.send(name, {"n": n}) for n in range(2)]
     await engine.cancel(JobFilter(refs=(JobRef(name, ids[0]),)), reason="not wanted")
@@ -243,7 +245,7 @@ async def test_python_cancels_and_deletes_as_node_would(engine: CheckedEngine, n
     assert [claim.ref.id for claim in await take(engine, name)] == [ids[0]]
 
 
-async def test_a_queue_that_python_makes_is_one_for_node(engine: CheckedEngine, node: PgBoss):  # X5
+async def test_a_queue_that_python_makes_is_one_for_node(engine: CheckedEngine, node: NodePgBoss):  # X5
     await engine.configure("made/by.python_1", QueueChange(max_attempts=4, backoff=Backoff.fixed(9)))
     seen = node.getQueue("made/by.python_1")
     assert (seen["policy"], seen["retryLimit"], seen["retryDelay"], seen["retryBackoff"]) == ("standard", 3, 9, False)
@@ -252,7 +254,7 @@ async def test_a_queue_that_python_makes_is_one_for_node(engine: CheckedEngine, 
     assert (claim.ref.id, claim.max_attempts, claim.backoff) == (id, 4, Backoff.fixed(9))
 
 
-async def test_what_is_pg_bosss_own_is_neither_listed_nor_taken(engine: CheckedEngine, node: PgBoss):
+async def test_what_is_pg_bosss_own_is_neither_listed_nor_taken(engine: CheckedEngine, node: NodePgBoss):
     assert not [info.name for info in await engine.queues() if info.name.startswith("__pgboss__")]
     node.send("__pgboss__send-it", {"name": "nobody"}, {"startAfter": 0, "priority": 99})
     claims = (await engine.claim(ClaimRequest(worker_id="python-1", queues=("*",), slots=100))).claims

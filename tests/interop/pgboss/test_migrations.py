@@ -9,7 +9,7 @@ from onward.engine.values import ClaimRequest, Settlement
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.job import NewJob
 from onward.lifecycle import Complete, State
-from tests.servers.pgboss import PgBoss, drop_schema, make_schema
+from tests.servers.pgboss import NodePgBoss, drop_schema, make_schema
 from tests.servers.postgres import postgres_url
 
 
@@ -21,19 +21,19 @@ async def test_what_was_enqueued_before_is_run_after_and_new_columns_are_used():
     await engine.open()
     try:
         assert not inner.schema.has("job.heartbeat_on")
-        old = inner.schema.installed.version
-        with PgBoss(url, schema, "11") as node:
+        old = inner.schema.probe.version
+        with NodePgBoss(url, schema, "11") as node:
             node.createQueue("q")
         (before,) = await engine.enqueue([NewJob(type="q", queue="q", payload="1")])
         request = ClaimRequest(worker_id="python-1", queues=("q",), slots=5)
         (held,) = (await engine.claim(request)).claims
         (waiting,) = await engine.enqueue([NewJob(type="q", queue="q", payload="2")])
 
-        with PgBoss(url, schema, "12") as node:
+        with NodePgBoss(url, schema, "12") as node:
             assert not await engine.settle([Settlement(held, Complete('"kept"'))])
-            inner.shelf.forget()
+            inner.queue_cache.invalidate()
             (after,) = await engine.enqueue([NewJob(type="q", queue="q", payload="3")])
-            assert inner.schema.installed.version > old
+            assert inner.schema.probe.version > old
             assert inner.schema.has("job.heartbeat_on")
             claims = (await engine.claim(request)).claims
             assert [claim.ref for claim in claims] == [waiting.ref, after.ref]

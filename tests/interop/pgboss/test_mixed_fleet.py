@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.interop.pgboss.conftest import QUICK
-from tests.servers.pgboss import PgBoss, drop_schema
+from tests.servers.pgboss import NodePgBoss, drop_schema
 from tests.servers.postgres import postgres_url
 
 DEADLINE = 120.0
@@ -31,8 +31,8 @@ class Fleet:
         address = f"pgboss+postgresql:///postgres?{parameters}&schema={schema}"
         command = [sys.executable, "-m", "tests.interop.pgboss.worker_process", address, queue]
 
-        def node() -> PgBoss:
-            boss = PgBoss(url, schema, **QUICK)
+        def node() -> NodePgBoss:
+            boss = NodePgBoss(url, schema, **QUICK)
             boss.work_on(queue, {"batchSize": 3})
             return boss
 
@@ -45,18 +45,18 @@ class Fleet:
         at = self._dice.randrange(len(self._workers))
         victim = self._workers[at]
         victim.kill()
-        if isinstance(victim, PgBoss):
+        if isinstance(victim, NodePgBoss):
             victim.end()
         else:
             victim.wait()
         self._workers[at] = self._makers[at]()
-        return "node" if isinstance(victim, PgBoss) else "python"
+        return "node" if isinstance(victim, NodePgBoss) else "python"
 
     def end(self) -> None:
         """End all."""
         for worker in self._workers:
             worker.kill()
-            if isinstance(worker, PgBoss):
+            if isinstance(worker, NodePgBoss):
                 worker.end()
             else:
                 worker.wait()
@@ -66,7 +66,7 @@ def storm(kills: int, jobs: int) -> None:
     """Kill so many workers while so many jobs come in, then account for all."""
     url, schema, queue = postgres_url(), f"fleet_{os.getpid()}", "labour"
     done: Counter[str] = Counter()
-    with PgBoss(url, schema, **QUICK) as overseer:
+    with NodePgBoss(url, schema, **QUICK) as overseer:
         overseer.createQueue(queue, {"name": queue, "retryLimit": 1000, "retryDelay": 0, "expireInSeconds": 3})
         fleet = Fleet(url, schema, queue)
         try:

@@ -11,13 +11,13 @@ import pytest
 
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Settlement
-from onward.engines.pgboss.native import Boss, boss_of
 from onward.errors import InvalidJob, Unsupported
 from onward.job import EnqueueStatus, NewJob
 from onward.lifecycle import Complete, Failure, Release, Retry
+from onward.pgboss import PgBoss, pgboss_of
 from tests.conformance.processes import eventually
 from tests.interop.pgboss.conftest import Live
-from tests.servers.pgboss import PgBoss
+from tests.servers.pgboss import NodePgBoss
 
 BOOM = Failure("ValueError", "boom")
 MakeQueue = Callable[..., str]
@@ -30,7 +30,7 @@ async def take(engine: CheckedEngine, queue: str, slots: int = 10) -> tuple[Clai
 # Throttling -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_throttle_holds_between_node_and_python(boss: Boss, node: PgBoss, queue: MakeQueue):  # P1
+async def test_a_throttle_holds_between_node_and_python(boss: PgBoss, node: NodePgBoss, queue: MakeQueue):  # P1
     name = queue()
     first = await boss.send_throttled(name, {"n": 1}, 3600, key="k")
     assert first is not None
@@ -39,7 +39,7 @@ async def test_a_throttle_holds_between_node_and_python(boss: Boss, node: PgBoss
     assert await boss.send_throttled(name, {"n": 4}, 3600, key="other") is not None
 
 
-async def test_debouncing_lets_one_more_into_the_next_slot(boss: Boss, node: PgBoss, queue: MakeQueue):  # P1
+async def test_debouncing_lets_one_more_into_the_next_slot(boss: PgBoss, node: NodePgBoss, queue: MakeQueue):  # P1
     name = queue()
     assert node.sendDebounced(name, {"n": 1}, None, 3600, "k") is not None
     second = await boss.send_debounced(name, {"n": 2}, 3600, key="k")
@@ -53,7 +53,7 @@ async def test_debouncing_lets_one_more_into_the_next_slot(boss: Boss, node: PgB
 # Options --------------------------------------------------------------------------------------------------------------
 
 
-async def test_every_option_arrives(boss: Boss, node: PgBoss, queue: MakeQueue, live: Live):  # P1
+async def test_every_option_arrives(boss: PgBoss, node: NodePgBoss, queue: MakeQueue, live: Live):  # P1
     dead, name = queue(), queue()
     options: dict[str, Any] = {
         "priority": 3,
@@ -84,7 +84,7 @@ async def test_every_option_arrives(boss: Boss, node: PgBoss, queue: MakeQueue, 
 
 
 async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anything_is_written(
-    boss: Boss, engine: CheckedEngine, queue: MakeQueue, live: Live
+    boss: PgBoss, engine: CheckedEngine, queue: MakeQueue, live: Live
 ):  # X1, B3
     name = queue()
     wrong: dict[str, Any] = {
@@ -109,7 +109,7 @@ async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anyt
 
 
 async def test_a_queue_that_is_not_there_is_refused_with_the_nearest_names(
-    boss: Boss, engine: CheckedEngine, queue: MakeQueue
+    boss: PgBoss, engine: CheckedEngine, queue: MakeQueue
 ):  # X1
     name = queue()
     with pytest.raises(Unsupported, match=f"did you mean .*{name}"):
@@ -132,7 +132,7 @@ POLICIES = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 async def test_a_policy_holds_for_python_as_for_node(
-    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue, live: Live, policy: str
+    boss: PgBoss, engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue, live: Live, policy: str
 ):  # P1
     if policy == "exclusive" and live.version == "10":
         return  # it came with pg-boss 11.1
@@ -161,7 +161,7 @@ async def test_who_is_refused_by_a_policy_is_told_which_job_stands_for_it(
     )
 
 
-async def test_keys_have_each_their_place_under_a_policy(engine: CheckedEngine, boss: Boss, queue: MakeQueue):  # P1
+async def test_keys_have_each_their_place_under_a_policy(engine: CheckedEngine, boss: PgBoss, queue: MakeQueue):  # P1
     name = queue(policy="singleton")
     for key in ("a", "a", "b", None, None):
         await boss.send(name, {"key": key}, singleton_key=key)
@@ -171,7 +171,7 @@ async def test_keys_have_each_their_place_under_a_policy(engine: CheckedEngine, 
 
 
 async def test_a_retry_whose_place_is_taken_fails_as_in_node(
-    engine: CheckedEngine, boss: Boss, node: PgBoss, queue: MakeQueue
+    engine: CheckedEngine, boss: PgBoss, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue(policy="stately", retryLimit=5, retryDelay=100)
     first = await boss.send(name, {"n": 1})
@@ -187,7 +187,7 @@ async def test_a_retry_whose_place_is_taken_fails_as_in_node(
 
 
 async def test_keys_keep_their_order_strictly(
-    engine: CheckedEngine, boss: Boss, node: PgBoss, queue: MakeQueue, live: Live
+    engine: CheckedEngine, boss: PgBoss, node: NodePgBoss, queue: MakeQueue, live: Live
 ):  # P1
     if live.version != "12":
         return  # it came with pg-boss 12.10
@@ -207,7 +207,7 @@ async def test_keys_keep_their_order_strictly(
 
 
 @pytest.mark.slow  # a minute has to pass
-async def test_node_keeps_a_schedule_that_python_wrote(engine: CheckedEngine, boss: Boss, queue: MakeQueue):  # P1
+async def test_node_keeps_a_schedule_that_python_wrote(engine: CheckedEngine, boss: PgBoss, queue: MakeQueue):  # P1
     name = queue()
     await boss.schedule(name, "* * * * *", {"by": "the clock"})
 
@@ -221,7 +221,7 @@ async def test_node_keeps_a_schedule_that_python_wrote(engine: CheckedEngine, bo
     assert claims[0].payload == '{"by": "the clock"}'
 
 
-async def test_schedules_are_the_same_on_both_sides(boss: Boss, node: PgBoss, queue: MakeQueue):  # P1
+async def test_schedules_are_the_same_on_both_sides(boss: PgBoss, node: NodePgBoss, queue: MakeQueue):  # P1
     name = queue()
     await boss.schedule(name, "0 6 * * *", {"n": 1}, tz="Europe/Berlin", priority=3)
     (seen,) = [each for each in node.getSchedules() if each["name"] == name]
@@ -239,7 +239,7 @@ async def test_schedules_are_the_same_on_both_sides(boss: Boss, node: PgBoss, qu
 
 
 async def test_events_go_to_all_who_subscribed_on_either_side(
-    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    boss: PgBoss, engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     first, second = queue(), queue()
     event = f"event-{first}"
@@ -257,7 +257,7 @@ async def test_events_go_to_all_who_subscribed_on_either_side(
 
 
 async def test_resume_and_retry_do_what_nodes_do(
-    boss: Boss, engine: CheckedEngine, node: PgBoss, queue: MakeQueue
+    boss: PgBoss, engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue(retryLimit=0)
     id = await boss.send(name, {})
@@ -275,7 +275,7 @@ async def test_resume_and_retry_do_what_nodes_do(
     assert (claim.ref.id, claim.attempts, claim.max_attempts) == (id, 2, 2)
 
 
-async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: Boss, node: PgBoss, live: Live):
+async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: PgBoss, node: NodePgBoss, live: Live):
     await boss.create_queue("dead-one")
     await boss.create_queue("own-words", policy="stately", retry_limit=9, dead_letter="dead-one")
     seen = node.getQueue("own-words")
@@ -300,7 +300,7 @@ async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: Boss,
 
 
 async def test_each_side_is_told_at_once_of_what_the_other_sends(
-    engine: CheckedEngine, node: PgBoss, queue: MakeQueue, live: Live
+    engine: CheckedEngine, node: NodePgBoss, queue: MakeQueue, live: Live
 ):
     if live.version != "12":
         return  # pg-boss tells of new jobs since 12.21
@@ -327,7 +327,7 @@ async def test_each_side_is_told_at_once_of_what_the_other_sends(
 
 
 async def test_an_app_has_pg_bosss_verbs_and_its_tasks_run_what_node_sends(
-    live: Live, node: PgBoss, queue: MakeQueue
+    live: Live, node: NodePgBoss, queue: MakeQueue
 ):  # P1
     name = queue()
     async with live.app() as app:
@@ -339,7 +339,7 @@ async def test_an_app_has_pg_bosss_verbs_and_its_tasks_run_what_node_sends(
             return {"sent": campaign_id}
 
         id = node.send(name, {"campaign_id": 42})
-        assert await boss_of(app).send(name, {"campaign_id": 43}, priority=1) is not None
+        assert await pgboss_of(app).send(name, {"campaign_id": 43}, priority=1) is not None
         async with app.worker(queues=[name], concurrency=2):
 
             async def done() -> Any:

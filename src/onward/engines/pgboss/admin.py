@@ -12,10 +12,10 @@ from psycopg import errors as pg
 from onward.backoff import Backoff
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
 from onward.engines.pgboss import queries
-from onward.engines.pgboss.enqueue import tell
+from onward.engines.pgboss.enqueue import notify_queues
 from onward.engines.pgboss.filters import Condition, is_id
-from onward.engines.pgboss.queue_cache import Shelf
-from onward.engines.pgboss.rows import backoff_of, data_of, retrying_of
+from onward.engines.pgboss.queue_cache import QueueCache
+from onward.engines.pgboss.rows import backoff_of, data_of, retry_columns_of
 from onward.engines.pgboss.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
@@ -23,7 +23,7 @@ from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, Move, State
 from onward.pg.plans import Plan, Row
 from onward.validation import check_queue_name
 
-NEW_QUEUE: Final = {
+DEFAULT_QUEUE_OPTIONS: Final = {
     "policy": "standard",
     "retryLimit": MAX_ATTEMPTS - 1,
     "retryDelay": 1,
@@ -47,17 +47,17 @@ def replay(schema: Schema, which: JobFilter, limit: int, *, notify: bool) -> Pla
     """Give ended jobs a new life, each by itself: what the policy of a queue refuses stays as it is."""
     picked = yield from _pick(schema, which, MOVES[Move.REPLAY][0], limit)
     changed = []
-    for name, id, shown, singleton_key in picked:
-        if singleton_key is not None and (yield schema.statement("standing", [[name], [singleton_key]])):
+    for name, id, status, singleton_key in picked:
+        if singleton_key is not None and (yield schema.statement("live_jobs_by_key", [[name], [singleton_key]])):
             continue
         try:
             moved = yield schema.statement("replay", [name, id])
         except pg.UniqueViolation:
             continue
         if moved:
-            changed.append(Changed(JobRef(name, id), State(shown)))
+            changed.append(Changed(JobRef(name, id), State(status)))
     if notify:
-        yield from tell(schema, {change.ref.queue for change in changed})
+        yield from notify_queues(schema, {change.ref.queue for change in changed})
     return changed
 
 
@@ -67,67 +67,67 @@ def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     if not picked:
         return []
     rows = yield schema.statement("delete", [[row[0] for row in picked], [row[1] for row in picked]])
-    shown = {(name, id): state for name, id, state, _ in picked}
-    return _changed(picked, [(name, id, shown[name, id]) for name, id in rows])
+    status = {(name, id): state for name, id, state, _ in picked}
+    return _changed(picked, [(name, id, status[name, id]) for name, id in rows])
 
 
 def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[Sequence[Row]]:
     condition = Condition(schema, which)
-    condition.add(f"s.shown = any ({condition.value(sorted(sources))}::text[])")
+    condition.add(f"s.status = any ({condition.value(sorted(sources))}::text[])")
     order = f"order by j.created_on, j.id limit {condition.value(limit)}::bigint"
-    rows = yield condition.behind(schema.text("find"), order)
+    rows = yield condition.append_to(schema.text("find"), order)
     return [(row[1], row[0], row[3], row[14]) for row in rows]
 
 
 def _changed(picked: Sequence[Row], moved: Sequence[Row]) -> list[Changed]:
-    before = {(name, id): State(shown) for name, id, shown in moved}
+    before = {(name, id): State(status) for name, id, status in moved}
     return [Changed(JobRef(name, id), before[name, id]) for name, id, *_ in picked if (name, id) in before]
 
 
 def edit(schema: Schema, ref: JobRef, change: JobChange, *, notify: bool) -> Plan[Job | None]:
     """Change a job that waits."""
-    job = yield from queries.get(schema, ref) if is_id(ref.id) else _none()
+    job = yield from queries.get(schema, ref) if is_id(ref.id) else _no_job()
     if job is None or job.status not in WAITING:
         return None
     if change.run_at is not UNSET and job.status is not State.SCHEDULED:
         raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
     values = [
         None if change.priority is UNSET else change.priority,
-        None if change.payload is UNSET else (yield from _beside(schema, ref, change.payload)),
+        None if change.payload is UNSET else (yield from _data_with_metadata(schema, ref, change.payload)),
         None if change.run_at is UNSET else change.run_at,
         None if change.max_attempts is UNSET else change.max_attempts - 1,
     ]
     if not (yield schema.statement("edit", [ref.queue, ref.id, *values])):
         return None
     if notify:
-        yield from tell(schema, [ref.queue])
+        yield from notify_queues(schema, [ref.queue])
     return (yield from queries.get(schema, ref))
 
 
-def _none() -> Plan[None]:
+def _no_job() -> Plan[None]:
     yield from ()
 
 
-def _beside(schema: Schema, ref: JobRef, payload: str) -> Plan[str]:
+def _data_with_metadata(schema: Schema, ref: JobRef, payload: str) -> Plan[str]:
     """Write data with another payload, and beside it what was there before."""
-    rows = yield schema.statement("extras", [ref.queue, ref.id])
+    rows = yield schema.statement("job_metadata", [ref.queue, ref.id])
     extras = msgspec.json.decode(rows[0][0]) if rows and rows[0][0] is not None else {}
     extras.pop("payload", None)
     return data_of(payload, extras)
 
 
-def configure(schema: Schema, shelf: Shelf, queue: str, change: QueueChange) -> Plan[QueueInfo]:
+def configure(schema: Schema, queue_cache: QueueCache, queue: str, change: QueueChange) -> Plan[QueueInfo]:
     """Change what a queue is told to do, and make it if there is none."""
     options = _options(change)
-    queues = yield from shelf.look()
+    queues = yield from queue_cache.refresh()
     if queue not in queues:
         check_queue_name(queue)
-        yield from create(schema, queue, {**NEW_QUEUE, **options})
+        yield from create(schema, queue, {**DEFAULT_QUEUE_OPTIONS, **options})
     elif options:
         yield schema.statement("update_queue", [queue, msgspec.json.encode(options).decode()])
     if change.lease is not UNSET:
-        yield from schema.beside.set_lease(queue, change.lease)
-    (info,) = yield from queries.queues(schema, shelf, queue)
+        yield from schema.companion.set_lease(queue, change.lease)
+    (info,) = yield from queries.queues(schema, queue_cache, queue)
     return info
 
 
@@ -144,7 +144,7 @@ def _options(change: QueueChange) -> dict[str, Any]:
         options["retryLimit"] = (change.max_attempts or MAX_ATTEMPTS) - 1
     if change.backoff is not UNSET:
         backoff = change.backoff or Backoff()
-        kept = retrying_of(backoff)
+        kept = retry_columns_of(backoff)
         if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or Backoff()) != backoff:
             raise InvalidJob(
                 "backoff",

@@ -12,55 +12,57 @@ from itertools import cycle
 from typing import Final
 
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, claim_of
 from onward.engines.pgboss.schema import Schema
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan
 
-_WAY_OF: Final = {"singleton": "one_of_a_key", "stately": "one_of_a_key", "key_strict_fifo": "in_line"}
+_CLAIM_VARIANTS: Final = {"singleton": "one_per_key", "stately": "one_per_key", "key_strict_fifo": "strict_fifo"}
 """How jobs are taken by the policy of their queue; by any other, by priority and age alone."""
-POLICIES_WITH_ROOM: Final = frozenset(_WAY_OF)
+POLICIES_LIMITING_ACTIVE: Final = frozenset(_CLAIM_VARIANTS)
 """Policies by which an outcome makes room for another job to be taken."""
-_PARENT: Final = "job"
+_PARTITIONED_TABLE: Final = "job"
 """The table of which the tables of queues are parts."""
 
 
 @dataclass(slots=True)
-class Round:
+class RoundRobin:
     """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
 
     next_name: str = ""
 
 
-def claim(schema: Schema, shelf: Shelf, request: ClaimRequest, round_: Round, batches: ClaimBatches) -> Plan[Claims]:
+def claim(
+    schema: Schema, queue_cache: QueueCache, request: ClaimRequest, round_robin: RoundRobin, batches: ClaimBatches
+) -> Plan[Claims]:
     """Take what the request has room for."""
     wanted = request.slots + request.prefetch_started
-    queues = yield from shelf.matching(request.queues)
+    queues = yield from queue_cache.matching(request.queues)
     if not wanted or not queues:
         return Claims()
     shares = {queues[0]: wanted}
     if len(queues) > 1:
-        shares = yield from _shares(schema, queues, wanted, round_)
+        shares = yield from _shares(schema, queues, wanted, round_robin)
     claims: list[Claim] = []
-    for (way, table), some in _groups(shares).items():
+    for (variant, table), some in _groups(shares).items():
         values = [
             [queue.name for queue in some],
             list(some.values()),
-            [shelf.lease_of(queue.name, request.lease) for queue in some],
+            [queue_cache.lease_of(queue.name, request.lease) for queue in some],
             request.worker_id,
             batches.take_finished(),
-            schema.later(),
+            schema.claim_offset(),
         ]
-        claims += map(claim_of, (yield schema.statement("claim", values, table=table, way=way)))
+        claims += map(claim_of, (yield schema.statement("claim", values, table=table, variant=variant)))
     batches.add_claimed(claims)
-    retry_after = None if len(claims) >= wanted else (yield from _soon(schema, queues))
+    retry_after = None if len(claims) >= wanted else (yield from _next_due_in(schema, queues))
     return Claims(claims=tuple(claims), retry_after=retry_after)
 
 
-def _soon(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:
+def _next_due_in(schema: Schema, queues: Iterable[Queue]) -> Plan[float | None]:
     """Say in how many seconds the next job of some queues is due; None: none is known to be."""
-    ((seconds,),) = yield schema.statement("soon", [[queue.name for queue in queues]])
+    ((seconds,),) = yield schema.statement("next_due", [[queue.name for queue in queues]])
     return None if seconds is None else max(seconds, 0.0)
 
 
@@ -69,23 +71,23 @@ def _groups(shares: Mapping[Queue, int]) -> dict[tuple[str, str], dict[Queue, in
     groups: dict[tuple[str, str], dict[Queue, int]] = {}
     for queue, count in shares.items():
         if count:
-            groups.setdefault((_WAY_OF.get(queue.policy, ""), queue.table), {})[queue] = count
+            groups.setdefault((_CLAIM_VARIANTS.get(queue.policy, ""), queue.table), {})[queue] = count
     return groups
 
 
-def _shares(schema: Schema, queues: Sequence[Queue], wanted: int, round_: Round) -> Plan[dict[Queue, int]]:
+def _shares(schema: Schema, queues: Sequence[Queue], wanted: int, round_robin: RoundRobin) -> Plan[dict[Queue, int]]:
     """Deal what is asked for out to the queues that have something, in turns."""
     tables = {queue.table for queue in queues}
-    table = tables.pop() if len(tables) == 1 else _PARENT
+    table = tables.pop() if len(tables) == 1 else _PARTITIONED_TABLE
     ready: dict[str, int] = dict(
-        (yield schema.statement("ready", [[queue.name for queue in queues], wanted], table=table))
+        (yield schema.statement("ready_counts", [[queue.name for queue in queues], wanted], table=table))
     )
-    first = next((at for at, queue in enumerate(queues) if queue.name >= round_.next_name), 0)
+    first = next((at for at, queue in enumerate(queues) if queue.name >= round_robin.next_name), 0)
     waiting = [queue for queue in [*queues[first:], *queues[:first]] if ready.get(queue.name)]
     shares = dict.fromkeys(waiting, 0)
     for queue in cycle(waiting):
         if not wanted or not any(shares[each] < ready[each.name] for each in waiting):
-            round_.next_name = queue.name
+            round_robin.next_name = queue.name
             break
         if shares[queue] < ready[queue.name]:
             shares[queue] += 1

@@ -36,9 +36,9 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, settle
-from onward.engines.pgboss.queue_cache import Migrated, Shelf
+from onward.engines.pgboss.queue_cache import QueueCache, SchemaMigrated
 from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
-from onward.engines.pgboss.schema_probe import Installed
+from onward.engines.pgboss.schema_probe import SchemaProbe
 from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
@@ -99,8 +99,8 @@ CAPABILITIES: Final = Capabilities(
             "others are found by polling"
         ),
         Feature.LEADER: emulated("a lease in a schema of Onward's own beside pg-boss's"),
-        Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: boss_of(app).schedule(…)"),
-        Feature.THROTTLE: absent("pg-boss has its own: boss_of(app).send_throttled(…) and send_debounced(…)"),
+        Feature.SCHEDULES: absent("pg-boss has its own, which any of its instances fires: pgboss_of(app).schedule(…)"),
+        Feature.THROTTLE: absent("pg-boss has its own: pgboss_of(app).send_throttled(…) and send_debounced(…)"),
         Feature.ARCHIVE: absent("ended jobs go by pg-boss's own keep times, and since version 11 it has no archive"),
         Feature.USAGE: absent("what pg-boss keeps is its own: count its jobs by app.jobs.count(…)"),
         Feature.WEBHOOKS: absent("there are no events here to be posted"),
@@ -114,10 +114,10 @@ CAPABILITIES: Final = Capabilities(
     is_shared=True,
 )
 
-_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
-_GAVE_WAY: Final = (*RETRYABLE, pg.UniqueViolation)
-_CHANGED: Final = (Migrated, pg.UndefinedColumn, pg.UndefinedTable, pg.UndefinedFunction)
+_RETRYABLE: Final = (*RETRYABLE, pg.UniqueViolation)
+_SCHEMA_CHANGED: Final = (SchemaMigrated, pg.UndefinedColumn, pg.UndefinedTable, pg.UndefinedFunction)
 """What is met where Node has migrated pg-boss meanwhile."""
 
 
@@ -148,19 +148,19 @@ class PgBossEngine:
         """
         self.database = Database(url)
         self.schema = Schema(schema, clock=clock)
-        self.shelf = Shelf(self.schema, CAPABILITIES)
+        self.queue_cache = QueueCache(self.schema, CAPABILITIES)
         self.notifies = notify
         self.supervises = supervise
         self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
-        self._steps = Migrations(self.schema.beside.name, self.database, MIGRATIONS)
+        self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
         self.ids = enqueue.Ids()
-        self._rounds: dict[tuple[str, ...], claims.Round] = {}
+        self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = ClaimBatches()
-        self._gatherings = PerLoop(lambda: Coalescer(self._put))
+        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
         self._identity = ("", "")
-        self._guests = CallerTransactions(self._connections, self.database, self._same_store)
+        self._caller_transactions = CallerTransactions(self._connections, self.database, self._same_store)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -178,8 +178,8 @@ class PgBossEngine:
         with self.database.connect() as connection, self.database.translated():
             execute = on_psycopg(connection)
             run(self._detect(), execute)
-            self._steps.migrate(connection)
-            self._identity = run(identity_of(self.schema.beside.name), execute)
+            self._migrations.migrate(connection)
+            self._identity = run(identity_of(self.schema.companion.name), execute)
             self.database.detect_settings(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
@@ -199,10 +199,10 @@ class PgBossEngine:
                 "tables itself; Onward never does"
             )
             raise SchemaTooOld(message)
-        installed = Installed(rows[0][0], (yield self.schema.statement("installed", [self.schema.name])))
-        installed.check(str(self))
-        self.schema.fit(installed)
-        self.shelf.forget()
+        probe = SchemaProbe(rows[0][0], (yield self.schema.statement("probe", [self.schema.name])))
+        probe.check(str(self))
+        self.schema.adapt(probe)
+        self.queue_cache.invalidate()
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -217,15 +217,15 @@ class PgBossEngine:
         with self.database.connect() as connection, self.database.translated():
             execute = on_psycopg(connection)
             run(self._detect(), execute)
-            self._steps.check(connection)
-            ((server, fsync, whole_pages, commits, now),) = run(_facts(), execute)
-        durability = Durability(fsync, whole_pages, commits)
-        warning = self.schema.installed.warning
+            self._migrations.check(connection)
+            ((server, fsync, full_page_writes, synchronous_commit, now),) = run(_facts(), execute)
+        durability = Durability(fsync, full_page_writes, synchronous_commit)
+        warning = self.schema.probe.warning
         return EngineInfo(
             engine="pg-boss",
-            server=f"PostgreSQL {server}, pg-boss schema {self.schema.installed.version}",
-            schema=self.schema.installed.version,
-            now=self.schema.beside.now or now,
+            server=f"PostgreSQL {server}, pg-boss schema {self.schema.probe.version}",
+            schema=self.schema.probe.version,
+            now=self.schema.companion.now or now,
             durability=str(durability),
             problems=tuple(durability.problems()),
             warnings=(*durability.warnings(), *(() if warning is None else (warning,))),
@@ -233,7 +233,7 @@ class PgBossEngine:
 
     def schema_script(self) -> str:
         """Write what we keep beside pg-boss as SQL; pg-boss's own schema is not ours to write."""
-        return self._steps.script()
+        return self._migrations.script()
 
     def describe(self) -> Mapping[str, Any]:
         """Say which database this is, without secrets."""
@@ -243,74 +243,74 @@ class PgBossEngine:
         """Name it as errors do."""
         return f"pg-boss in schema {self.schema.name} of {self.database}"
 
-    # Enqueue
+    # Producer
 
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if within is not None:
-            return await self.ask(lambda: self._put_in(jobs), within=within)
+            return await self.run_plan(lambda: self._enqueue_plan(jobs), within=within)
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
-            return await self._put(jobs)
-        return await self._gatherings.current().enqueue(jobs)
+            return await self._enqueue(jobs)
+        return await self._coalescers.current().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if within is not None:
-            return self._guests.drive_sync(within, lambda: self._put_in(jobs))
-        return self.ask_sync(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
+            return self._caller_transactions.drive_sync(within, lambda: self._enqueue_plan(jobs))
+        return self.run_plan_sync(lambda: self._enqueue_plan(jobs), atomic=_is_more_than_one_statement(jobs))
 
-    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return await self.ask(lambda: self._put_in(jobs), atomic=_is_more_than_one_statement(jobs))
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await self.run_plan(lambda: self._enqueue_plan(jobs), atomic=_is_more_than_one_statement(jobs))
 
-    def _put_in(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
+    def _enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
         ids = self.ids.take(len(jobs))
-        return enqueue.enqueue(self.schema, self.shelf, jobs, ids, notify=self.notifies)
+        return enqueue.enqueue(self.schema, self.queue_cache, jobs, ids, notify=self.notifies)
 
-    # Work
+    # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        return await self.ask(lambda: self._claim(request))
+        return await self.run_plan(lambda: self._claim(request))
 
     def _claim(self, request: ClaimRequest) -> Plan[Claims]:
-        round_ = self._rounds.setdefault(request.queues, claims.Round())
-        return claims.claim(self.schema, self.shelf, request, round_, self._batches)
+        round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
+        return claims.claim(self.schema, self.queue_cache, request, round_robin, self._batches)
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self.ask(lambda: settle.start(claims))
+        return await self.run_plan(lambda: settle.start(claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        lost = await self.ask(lambda: self._settle(settlements), within=within)
+        lost = await self.run_plan(lambda: self._settle(settlements), within=within)
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
-            return self._guests.drive_sync(within, lambda: self._settle(settlements))
-        lost = self.ask_sync(lambda: self._settle(settlements))
+            return self._caller_transactions.drive_sync(within, lambda: self._settle(settlements))
+        lost = self.run_plan_sync(lambda: self._settle(settlements))
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
     def _settle(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-        return settle.settle(self.schema, self.shelf, settlements, notify=self.notifies)
+        return settle.settle(self.schema, self.queue_cache, settlements, notify=self.notifies)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a job ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settle.change_nothing_to_claim(self.shelf, settlements):
+        if request is not None and settlements and settle.can_exchange_concurrently(self.queue_cache, settlements):
             return await exchange_concurrently(self, settlements, request)
         return await exchange_in_order(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self.ask(lambda: leases.heartbeat(self.schema, worker, claims))
+        return await self.run_plan(lambda: leases.heartbeat(self.schema, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
@@ -320,7 +320,7 @@ class PgBossEngine:
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self.ask(lambda: self.schema.beside.deregister(worker_id))
+        await self.run_plan(lambda: self.schema.companion.deregister(worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
@@ -333,29 +333,29 @@ class PgBossEngine:
         """See the contract."""
         return self._listener.signals(queues)
 
-    # Read
+    # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
-        return await self.ask(lambda: queries.get(self.schema, ref))
+        return await self.run_plan(lambda: queries.get(self.schema, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self.ask(lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first))
+        return await self.run_plan(lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first))
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self.ask(lambda: queries.count(self.schema, which, by))
+        return await self.run_plan(lambda: queries.count(self.schema, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self.ask(lambda: queries.queues(self.schema, self.shelf, pattern))
+        return await self.run_plan(lambda: queries.queues(self.schema, self.queue_cache, pattern))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self.ask(self.schema.beside.workers)
+        return await self.run_plan(self.schema.companion.workers)
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """There are none, and asking for them is refused: see the capabilities."""
@@ -366,59 +366,60 @@ class PgBossEngine:
         """There are none, and asking for them is refused: see the capabilities."""
         raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
-    # Operate
+    # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: admin.cancel(self.schema, which, reason, limit))
+        return await self.run_plan(lambda: admin.cancel(self.schema, which, reason, limit))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: admin.replay(self.schema, which, limit, notify=self.notifies))
+        return await self.run_plan(lambda: admin.replay(self.schema, which, limit, notify=self.notifies))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(lambda: admin.delete(self.schema, which, limit))
+        return await self.run_plan(lambda: admin.delete(self.schema, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
-        return await self.ask(lambda: admin.edit(self.schema, ref, change, notify=self.notifies))
+        return await self.run_plan(lambda: admin.edit(self.schema, ref, change, notify=self.notifies))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        return await self.ask(lambda: admin.configure(self.schema, self.shelf, queue, change), atomic=True)
+        return await self.run_plan(lambda: admin.configure(self.schema, self.queue_cache, queue, change), atomic=True)
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self.ask(lambda: self.schema.beside.elect(candidate, lease, holding))
+        return await self.run_plan(lambda: self.schema.companion.elect(candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self.ask(lambda: self.schema.beside.resign(term))
+        await self.run_plan(lambda: self.schema.companion.resign(term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract. Jobs become ready by themselves: it only says when the next does.
 
         Where we supervise, it also lets go what waited for other jobs, and sends what is due by the clock.
         """
-        batch = await self.ask(lambda: maintenance.promote(self.schema, self.shelf))
+        batch = await self.run_plan(lambda: maintenance.promote(self.schema, self.queue_cache))
         if not self.supervises:
             return batch
-        freed = await self.ask(lambda: maintenance.unblock(self.schema, term, limit))
-        sent = await self.ask(
-            lambda: cron.keep_time(self.schema, self.shelf, term, self.ids, notify=self.notifies), atomic=True
+        unblocked = await self.run_plan(lambda: maintenance.unblock(self.schema, term, limit))
+        sent = await self.run_plan(
+            lambda: cron.send_due_schedules(self.schema, self.queue_cache, term, self.ids, notify=self.notifies),
+            atomic=True,
         )
         return MaintenanceResult(
-            changed=freed.changed, queues=freed.queues | sent, more=freed.more, next_in=batch.next_in
+            changed=unblocked.changed, queues=unblocked.queues | sent, more=unblocked.more, next_in=batch.next_in
         )
 
     async def rescue(
         self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
     ) -> MaintenanceResult:
         """See the contract."""
-        return await self.ask(
+        return await self.run_plan(
             lambda: maintenance.rescue(
                 self.schema, term, worker_timeout, max_crashes, limit, supervises=self.supervises
             )
@@ -428,7 +429,7 @@ class PgBossEngine:
         """See the contract. Node does it, unless we are asked to supervise."""
         if not self.supervises:
             return MaintenanceResult()
-        return await self.ask(lambda: maintenance.prune(self.schema, term, limit))
+        return await self.run_plan(lambda: maintenance.prune(self.schema, term, limit))
 
     # Driving plans
 
@@ -438,15 +439,15 @@ class PgBossEngine:
         def plan() -> Plan[Sequence[Row]]:
             return (yield self.schema.statement(name, values))
 
-        return await self.ask(plan)
+        return await self.run_plan(plan)
 
-    async def ask(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, within: object | None = None) -> T:
+    async def run_plan(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, within: object | None = None) -> T:
         """Drive a plan on a connection of ours, or the caller's; ``atomic``: all of its statements, or none."""
         if within is not None:
-            return await self._guests.drive(within, plan)
+            return await self._caller_transactions.drive(within, plan)
         self._connections.check_open()
         with self.database.translated():
-            for left in reversed(range(_TRIES)):
+            for left in reversed(range(_MAX_TRIES)):
                 try:
                     async with self._connections.borrowed() as connection:
                         execute = on_async_psycopg(connection)
@@ -454,19 +455,19 @@ class PgBossEngine:
                             return await arun(plan(), execute)
                         async with connection.transaction():
                             return await arun(plan(), execute)
-                except (*_GAVE_WAY, *_CHANGED) as error:
+                except (*_RETRYABLE, *_SCHEMA_CHANGED) as error:
                     if not left:
                         raise
-                    if isinstance(error, _CHANGED):
+                    if isinstance(error, _SCHEMA_CHANGED):
                         async with self._connections.borrowed() as connection:
                             await arun(self._detect(), on_async_psycopg(connection))
         raise AssertionError
 
-    def ask_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
+    def run_plan_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:
         """Do the same from plain code."""
         self._connections.check_open()
         with self.database.translated():
-            for left in reversed(range(_TRIES)):
+            for left in reversed(range(_MAX_TRIES)):
                 try:
                     with self._connections.borrowed_sync() as connection:
                         execute = on_psycopg(connection)
@@ -474,16 +475,16 @@ class PgBossEngine:
                             return run(plan(), execute)
                         with connection.transaction():
                             return run(plan(), execute)
-                except (*_GAVE_WAY, *_CHANGED) as error:
+                except (*_RETRYABLE, *_SCHEMA_CHANGED) as error:
                     if not left:
                         raise
-                    if isinstance(error, _CHANGED):
+                    if isinstance(error, _SCHEMA_CHANGED):
                         with self._connections.borrowed_sync() as connection:
                             run(self._detect(), on_psycopg(connection))
         raise AssertionError
 
     def _same_store(self) -> Plan[None]:
-        return same_store(self.schema.beside.name, self._identity, self)
+        return same_store(self.schema.companion.name, self._identity, self)
 
 
 def _is_more_than_one_statement(jobs: Sequence[NewJob]) -> bool:

@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from onward.clock import MICROSECOND, micros_of
-from onward.engines.pgboss.queue_cache import Shelf
-from onward.engines.pgboss.rows import Queue, data_of, extras_of, key_in, retrying_of
+from onward.engines.pgboss.queue_cache import QueueCache
+from onward.engines.pgboss.rows import Queue, data_of, extras_of, retry_columns_of, singleton_key_of
 from onward.engines.pgboss.schema import Schema
 from onward.errors import InvalidJob, StoreBusy
 from onward.ids import new_ids
@@ -27,10 +27,10 @@ from onward.pg.plans import Plan
 
 _KEYED: Final = frozenset({"short", "stately", "exclusive"})
 """Policies by which a job may be refused, whether it has a key or not."""
-_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 
 
-class Sending(msgspec.Struct, kw_only=True):
+class SendRequest(msgspec.Struct, kw_only=True):
     """A job in pg-boss's words; what is None, its queue says."""
 
     id: str
@@ -69,15 +69,15 @@ def _moments(values: Sequence[datetime | None]) -> str:
     return arrays.numbers([None if value is None else micros_of(value) for value in values])
 
 
-_FIELDS: Final = tuple(name for name in Sending.__struct_fields__ if name != "deduped")
-_TEXTS: Final = frozenset({"name", "data", "singleton_key", "dead_letter", "group_id", "group_tier"})
-_WRITERS: Final[Mapping[str, Callable[[Sequence[Any]], str]]] = {
+_FIELDS: Final = tuple(name for name in SendRequest.__struct_fields__ if name != "deduped")
+_TEXT_FIELDS: Final = frozenset({"name", "data", "singleton_key", "dead_letter", "group_id", "group_tier"})
+_SPECIAL_WRITERS: Final[Mapping[str, Callable[[Sequence[Any]], str]]] = {
     "id": arrays.words,
     "delay": _durations,
     "run_at": _moments,
-    **dict.fromkeys(_TEXTS, arrays.texts),
+    **dict.fromkeys(_TEXT_FIELDS, arrays.texts),
 }
-_WRITTEN: Final = tuple(_WRITERS.get(field, arrays.numbers) for field in _FIELDS)
+_FIELD_WRITERS: Final = tuple(_SPECIAL_WRITERS.get(field, arrays.numbers) for field in _FIELDS)
 """How each field of many jobs is written, as one value."""
 
 
@@ -98,23 +98,23 @@ class Ids:
         return ids
 
 
-def sending_of(schema: Schema, job: NewJob, id: str) -> Sending:
+def send_request_of(schema: Schema, job: NewJob, id: str) -> SendRequest:
     """Say a job in pg-boss's words."""
     has_groups = schema.has("job.group_id")
-    retrying = None if job.backoff is None else retrying_of(job.backoff)
-    return Sending(
+    retry_columns = None if job.backoff is None else retry_columns_of(job.backoff)
+    return SendRequest(
         id=id,
         name=job.queue,
         data=data_of(job.payload, extras_of(job, has_groups=has_groups)),
         priority=job.priority,
         delay=job.delay,
         run_at=job.run_at,
-        singleton_key=key_in(job.dedupe_key),
+        singleton_key=singleton_key_of(job.dedupe_key),
         deduped=job.dedupe_key is not None,
         retry_limit=None if job.max_attempts is None else job.max_attempts - 1,
-        retry_delay=None if retrying is None else retrying.delay,
-        retry_backoff=None if retrying is None else retrying.backoff,
-        retry_delay_max=None if retrying is None else retrying.delay_max,
+        retry_delay=None if retry_columns is None else retry_columns.delay,
+        retry_backoff=None if retry_columns is None else retry_columns.backoff,
+        retry_delay_max=None if retry_columns is None else retry_columns.delay_max,
         group_id=job.org_id if has_groups else None,
     )
 
@@ -127,15 +127,15 @@ def has_keys(jobs: Sequence[NewJob]) -> bool:
 
 
 def enqueue(
-    schema: Schema, shelf: Shelf, jobs: Sequence[NewJob], ids: Sequence[str], *, notify: bool
+    schema: Schema, queue_cache: QueueCache, jobs: Sequence[NewJob], ids: Sequence[str], *, notify: bool
 ) -> Plan[list[Enqueued]]:
     """Put jobs in, and answer which job stands for each."""
     if not isinstance(jobs, UniformJobs) or has_keys(jobs):
-        sendings = [sending_of(schema, job, id) for job, id in zip(jobs, ids, strict=True)]
-        return (yield from send(schema, shelf, sendings, notify=notify))
+        requests = [send_request_of(schema, job, id) for job, id in zip(jobs, ids, strict=True)]
+        return (yield from send(schema, queue_cache, requests, notify=notify))
     queue = jobs.template.queue
-    queues = yield from shelf.find([queue])
-    one = sending_of(schema, jobs.template, "")
+    queues = yield from queue_cache.find([queue])
+    one = send_request_of(schema, jobs.template, "")
     _check(one, queues[queue])
     extras = extras_of(jobs.template, has_groups=schema.has("job.group_id"))
     datas = [data_of(payload, extras) for payload in jobs.payloads] if extras else jobs.payloads
@@ -152,105 +152,108 @@ def enqueue(
         one.retry_delay_max,
         one.group_id,
         schema.channel if notify else None,
-        schema.places(len(ids)),
+        schema.created_offset(len(ids)),
     ]
-    refused = {row[0] for row in (yield schema.statement("send_alike", values, table=queues[queue].table))}
+    refused = {row[0] for row in (yield schema.statement("send_uniform", values, table=queues[queue].table))}
     if not refused:
         return [Enqueued(JobRef(queue, id)) for id in ids]
     # By a policy, or because the queue has just been removed: each is looked at.
-    again = [sending_of(schema, job, id) for job, id in zip(jobs, ids, strict=True) if id in refused]
-    shelf.forget()
-    answers = iter((yield from send(schema, shelf, again, notify=notify)))
+    retries = [send_request_of(schema, job, id) for job, id in zip(jobs, ids, strict=True) if id in refused]
+    queue_cache.invalidate()
+    answers = iter((yield from send(schema, queue_cache, retries, notify=notify)))
     return [next(answers) if id in refused else Enqueued(JobRef(queue, id)) for id in ids]
 
 
-def send(schema: Schema, shelf: Shelf, sendings: Sequence[Sending], *, notify: bool) -> Plan[list[Enqueued]]:
+def send(
+    schema: Schema, queue_cache: QueueCache, requests: Sequence[SendRequest], *, notify: bool
+) -> Plan[list[Enqueued]]:
     """Put jobs in, and answer which job stands for each."""
-    queues = yield from shelf.find({sending.name for sending in sendings})
-    for sending in sendings:
-        _check(sending, queues[sending.name])
+    queues = yield from queue_cache.find({request.name for request in requests})
+    for request in requests:
+        _check(request, queues[request.name])
     channel = schema.channel if notify else None
     answers: dict[str, Enqueued] = {}
-    deduped = [sending for sending in sendings if sending.deduped]
+    deduped = [request for request in requests if request.deduped]
     if deduped:
         yield from _dedupe(schema, deduped, answers)
-    left = [sending for sending in sendings if sending.id not in answers]
-    for _ in range(_TRIES):
+    left = [request for request in requests if request.id not in answers]
+    for _ in range(_MAX_TRIES):
         yield from _insert(schema, left, queues, answers, channel)
-        left = [sending for sending in left if sending.id not in answers]
+        left = [request for request in left if request.id not in answers]
         refused, left = left, []
-        for sending in refused:
-            answer = yield from _refusal(schema, shelf, sending)
+        for request in refused:
+            answer = yield from _conflict_of(schema, queue_cache, request)
             if answer is None:
-                left.append(sending)
+                left.append(request)
             else:
-                answers[sending.id] = answer
+                answers[request.id] = answer
         if not left:
             break
     else:
         message = f"{left[0].name} refuses a job and nobody has its place: try again"
         raise StoreBusy(message)
-    return [answers[sending.id] for sending in sendings]
+    return [answers[request.id] for request in requests]
 
 
-def tell(schema: Schema, names: Iterable[str]) -> Plan[None]:
+def notify_queues(schema: Schema, names: Iterable[str]) -> Plan[None]:
     """Tell whoever listens that queues have work."""
     if told := sorted(names):
         yield schema.statement("notify", [schema.channel, told])
 
 
-def _check(sending: Sending, queue: Queue) -> None:
-    if queue.policy == "key_strict_fifo" and sending.singleton_key is None:
+def _check(request: SendRequest, queue: Queue) -> None:
+    if queue.policy == "key_strict_fifo" and request.singleton_key is None:
         raise InvalidJob(
             "dedupe_key", None, f"must be given: {queue.name} has the policy key_strict_fifo, which keeps order by key"
         )
 
 
-def _dedupe(schema: Schema, sendings: Sequence[Sending], answers: dict[str, Enqueued]) -> Plan[None]:
+def _dedupe(schema: Schema, requests: Sequence[SendRequest], answers: dict[str, Enqueued]) -> Plan[None]:
     """Let none of ours past whose key a living job has; until the transaction ends nobody else comes in between."""
     locks = {
-        int.from_bytes(digest(schema.name, sending.name, sending.singleton_key or "")[:8], "big", signed=True)
-        for sending in sendings
+        int.from_bytes(digest(schema.name, request.name, request.singleton_key or "")[:8], "big", signed=True)
+        for request in requests
     }
     yield schema.statement("lock_keys", [sorted(locks)])
-    keys = {(sending.name, sending.singleton_key or ""): sending for sending in sendings}
-    rows = yield schema.statement("standing", [[name for name, _ in keys], [key for _, key in keys]])
-    standing = {(name, key): JobRef(name, id) for name, key, id in rows}
-    for sending in sendings:
-        key = (sending.name, sending.singleton_key or "")
-        if key in standing:
-            answers[sending.id] = Enqueued(standing[key], EnqueueStatus.DEDUPED)
+    keys = {(request.name, request.singleton_key or ""): request for request in requests}
+    rows = yield schema.statement("live_jobs_by_key", [[name for name, _ in keys], [key for _, key in keys]])
+    live_jobs = {(name, key): JobRef(name, id) for name, key, id in rows}
+    for request in requests:
+        key = (request.name, request.singleton_key or "")
+        if key in live_jobs:
+            answers[request.id] = Enqueued(live_jobs[key], EnqueueStatus.DEDUPED)
         else:
-            standing[key] = JobRef(sending.name, sending.id)
+            live_jobs[key] = JobRef(request.name, request.id)
 
 
 def _insert(
     schema: Schema,
-    sendings: Sequence[Sending],
+    requests: Sequence[SendRequest],
     queues: Mapping[str, Queue],
     answers: dict[str, Enqueued],
     channel: str | None,
 ) -> Plan[None]:
-    by_table: dict[str, list[Sending]] = {}
-    for sending in sendings:
-        by_table.setdefault(queues[sending.name].table, []).append(sending)
+    by_table: dict[str, list[SendRequest]] = {}
+    for request in requests:
+        by_table.setdefault(queues[request.name].table, []).append(request)
     for table, some in by_table.items():
         columns = [
-            write([getattr(sending, field) for sending in some]) for field, write in zip(_FIELDS, _WRITTEN, strict=True)
+            write([getattr(request, field) for request in some])
+            for field, write in zip(_FIELDS, _FIELD_WRITERS, strict=True)
         ]
-        values = [*columns, channel, schema.places(len(some))]
+        values = [*columns, channel, schema.created_offset(len(some))]
         refused = {row[0] for row in (yield schema.statement("send", values, table=table))}
-        for sending in some:
-            if sending.id not in refused:
-                answers[sending.id] = Enqueued(JobRef(sending.name, sending.id))
+        for request in some:
+            if request.id not in refused:
+                answers[request.id] = Enqueued(JobRef(request.name, request.id))
 
 
-def _refusal(schema: Schema, shelf: Shelf, sending: Sending) -> Plan[Enqueued | None]:
+def _conflict_of(schema: Schema, queue_cache: QueueCache, request: SendRequest) -> Plan[Enqueued | None]:
     """Find the job that stands for one that was refused; None: there is none any more."""
-    values = [sending.name, sending.singleton_key, sending.singleton_seconds, sending.singleton_offset]
-    rows = yield schema.statement("refuser", values)
+    values = [request.name, request.singleton_key, request.singleton_seconds, request.singleton_offset]
+    rows = yield schema.statement("conflicting_job", values)
     if rows:
-        return Enqueued(JobRef(sending.name, rows[0][0]), EnqueueStatus.DEDUPED)
-    shelf.forget()
-    yield from shelf.find([sending.name])
+        return Enqueued(JobRef(request.name, rows[0][0]), EnqueueStatus.DEDUPED)
+    queue_cache.invalidate()
+    yield from queue_cache.find([request.name])
     return None

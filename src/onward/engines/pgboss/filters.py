@@ -34,28 +34,32 @@ class Condition:
             self.add(f"j.id = any ({ids}::text[]::uuid[])")
         if which.queues is not None:
             names = value([pattern for pattern in which.queues if not pattern.endswith("*")])
-            stems = value([pattern[:-1] for pattern in which.queues if pattern.endswith("*")])
-            below = f"exists (select from unnest({stems}::text[]) stem where starts_with(j.name, stem))"
-            self.add(f"j.name = any ({names}::text[]) or {below}")
+            prefixes = value([pattern[:-1] for pattern in which.queues if pattern.endswith("*")])
+            has_prefix = f"exists (select from unnest({prefixes}::text[]) prefix where starts_with(j.name, prefix))"
+            self.add(f"j.name = any ({names}::text[]) or {has_prefix}")
         if which.types is not None:
             self.add(f"{TYPE} = any ({value(list(which.types))}::text[])")
         if which.states is not None:
-            self.add(f"s.shown = any ({value(sorted(which.states))}::text[])")
+            self.add(f"s.status = any ({value(sorted(which.states))}::text[])")
         if which.org_id is not None:
             self.add(f"{org_of(schema)} = {value(which.org_id)}::text")
         if which.worker_id is not None:
-            ours = f"h.worker_id = {value(which.worker_id)}::text and h.queue = j.name and h.began = j.started_on"
-            held = f'select from "{schema.beside.name}".held h where {ours} and j.id = any (h.ids)'
-            self.add(f"j.state = 'active' and exists ({held})")
+            matches_worker = (
+                f"h.worker_id = {value(which.worker_id)}::text and h.queue = j.name and h.started_at = j.started_on"
+            )
+            lease_batches = (
+                f'select from "{schema.companion.name}".lease_batch h where {matches_worker} and j.id = any (h.ids)'
+            )
+            self.add(f"j.state = 'active' and exists ({lease_batches})")
         if which.error_contains is not None:
-            told = f"strpos(lower(j.output::text), lower({value(which.error_contains)}::text)) > 0"
-            self.add(f"j.state not in ('active', 'completed') and {told}")
+            error_matches = f"strpos(lower(j.output::text), lower({value(which.error_contains)}::text)) > 0"
+            self.add(f"j.state not in ('active', 'completed') and {error_matches}")
         if which.created_after is not None:
             self.add(f"j.created_on > {value(which.created_after)}::timestamptz")
         if which.created_before is not None:
             self.add(f"j.created_on < {value(which.created_before)}::timestamptz")
         if which.finished_before is not None:
-            ended = f"s.shown = any ({value(sorted(FINISHED))}::text[])"
+            ended = f"s.status = any ({value(sorted(FINISHED))}::text[])"
             self.add(f"{ended} and j.completed_on < {value(which.finished_before)}::timestamptz")
 
     def add(self, fragment: str) -> None:
@@ -71,7 +75,7 @@ class Condition:
         """Write it out."""
         return " and ".join(f"({part})" for part in self._parts)
 
-    def behind(self, text: str, rest: str = "") -> Statement:
+    def append_to(self, text: str, rest: str = "") -> Statement:
         """Put it behind a statement."""
         return Statement(f"{text} where {self} {rest}", self.values)
 

@@ -13,7 +13,7 @@ from onward.pg.plans import Plan
 
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
-    yield from schema.beside.heartbeat(worker)
+    yield from schema.companion.heartbeat(worker)
     if not claims:
         return HeartbeatReply()
     tokens = [claim.token for claim in claims]

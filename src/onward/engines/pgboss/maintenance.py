@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from onward.engine.values import MaintenanceResult, Term
-from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.schema import Schema
 from onward.pg.plans import Plan, Row
 
 
-def promote(schema: Schema, shelf: Shelf) -> Plan[MaintenanceResult]:
+def promote(schema: Schema, queue_cache: QueueCache) -> Plan[MaintenanceResult]:
     """Say when the next job is due: it is ready then, without anybody doing anything."""
-    queues = yield from shelf.known()
-    ((next_in,),) = yield schema.statement("soon", [list(queues)])
+    queues = yield from queue_cache.cached()
+    ((next_in,),) = yield schema.statement("next_due", [list(queues)])
     return MaintenanceResult(next_in=None if next_in is None else max(0.0, next_in))
 
 
@@ -26,11 +26,13 @@ def rescue(
     schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, *, supervises: bool
 ) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers; where asked for, expire what has run for too long."""
-    batch = _batch((yield schema.statement("rescue", [term.number, term.leader_id, max_crashes, limit])), limit)
-    yield schema.statement("forget", [term.number, term.leader_id])
-    yield from schema.beside.delete_silent_workers(term, worker_timeout)
+    batch = _maintenance_result(
+        (yield schema.statement("rescue", [term.number, term.leader_id, max_crashes, limit])), limit
+    )
+    yield schema.statement("delete_lease_batches", [term.number, term.leader_id])
+    yield from schema.companion.delete_silent_workers(term, worker_timeout)
     if supervises:
-        expired = _batch((yield schema.statement("expire", [term.number, term.leader_id, limit])), limit)
+        expired = _maintenance_result((yield schema.statement("expire", [term.number, term.leader_id, limit])), limit)
         batch = MaintenanceResult(
             changed=batch.changed + expired.changed,
             buried=batch.buried + expired.buried,
@@ -44,7 +46,7 @@ def unblock(schema: Schema, term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Let go what waited for other jobs, where there are such flows."""
     if not schema.has("job_dependency.child_id"):
         return MaintenanceResult()
-    return _batch((yield schema.statement("unblock", [term.number, term.leader_id, limit])), limit)
+    return _maintenance_result((yield schema.statement("unblock", [term.number, term.leader_id, limit])), limit)
 
 
 def prune(schema: Schema, term: Term, limit: int) -> Plan[MaintenanceResult]:
@@ -55,6 +57,6 @@ def prune(schema: Schema, term: Term, limit: int) -> Plan[MaintenanceResult]:
     return MaintenanceResult(changed=len(rows), more=len(rows) == limit)
 
 
-def _batch(rows: Sequence[Row], limit: int) -> MaintenanceResult:
+def _maintenance_result(rows: Sequence[Row], limit: int) -> MaintenanceResult:
     ((picked, changed, buried, queues),) = rows
     return MaintenanceResult(changed=changed, buried=buried, queues=frozenset(queues), more=picked == limit)

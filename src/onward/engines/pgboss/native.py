@@ -2,7 +2,7 @@
 
 ::
 
-    boss = boss_of(app)
+    boss = pgboss_of(app)
     await boss.create_queue("mail", policy="short", dead_letter="mail-failed")
     await boss.send("mail", {"to": "ada"}, singleton_key="ada", expire_in_seconds=60)
     await boss.send_debounced("digest", {"user": 7}, 300, key="7")
@@ -26,9 +26,9 @@ from cronsim import CronSim, CronSimError
 from onward.clock import SystemClock, moment_of
 from onward.engines.pgboss import admin, enqueue
 from onward.engines.pgboss.engine import PgBossEngine
-from onward.engines.pgboss.enqueue import Sending
+from onward.engines.pgboss.enqueue import SendRequest
 from onward.engines.pgboss.filters import is_id
-from onward.engines.pgboss.options import QueueOptions, SendOptions, check_installed, options_of, sending_of
+from onward.engines.pgboss.options import QueueOptions, SendOptions, check_supported, options_of, send_request_of
 from onward.errors import InvalidJob, Unsupported
 from onward.job import Enqueued
 from onward.pg.plans import Plan
@@ -49,55 +49,55 @@ class Schedule(NamedTuple):
     options: dict[str, Any]
 
 
-def boss_of(app: Any) -> Boss:
+def pgboss_of(app: Any) -> PgBoss:
     """Give the verbs of the pg-boss that an App is on."""
     engine = getattr(app, "engine", app)
     engine = getattr(engine, "inner", engine)
     if not isinstance(engine, PgBossEngine):
         raise InvalidJob("app", app, "must be on pg-boss: pgboss+postgresql://…")
-    return Boss(engine)
+    return PgBoss(engine)
 
 
-class Boss:
+class PgBoss:
     """The verbs of one pg-boss."""
 
     def __init__(self, engine: PgBossEngine) -> None:
         self._engine = engine
         self._schema = engine.schema
-        self._shelf = engine.shelf
+        self._queue_cache = engine.queue_cache
 
     # Queues
 
     async def create_queue(self, name: str, **options: Any) -> None:
         """Make a queue; of one that is there, nothing changes. See :class:`QueueOptions`."""
         check_queue_name(name)
-        told = options_of(QueueOptions, options)
-        check_installed(self._schema, told)
-        if "policy" in options and told.policy not in POLICIES:
-            raise InvalidJob("policy", told.policy, f"must be one of {', '.join(POLICIES)}")
-        if told.policy in POLICIES[4:] and not self._schema.has(f"policy.{told.policy}"):
-            note = f"schema {self._schema.installed.version} has nothing to hold it; upgrade pg-boss there"
-            raise Unsupported("pg-boss", f"policy {told.policy}", note)
-        values = {"policy": "standard", **msgspec.to_builtins(told)}
-        await self._engine.ask(lambda: admin.create(self._schema, name, values), atomic=True)
-        self._shelf.forget()
+        parsed = options_of(QueueOptions, options)
+        check_supported(self._schema, parsed)
+        if "policy" in options and parsed.policy not in POLICIES:
+            raise InvalidJob("policy", parsed.policy, f"must be one of {', '.join(POLICIES)}")
+        if parsed.policy in POLICIES[4:] and not self._schema.has(f"policy.{parsed.policy}"):
+            note = f"schema {self._schema.probe.version} has nothing to hold it; upgrade pg-boss there"
+            raise Unsupported("pg-boss", f"policy {parsed.policy}", note)
+        values = {"policy": "standard", **msgspec.to_builtins(parsed)}
+        await self._engine.run_plan(lambda: admin.create(self._schema, name, values), atomic=True)
+        self._queue_cache.invalidate()
 
     async def update_queue(self, name: str, **options: Any) -> bool:
         """Change what a queue is told, and answer whether there is one. Its policy cannot be changed."""
-        told = options_of(QueueOptions, options)
-        check_installed(self._schema, told)
+        parsed = options_of(QueueOptions, options)
+        check_supported(self._schema, parsed)
         for fixed in ("policy", "partition"):
-            if getattr(told, fixed) is not msgspec.UNSET:
-                raise InvalidJob(fixed, getattr(told, fixed), "is for good: make another queue")
-        values = [name, msgspec.json.encode(told).decode()]
+            if getattr(parsed, fixed) is not msgspec.UNSET:
+                raise InvalidJob(fixed, getattr(parsed, fixed), "is for good: make another queue")
+        values = [name, msgspec.json.encode(parsed).decode()]
         rows = await self._engine.execute("update_queue", values)
-        self._shelf.forget()
+        self._queue_cache.invalidate()
         return bool(rows)
 
     async def delete_queue(self, name: str) -> None:
         """Remove a queue and all its jobs."""
         await self._engine.execute("delete_queue", [name])
-        self._shelf.forget()
+        self._queue_cache.invalidate()
 
     # Jobs
 
@@ -110,18 +110,20 @@ class Boss:
         self, queue: str, jobs: Sequence[Any], *, within: object | None = None, **options: Any
     ) -> list[str | None]:
         """Send many jobs with the same options, all or none but those that are refused."""
-        told = options_of(SendOptions, options)
-        check_installed(self._schema, told)
+        parsed = options_of(SendOptions, options)
+        check_supported(self._schema, parsed)
         ids = self._engine.ids.take(len(jobs))
         datas = [None if data is None else encode_json(data, field="data") for data in jobs]
-        sendings = [sending_of(queue, data, id, told) for data, id in zip(datas, ids, strict=True)]
-        answers = await self._engine.ask(lambda: self._send(sendings), within=within)
-        if told.singleton_next_slot and told.singleton_seconds is not None:
-            later = [_next_slot(sending, told.singleton_seconds) for sending in sendings]
+        requests = [send_request_of(queue, data, id, parsed) for data, id in zip(datas, ids, strict=True)]
+        answers = await self._engine.run_plan(lambda: self._send(requests), within=within)
+        if parsed.singleton_next_slot and parsed.singleton_seconds is not None:
+            next_slot_requests = [_next_slot(request, parsed.singleton_seconds) for request in requests]
             refused = [at for at, answer in enumerate(answers) if not answer.is_new]
             if refused:
-                again = await self._engine.ask(lambda: self._send([later[at] for at in refused]), within=within)
-                for at, answer in zip(refused, again, strict=True):
+                retried = await self._engine.run_plan(
+                    lambda: self._send([next_slot_requests[at] for at in refused]), within=within
+                )
+                for at, answer in zip(refused, retried, strict=True):
                     answers[at] = answer
         return [answer.id if answer.is_new else None for answer in answers]
 
@@ -139,8 +141,8 @@ class Boss:
             queue, data, singleton_seconds=seconds, singleton_next_slot=True, singleton_key=key, **options
         )
 
-    def _send(self, sendings: list[Sending]) -> Plan[list[Enqueued]]:
-        return enqueue.send(self._schema, self._shelf, sendings, notify=self._engine.notifies)
+    def _send(self, requests: list[SendRequest]) -> Plan[list[Enqueued]]:
+        return enqueue.send(self._schema, self._queue_cache, requests, notify=self._engine.notifies)
 
     async def resume(self, queue: str, *ids: str) -> list[str]:
         """Let cancelled jobs wait again; answer which."""
@@ -161,11 +163,11 @@ class Boss:
     ) -> None:
         """Have a job sent by the clock, by any Node instance, or by a worker of ours that supervises."""
         _check_cron(cron, tz)
-        told = options_of(SendOptions, options)
+        parsed = options_of(SendOptions, options)
         if key and not self._schema.has("schedule.key"):
             raise InvalidJob("key", key, "cannot be given: before pg-boss 11 a queue has one schedule")
-        await self._engine.ask(lambda: self._found(queue))
-        kept = {name: value for name, value in msgspec.to_builtins(told).items() if value not in (None, False)}
+        await self._engine.run_plan(lambda: self._require_queue(queue))
+        kept = {name: value for name, value in msgspec.to_builtins(parsed).items() if value not in (None, False)}
         text = None if data is None else encode_json(data, field="data")
         values = [queue, key, cron, tz, text, msgspec.json.encode({**kept, "tz": tz}).decode()]
         await self._engine.execute("schedule", values)
@@ -178,15 +180,15 @@ class Boss:
         """List what is sent by the clock."""
         found = []
         for queue, key, kind, cron, timezone, data, options in await self._engine.execute("schedules"):
-            told = None if data is None else msgspec.json.decode(data)
-            found.append(Schedule(queue, key, kind, cron, timezone, told, msgspec.json.decode(options or "{}")))
+            parsed = None if data is None else msgspec.json.decode(data)
+            found.append(Schedule(queue, key, kind, cron, timezone, parsed, msgspec.json.decode(options or "{}")))
         return found
 
     # Events
 
     async def subscribe(self, event: str, queue: str) -> None:
         """Have a queue get a job for each event of a name."""
-        await self._engine.ask(lambda: self._found(queue))
+        await self._engine.run_plan(lambda: self._require_queue(queue))
         await self._engine.execute("subscribe", [event, queue])
 
     async def unsubscribe(self, event: str, queue: str) -> bool:
@@ -200,15 +202,15 @@ class Boss:
         rows = await self._engine.execute("subscribers", [event])
         return [await self.send(row[0], data, within=within, **options) for row in rows]
 
-    def _found(self, queue: str) -> Plan[None]:
-        yield from self._shelf.find([queue])
+    def _require_queue(self, queue: str) -> Plan[None]:
+        yield from self._queue_cache.find([queue])
 
 
-def _next_slot(sending: Sending, seconds: int) -> Sending:
+def _next_slot(request: SendRequest, seconds: int) -> SendRequest:
     """Move a job into the next slot, to start with it."""
     now = SystemClock().micros() / 1e6
     delay = timedelta(seconds=seconds - now % seconds)
-    return msgspec.structs.replace(sending, singleton_offset=seconds, delay=delay, run_at=None)
+    return msgspec.structs.replace(request, singleton_offset=seconds, delay=delay, run_at=None)
 
 
 def _check_cron(cron: str, tz: str) -> None:

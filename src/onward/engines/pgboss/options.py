@@ -9,15 +9,15 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from onward.engines.pgboss.enqueue import Sending
+from onward.engines.pgboss.enqueue import SendRequest
 from onward.engines.pgboss.schema import Schema
 from onward.errors import InvalidJob, Unsupported
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_LONGEST: Final = 24 * 60 * 60
+_MAX_EXPIRY_SECONDS: Final = 24 * 60 * 60
 """Seconds that pg-boss lets a job be active at most."""
-_LEAST: Final = {
+_MIN_VALUES: Final = {
     "retry_limit": 0,
     "retry_delay": 0,
     "retry_delay_max": 0,
@@ -28,7 +28,7 @@ _LEAST: Final = {
     "heartbeat_seconds": 10,
     "warning_queue_size": 1,
 }
-_COLUMN_OF: Final = {
+_REQUIRED_COLUMN: Final = {
     "retry_delay_max": "job.retry_delay_max",
     "delete_after_seconds": "job.deletion_seconds",
     "heartbeat_seconds": "job.heartbeat_seconds",
@@ -100,29 +100,29 @@ def options_of(kind: type[T], given: dict[str, Any]) -> T:
         member = re.split(r"\W", where)[0]
         name = next((name for name, written in names.items() if written == member), "options")
         raise InvalidJob(name, given.get(name), f"must be what pg-boss takes: {rule}") from None
-    for name, least in _LEAST.items():
+    for name, minimum in _MIN_VALUES.items():
         value = getattr(made, name, None)
-        if value is not None and value is not UNSET and (type(value) is not int or value < least):
-            raise InvalidJob(name, value, f"must be a whole number of at least {least}")
+        if value is not None and value is not UNSET and (type(value) is not int or value < minimum):
+            raise InvalidJob(name, value, f"must be a whole number of at least {minimum}")
     expiry = getattr(made, "expire_in_seconds", None)
-    if isinstance(expiry, int) and expiry > _LONGEST:
+    if isinstance(expiry, int) and expiry > _MAX_EXPIRY_SECONDS:
         raise InvalidJob("expire_in_seconds", expiry, "must be a day at most")
     return made
 
 
-def check_installed(schema: Schema, options: msgspec.Struct) -> None:
+def check_supported(schema: Schema, options: msgspec.Struct) -> None:
     """Refuse an option that the installed pg-boss has no place for."""
-    for name, column in _COLUMN_OF.items():
+    for name, column in _REQUIRED_COLUMN.items():
         value = getattr(options, name, None)
         if value is not None and value is not UNSET and not schema.has(column):
-            note = f"schema {schema.installed.version} has no {column}; upgrade pg-boss there"
+            note = f"schema {schema.probe.version} has no {column}; upgrade pg-boss there"
             raise Unsupported("pg-boss", name, note)
 
 
-def sending_of(queue: str, data: str | None, id: str, options: SendOptions) -> Sending:
+def send_request_of(queue: str, data: str | None, id: str, options: SendOptions) -> SendRequest:
     """Say a job in pg-boss's columns."""
     delay, run_at = _start(options.start_after)
-    return Sending(
+    return SendRequest(
         id=options.id or id,
         name=queue,
         data=data,

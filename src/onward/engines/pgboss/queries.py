@@ -8,7 +8,7 @@ from typing import Final
 from onward.clock import micros_of, moment_of
 from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo
 from onward.engines.pgboss.filters import TYPE, Condition, is_id, org_of
-from onward.engines.pgboss.queue_cache import Shelf
+from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import job_of
 from onward.engines.pgboss.schema import Schema
 from onward.job import Job, JobRef
@@ -16,19 +16,19 @@ from onward.lifecycle import State
 from onward.pg.plans import Plan, Statement
 from onward.validation import LAST_MOMENT, read_place
 
-_COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.shown", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
+_COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
 
-def _everywhere(schema: Schema) -> str:
+def _read_variant(schema: Schema) -> str:
     """Say how to look at all jobs: before pg-boss 11, some have gone to the archive."""
-    return "anywhere" if schema.has("archive.archived_on") else ""
+    return "with_archive" if schema.has("archive.archived_on") else ""
 
 
 def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
     """Find one job."""
-    text = schema.text("find", way=_everywhere(schema))
+    text = schema.text("find", variant=_read_variant(schema))
     if isinstance(ref, str):
-        rows = yield Condition(schema, JobFilter(ids=(ref,))).behind(text, "limit 1")
+        rows = yield Condition(schema, JobFilter(ids=(ref,))).append_to(text, "limit 1")
     elif is_id(ref.id):
         rows = yield Statement(f"{text} where j.name = $1::text and j.id = $2::uuid", [ref.queue, ref.id])
     else:
@@ -46,30 +46,34 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
         created, place = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"
         condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {place}::uuid)")
-    way = "desc" if newest_first else "asc"
-    order = f"order by j.created_on {way}, j.id {way} limit {condition.value(limit + 1)}::bigint"
-    jobs = [job_of(row) for row in (yield condition.behind(schema.text("find", way=_everywhere(schema)), order))]
-    shown = jobs[:limit]
-    last = f"{micros_of(shown[-1].created_at)}-{shown[-1].id}" if len(jobs) > limit else None
-    return Page(items=tuple(shown), after=last)
+    direction = "desc" if newest_first else "asc"
+    order = f"order by j.created_on {direction}, j.id {direction} limit {condition.value(limit + 1)}::bigint"
+    jobs = [
+        job_of(row) for row in (yield condition.append_to(schema.text("find", variant=_read_variant(schema)), order))
+    ]
+    page = jobs[:limit]
+    last = f"{micros_of(page[-1].created_at)}-{page[-1].id}" if len(jobs) > limit else None
+    return Page(items=tuple(page), after=last)
 
 
 def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
     """Count jobs."""
     condition = Condition(schema, which)
     counted = f"coalesce({org_of(schema)}, '')" if by is GroupBy.ORG else _COUNTED[by]
-    text = schema.text("count", way=_everywhere(schema)).replace("select counted as", f"select {counted} as")
+    text = schema.text("count", variant=_read_variant(schema)).replace("select counted as", f"select {counted} as")
     rows = yield Statement(text.replace("where condition", f"where {condition}"), condition.values)
     return {row[0]: row[1] for row in rows}
 
 
-def queues(schema: Schema, shelf: Shelf, pattern: str) -> Plan[list[QueueInfo]]:
+def queues(schema: Schema, queue_cache: QueueCache, pattern: str) -> Plan[list[QueueInfo]]:
     """List queues with their depth."""
-    shelf.forget()
-    found = yield from shelf.matching([pattern])
-    infos = {queue.name: queue.info(shelf.own_lease_of(queue.name)) for queue in found}
-    for name, shown, number, oldest in (yield schema.statement("depths", [list(infos)], way=_everywhere(schema))):
-        infos[name].counts[State(shown)] = number
+    queue_cache.invalidate()
+    found = yield from queue_cache.matching([pattern])
+    infos = {queue.name: queue.info(queue_cache.configured_lease_of(queue.name)) for queue in found}
+    for name, status, number, oldest in (
+        yield schema.statement("queue_counts", [list(infos)], variant=_read_variant(schema))
+    ):
+        infos[name].counts[State(status)] = number
         if oldest is not None:
             infos[name] = QueueInfo(
                 name=name, settings=infos[name].settings, counts=infos[name].counts, oldest_ready_at=oldest

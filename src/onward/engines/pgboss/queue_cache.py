@@ -19,15 +19,15 @@ from onward.errors import Unsupported
 from onward.pg.plans import Plan
 from onward.validation import check_queue_name, matches
 
-_FRESH: Final = 1.0
+_TTL_SECONDS: Final = 1.0
 """Seconds for which a look is trusted: a queue that Node has just made is found within that."""
 
 
-class Migrated(Exception):
+class SchemaMigrated(Exception):
     """Somebody has migrated pg-boss: look again at what is installed, and start over."""
 
 
-class Shelf:
+class QueueCache:
     """The queues of one schema."""
 
     def __init__(self, schema: Schema, capabilities: Capabilities) -> None:
@@ -35,66 +35,66 @@ class Shelf:
         self._capabilities = capabilities
         self._queues: Mapping[str, Queue] = {}
         self._leases: Mapping[str, timedelta] = {}
-        self._looked_at = -_FRESH
+        self._refreshed_at = -_TTL_SECONDS
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Look again before the next answer."""
-        self._looked_at = -_FRESH
+        self._refreshed_at = -_TTL_SECONDS
 
-    def look(self) -> Plan[Mapping[str, Queue]]:
+    def refresh(self) -> Plan[Mapping[str, Queue]]:
         """Read all queues, those for pg-boss's own use too."""
         rows = yield self._schema.statement("queues")
-        if rows and rows[0][-1] != self._schema.installed.version:
-            raise Migrated
+        if rows and rows[0][-1] != self._schema.probe.version:
+            raise SchemaMigrated
         self._queues = {row[0]: Queue(*row[:-1]) for row in rows}
-        self._leases = yield from self._schema.beside.queue_leases()
-        self._looked_at = time.monotonic()
+        self._leases = yield from self._schema.companion.queue_leases()
+        self._refreshed_at = time.monotonic()
         return self._queues
 
-    def known(self) -> Plan[Mapping[str, Queue]]:
+    def cached(self) -> Plan[Mapping[str, Queue]]:
         """Give the queues as they were a moment ago at most."""
-        if time.monotonic() - self._looked_at >= _FRESH:
-            yield from self.look()
+        if time.monotonic() - self._refreshed_at >= _TTL_SECONDS:
+            yield from self.refresh()
         return self._queues
 
     def find(self, names: Iterable[str]) -> Plan[Mapping[str, Queue]]:
         """Give these queues; a name that is none is refused, with those that are nearest."""
         wanted = set(names)
-        if not wanted <= self._queues.keys() or time.monotonic() - self._looked_at >= _FRESH:
-            yield from self.look()
+        if not wanted <= self._queues.keys() or time.monotonic() - self._refreshed_at >= _TTL_SECONDS:
+            yield from self.refresh()
         if missing := sorted(wanted - self._queues.keys()):
             for name in missing:
                 check_queue_name(name)
-            raise self._no_such(missing[0])
+            raise self._unknown_queue(missing[0])
         return self._queues
 
     def matching(self, patterns: Sequence[str]) -> Plan[list[Queue]]:
         """Give the queues that names and patterns lead to. A name that leads to none may be made yet."""
-        queues = yield from self.known()
-        plain = {pattern for pattern in patterns if pattern != "*" and not pattern.endswith("/*")}
-        if not plain <= queues.keys():
-            queues = yield from self.look()
+        queues = yield from self.cached()
+        exact_names = {pattern for pattern in patterns if pattern != "*" and not pattern.endswith("/*")}
+        if not exact_names <= queues.keys():
+            queues = yield from self.refresh()
         return [
             queue
             for queue in queues.values()
-            if queue.name in plain
+            if queue.name in exact_names
             or (not queue.is_internal and any(matches(pattern, queue.name) for pattern in patterns))
         ]
 
     def policy_of(self, queue: str) -> str | None:
         """Say by which policy a queue was kept a moment ago: that does not change for as long as there is a queue."""
-        known = self._queues.get(queue)
-        return None if known is None else known.policy
+        cached = self._queues.get(queue)
+        return None if cached is None else cached.policy
 
     def lease_of(self, queue: str, asked: timedelta) -> timedelta:
         """Say for how long a silent worker keeps the jobs of a queue."""
         return self._leases.get(queue, asked)
 
-    def own_lease_of(self, queue: str) -> timedelta | None:
+    def configured_lease_of(self, queue: str) -> timedelta | None:
         """Say whether a queue has a lease of its own."""
         return self._leases.get(queue)
 
-    def _no_such(self, name: str) -> Unsupported:
+    def _unknown_queue(self, name: str) -> Unsupported:
         near = difflib.get_close_matches(name, [each.name for each in self._queues.values() if not each.is_internal])
         hint = f"did you mean {' or '.join(near)}?" if near else "none has a name like it"
         support = self._capabilities.features[Feature.QUEUES_BY_USE]

@@ -1,7 +1,7 @@
 """Between rows and values. Everything pg-boss-shaped about a job is in here.
 
 pg-boss has no types: the name of a queue says who works on it. A job whose type is its queue's name is stored as Node
-would store it. What of any other job pg-boss has no place for travels in its data, under :data:`OURS`.
+would store it. What of any other job pg-boss has no place for travels in its data, under :data:`METADATA_KEY`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from onward.pg import arrays
 from onward.pg.plans import Row
 from onward.validation import MAX_SAFE_INTEGER
 
-OURS: Final = "$onward"
+METADATA_KEY: Final = "$onward"
 """The member of a job's data that holds what pg-boss has no place for."""
 
-LONGEST_KEY: Final = 1000
+MAX_KEY_BYTES: Final = 1000
 """Bytes: pg-boss has singleton keys in its indexes, which take up to 2 700. Longer ones are stored as digests."""
 
 _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 _backoff = msgspec.json.Decoder(Backoff)
-_FIRST: Final = Backoff()
-_MANY_DIGITS: Final = re.compile(r"\d{17}")
-_DEFAULT: Final = (1, True, 60)
+_DEFAULT_BACKOFF: Final = Backoff()
+_LONG_NUMBER: Final = re.compile(r"\d{17}")
+_DEFAULT_RETRY_COLUMNS: Final = (1, True, 60)
 """How our default backoff stands in pg-boss's columns: delay, doubling, longest."""
 
 
-class Retrying(msgspec.Struct, frozen=True):
+class RetryColumns(msgspec.Struct, frozen=True):
     """When pg-boss tries again, in its own words."""
 
     delay: int
@@ -47,18 +47,18 @@ class Retrying(msgspec.Struct, frozen=True):
     delay_max: int | None
 
 
-def retrying_of(backoff: Backoff) -> Retrying:
+def retry_columns_of(backoff: Backoff) -> RetryColumns:
     """Say a backoff in pg-boss's words, or what of its words comes nearest: never sooner than asked for."""
     whole = max(1, math.ceil(backoff.base))
     if backoff.kind is BackoffKind.FIXED or backoff.factor == 1:
-        return Retrying(whole, backoff=False, delay_max=None)
-    return Retrying(whole, backoff=True, delay_max=None if backoff.cap is None else math.ceil(backoff.cap))
+        return RetryColumns(whole, backoff=False, delay_max=None)
+    return RetryColumns(whole, backoff=True, delay_max=None if backoff.cap is None else math.ceil(backoff.cap))
 
 
 @lru_cache(maxsize=256)
 def backoff_of(delay: int | None, doubles: bool | None, longest: int | None) -> Backoff | None:  # noqa: FBT001 - a row
     """Read when pg-boss would try again; None: as we do by default."""
-    if (delay, doubles, longest) == _DEFAULT:
+    if (delay, doubles, longest) == _DEFAULT_RETRY_COLUMNS:
         return None
     if not doubles:
         # At once is what pg-boss does by default; a backoff of ours is more than nothing.
@@ -69,9 +69,9 @@ def backoff_of(delay: int | None, doubles: bool | None, longest: int | None) -> 
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-def key_in(key: str | None) -> str | None:
+def singleton_key_of(key: str | None) -> str | None:
     """Give the singleton key that stands for a dedupe key."""
-    if key is None or len(key) * 4 <= LONGEST_KEY or len(key.encode()) <= LONGEST_KEY:
+    if key is None or len(key) * 4 <= MAX_KEY_BYTES or len(key.encode()) <= MAX_KEY_BYTES:
         return key
     return f"onward:{digest(key).hex()}"
 
@@ -82,10 +82,10 @@ def extras_of(job: NewJob, *, has_groups: bool) -> dict[str, Any]:
     if job.type != job.queue:
         extras["type"] = job.type
     if job.backoff is not None:
-        kept = retrying_of(job.backoff)
-        if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or _FIRST) != job.backoff:
+        kept = retry_columns_of(job.backoff)
+        if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or _DEFAULT_BACKOFF) != job.backoff:
             extras["backoff"] = job.backoff
-    if job.dedupe_key is not None and key_in(job.dedupe_key) != job.dedupe_key:
+    if job.dedupe_key is not None and singleton_key_of(job.dedupe_key) != job.dedupe_key:
         extras["dedupe_key"] = job.dedupe_key
     if job.org_id is not None and not has_groups:
         extras["org_id"] = job.org_id
@@ -99,9 +99,9 @@ def data_of(payload: str, extras: Mapping[str, Any]) -> str:
     if not extras:
         return payload
     text = payload.strip()
-    if text[0] != "{" or OURS in text or "\\u0024" in text:
-        return _encode({OURS: {**extras, "payload": msgspec.Raw(payload.encode())}}).decode()
-    ours = f'"{OURS}":{_encode(extras).decode()}}}'
+    if text[0] != "{" or METADATA_KEY in text or "\\u0024" in text:
+        return _encode({METADATA_KEY: {**extras, "payload": msgspec.Raw(payload.encode())}}).decode()
+    ours = f'"{METADATA_KEY}":{_encode(extras).decode()}}}'
     inside = text[1:-1].strip()
     return f"{{{inside},{ours}" if inside else f"{{{ours}"
 
@@ -111,22 +111,22 @@ def read_data(text: str | None) -> tuple[Any, dict[str, Any]]:
     if text is None:
         return None, {}
     data = _decode(text)
-    if _MANY_DIGITS.search(text):
-        data = _as_it_was(data)
-    if not isinstance(data, dict) or not isinstance(data.get(OURS), dict):
+    if _LONG_NUMBER.search(text):
+        data = _restore_floats(data)
+    if not isinstance(data, dict) or not isinstance(data.get(METADATA_KEY), dict):
         return data, {}
-    extras = data.pop(OURS)
+    extras = data.pop(METADATA_KEY)
     return (extras.pop("payload") if "payload" in extras else data), extras
 
 
-def _as_it_was(value: Any) -> Any:
+def _restore_floats(value: Any) -> Any:
     """Make floats again of what PostgreSQL writes out as whole numbers: beyond 2^53 a payload has no others."""
     if type(value) is int:
         return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else float(value)
     if type(value) is dict:
-        return {name: _as_it_was(member) for name, member in value.items()}
+        return {name: _restore_floats(member) for name, member in value.items()}
     if type(value) is list:
-        return [_as_it_was(member) for member in value]
+        return [_restore_floats(member) for member in value]
     return value
 
 
@@ -172,33 +172,33 @@ def error_of(output: Any) -> str | None:
 
 def job_of(row: Row) -> Job:
     """Read a job from a row of ``sql/find.sql``."""
-    (id, name, data, shown, priority, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max,
+    (id, name, data, status, priority, retry_limit, retry_count, retry_delay, retry_backoff, retry_delay_max,
      start_after, created_on, started_on, completed_on, singleton_key, group_id, output, state,
      worker) = row  # fmt: skip
     payload, extras = read_data(data)
-    said = None if output is None or state == "completed" else _decode(output)
-    lost = said.get("onward") if isinstance(said, dict) else None
-    if not isinstance(lost, dict):
-        lost = {}
-    elif said is not None:
-        said = lost.get("before")
+    error_output = None if output is None or state == "completed" else _decode(output)
+    crash_record = error_output.get("onward") if isinstance(error_output, dict) else None
+    if not isinstance(crash_record, dict):
+        crash_record = {}
+    elif error_output is not None:
+        error_output = crash_record.get("before")
     return Job(
         id=id,
-        type=_text_among(extras, "type", name) or name,
+        type=_text_in(extras, "type", name) or name,
         queue=name,
-        status=State(shown),
-        org_id=_text_among(extras, "org_id", group_id),
+        status=State(status),
+        org_id=_text_in(extras, "org_id", group_id),
         payload=payload,
         priority=priority,
-        dedupe_key=_text_among(extras, "dedupe_key", singleton_key),
+        dedupe_key=_text_in(extras, "dedupe_key", singleton_key),
         worker_id=worker,
         attempts=retry_count + (started_on is not None),
         max_attempts=retry_limit + 1,
-        crashes=crashes if isinstance(crashes := lost.get("crashes"), int) else 0,
-        backoff=_backoff_among(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
-        last_error=None if state == "completed" else error_of(said),
+        crashes=crashes if isinstance(crashes := crash_record.get("crashes"), int) else 0,
+        backoff=_backoff_in(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
+        last_error=None if state == "completed" else error_of(error_output),
         result=result_of(output) if state == "completed" else None,
-        next_run_at=start_after if shown == State.SCHEDULED else None,
+        next_run_at=start_after if status == State.SCHEDULED else None,
         created_at=created_on,
         claimed_at=started_on,
         started_at=started_on,
@@ -209,20 +209,20 @@ def job_of(row: Row) -> Job:
 
 def claim_of(row: Row) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
-    (name, id, data, retry_count, retry_limit, began, batch, place, priority, waited, retry_delay, retry_backoff,
+    (name, id, data, retry_count, retry_limit, started_at, batch, ctid, priority, waited, retry_delay, retry_backoff,
      retry_delay_max, group_id, crashes) = row  # fmt: skip
     type_, backoff, org_id, trace = name, None, group_id, None
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
-    elif OURS in data or _MANY_DIGITS.search(data):
+    elif METADATA_KEY in data or _LONG_NUMBER.search(data):
         payload, extras = read_data(data)
         data = _encode(payload).decode()
-        type_, backoff = _text_among(extras, "type", name) or name, _backoff_among(extras)
-        org_id, trace = _text_among(extras, "org_id", group_id), _text_among(extras, "trace", None)
+        type_, backoff = _text_in(extras, "type", name) or name, _backoff_in(extras)
+        org_id, trace = _text_in(extras, "org_id", group_id), _text_in(extras, "trace", None)
     return Claim(
         ref=JobRef(name, id),
         # The first four are the fence; the rest is by what we find it again.
-        token=(name, id, retry_count, began, batch, place),
+        token=(name, id, retry_count, started_at, batch, ctid),
         type=type_,
         payload=data,
         attempts=retry_count + 1,
@@ -239,16 +239,16 @@ def claim_of(row: Row) -> Claim:
 
 def fences_of(tokens: Sequence[Token]) -> list[str]:
     """Lay out what claims are matched by, as statements take it: queues, ids, attempts, when they began."""
-    names, ids, counts, began, *_ = zip(*tokens, strict=True)
+    names, ids, counts, started_at, *_ = zip(*tokens, strict=True)
     return [
         arrays.texts(map(str, names)),
         arrays.words(map(str, ids)),
         arrays.numbers(counts),
-        arrays.numbers(began),
+        arrays.numbers(started_at),
     ]
 
 
-def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:
+def _backoff_in(extras: Mapping[str, Any]) -> Backoff | None:
     told = extras.get("backoff")
     try:
         return None if told is None else msgspec.convert(told, Backoff)
@@ -256,10 +256,10 @@ def _backoff_among(extras: Mapping[str, Any]) -> Backoff | None:
         return None
 
 
-def _text_among(extras: Mapping[str, Any], name: str, otherwise: str | None) -> str | None:
+def _text_in(extras: Mapping[str, Any], name: str, default: str | None) -> str | None:
     """Read a text that was said beside a payload. Anybody may write there: what is none counts as not said."""
     told = extras.get(name)
-    return told if isinstance(told, str) and told else otherwise
+    return told if isinstance(told, str) and told else default
 
 
 # Queues ---------------------------------------------------------------------------------------------------------------

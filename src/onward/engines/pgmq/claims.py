@@ -24,13 +24,15 @@ _backoffs = msgspec.json.Decoder(Backoff)
 
 
 @dataclass(slots=True)
-class Round:
+class RoundRobin:
     """Where a worker is on its way round the queues. Kept in memory: each worker goes its own way round."""
 
     last_name: str = ""
 
 
-def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, batches: ClaimBatches) -> Plan[Claims]:
+def claim(
+    request: ClaimRequest, manner: Manner, columns: str, round_robin: RoundRobin, batches: ClaimBatches
+) -> Plan[Claims]:
     """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
     names, prefixes = named(request.queues)
     values = [
@@ -39,7 +41,7 @@ def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, ba
         "*" in request.queues,
         texts(names),
         texts(prefixes),
-        round_.last_name,
+        round_robin.last_name,
         request.slots,
         request.lease // MICROSECOND,
         request.alone,
@@ -47,7 +49,7 @@ def claim(request: ClaimRequest, manner: Manner, columns: str, round_: Round, ba
         manner.hows,
         numbers(batches.take_finished()),
     ]
-    claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_)
+    claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_robin)
     batches.add_claimed(claims.claims)
     return claims
 
@@ -58,7 +60,7 @@ def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     return names, [pattern[:-1] for pattern in names if pattern.endswith("/*")]
 
 
-def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Claims:
+def _read(rows: Sequence[Row], worker: str, manner: Manner, round_robin: RoundRobin) -> Claims:
     """Read what a claim answered: see the type ``onward.answer``."""
     claims: list[Claim] = []
     has_suspects = False
@@ -71,7 +73,7 @@ def _read(rows: Sequence[Row], worker: str, manner: Manner, round_: Round) -> Cl
             kept = None if backoff is None else _backoffs.decode(backoff)
             batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
         else:
-            has_suspects, round_.last_name = bool(read_ct), text
+            has_suspects, round_robin.last_name = bool(read_ct), text
     return Claims(claims=tuple(claims), has_suspects=has_suspects)
 
 

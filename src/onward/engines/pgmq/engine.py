@@ -161,13 +161,15 @@ class PGMQEngine:
         self._listener = Listener(
             self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
         )
-        self._rounds: dict[tuple[str, ...], claims.Round] = {}
+        self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = ClaimBatches()
         self._notifies = notify
-        self._gatherings = PerLoop(lambda: Coalescer(self._put))
+        self._coalescers = PerLoop(lambda: Coalescer(self._put))
         self._identity = ("", "")
         self._installation: Installation | None = None
-        self._guests = caller_transaction.CallerTransactions(self._connections, self.database, self._same_store)
+        self._caller_transactions = caller_transaction.CallerTransactions(
+            self._connections, self.database, self._same_store
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -187,7 +189,7 @@ class PGMQEngine:
             found = run(schema_probe.find(self.database), execute)
             found.check(self.manner, self.database)
             self._installation = found
-            self._steps.migrate(connection)
+            self._migrations.migrate(connection)
             self._identity = run(identity_of(self._beside.name), execute)
             self.database.detect_settings(connection)
         if self._direct is not self.database:
@@ -198,7 +200,7 @@ class PGMQEngine:
             log.info("%s: %s", self._direct, _POOLED)
 
     @property
-    def _steps(self) -> Migrations:
+    def _migrations(self) -> Migrations:
         return Migrations(NAME, self.database, MIGRATIONS)
 
     @property
@@ -219,10 +221,10 @@ class PGMQEngine:
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
             found = run(schema_probe.find(self.database), caller_transaction.on_psycopg(connection))
-            schema = self._steps.check(connection)
-            ((version, commits, fsync, whole_pages, now),) = connection.execute(SQL.facts).fetchall()
+            schema = self._migrations.check(connection)
+            ((version, synchronous_commit, fsync, full_page_writes, now),) = connection.execute(SQL.facts).fetchall()
             self.database.detect_settings(connection)
-        durability = Durability(fsync, whole_pages, commits)
+        durability = Durability(fsync, full_page_writes, synchronous_commit)
         return EngineInfo(
             engine="PGMQ",
             server=f"{found} on PostgreSQL {version}",
@@ -235,7 +237,7 @@ class PGMQEngine:
 
     def schema_script(self) -> str:
         """Write our schema beside PGMQ's as SQL."""
-        return self._steps.script()
+        return self._migrations.script()
 
     async def install(self) -> str | None:
         """Install PGMQ as plain SQL, where there is none; answer its version, or None where there is one already."""
@@ -257,19 +259,19 @@ class PGMQEngine:
         if not jobs:
             return []
         if within is not None:
-            return await self._guests.drive(
+            return await self._caller_transactions.drive(
                 within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
             )
         if len(jobs) > MAX_COALESCED:
             return await self._put(jobs)
-        return await self._gatherings.current().enqueue(jobs)
+        return await self._coalescers.current().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
         if within is not None:
-            return self._guests.drive_sync(
+            return self._caller_transactions.drive_sync(
                 within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
             )
         with self._telling(jobs) as notice:
@@ -295,9 +297,9 @@ class PGMQEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        round_ = self._rounds.setdefault(request.queues, claims.Round())
+        round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
         columns = self._columns
-        return await self._ask(lambda: claims.claim(request, self.manner, columns, round_, self._batches))
+        return await self._ask(lambda: claims.claim(request, self.manner, columns, round_robin, self._batches))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -309,7 +311,7 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
-            return await self._guests.drive(within, lambda: self._settling(settlements))
+            return await self._caller_transactions.drive(within, lambda: self._settling(settlements))
         return await self._ask(lambda: self._settling(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
@@ -318,7 +320,7 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
-            return self._guests.drive_sync(within, lambda: self._settling(settlements))
+            return self._caller_transactions.drive_sync(within, lambda: self._settling(settlements))
         return self._ask_sync(lambda: self._settling(settlements))
 
     def _settling(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
@@ -327,7 +329,7 @@ class PGMQEngine:
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settle.change_nothing_to_claim(settlements, self.manner):
+        if request is not None and settlements and settle.can_exchange_concurrently(settlements, self.manner):
             return await exchange_concurrently(self, settlements, request)
         return await exchange_in_order(self, settlements, request)
 

@@ -23,7 +23,7 @@ def settle(settlements: Sequence[Settlement], manner: Manner, columns: str) -> P
     return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost)
 
 
-def change_nothing_to_claim(settlements: Sequence[Settlement], manner: Manner) -> bool:
+def can_exchange_concurrently(settlements: Sequence[Settlement], manner: Manner) -> bool:
     """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
     if not all(isinstance(each.outcome, Complete) for each in settlements):
         return False

@@ -27,17 +27,17 @@ create table onward.queue (
 
 -- What Onward's workers have taken, one row for all that one claim took from one queue: who runs a job, and from when on a leader
 -- gives it back. A job is held by it for as long as it is active and began when all of them did.
-create table onward.held (
-  id        bigint      generated always as identity primary key,
-  worker_id text        not null,
-  queue     text        not null,
-  began     timestamptz not null,
-  lease     interval    not null,
-  until     timestamptz not null,
-  ids       uuid[]      not null
+create table onward.lease_batch (
+  id          bigint      generated always as identity primary key,
+  worker_id   text        not null,
+  queue       text        not null,
+  started_at  timestamptz not null,
+  lease       interval    not null,
+  lease_until timestamptz not null,
+  ids         uuid[]      not null
 ) with (fillfactor = 50);
 
-create index held_until on onward.held (until);
+create index lease_batch_lease_until on onward.lease_batch (lease_until);
 
 -- By which a connection is known to lead to this store and to no other.
 create table onward.identity (

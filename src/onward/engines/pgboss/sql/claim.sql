@@ -3,8 +3,8 @@
 -- The rows that were locked are changed by where they lie, and by nothing else: so there is one way to do it, whatever the planner
 -- believes of the queue. Joined, and with statistics from a moment when the queue was empty, it goes through all of the queue for
 -- each job.
--- One of a key is for the policies singleton and stately: of each key one at a time is active; who takes the same key at the same
--- moment meets the index that holds the policy, and tries again. In line is for key_strict_fifo: of each key the oldest, and none
+-- one_per_key is for the policies singleton and stately: of each key one at a time is active; who takes the same key at the same
+-- moment meets the index that holds the policy, and tries again. strict_fifo is for key_strict_fifo: of each key the oldest, and none
 -- while one of the key is active, waits to be tried again, or has failed.
 -- $1 queues, $2 how many of each, $3 leases, $4 worker, $5 batches that have ended, $6 by how many microseconds this claim is later
 -- than the clock says
@@ -12,36 +12,36 @@
 --        job_i10 (name, singleton_key, state desc, created_on, id), job_i8 (name, singleton_key)
 with wanted as materialized (
   select * from unnest($1::text[], $2::bigint[], $3::interval[]) w (name, count, lease)),
-heads as materialized (                                                               -- if way.in_line
-  select distinct on (h.name, h.singleton_key) h.name, h.id                           -- if way.in_line
-    from pgboss.job_common h                                                          -- if way.in_line
-   where h.name = any ($1::text[]) and h.state < 'active' and h.policy = 'key_strict_fifo'  -- if way.in_line
-     and h.start_after <= pgboss.job_now()                                            -- if way.in_line
-     and not h.blocked                                                                -- if way.in_line if job.blocked
-   order by h.name, h.singleton_key, h.state desc, h.created_on, h.id),               -- if way.in_line
+heads as materialized (                                                               -- if variant.strict_fifo
+  select distinct on (h.name, h.singleton_key) h.name, h.id                           -- if variant.strict_fifo
+    from pgboss.job_common h                                                          -- if variant.strict_fifo
+   where h.name = any ($1::text[]) and h.state < 'active' and h.policy = 'key_strict_fifo'  -- if variant.strict_fifo
+     and h.start_after <= pgboss.job_now()                                            -- if variant.strict_fifo
+     and not h.blocked                                                                -- if variant.strict_fifo if job.blocked
+   order by h.name, h.singleton_key, h.state desc, h.created_on, h.id),               -- if variant.strict_fifo
 found as materialized (
   select n.*
     from wanted w cross join lateral (
       select j.ctid as tid
-             , j.name, j.id, j.singleton_key, j.priority, j.created_on                -- if way.one_of_a_key
+             , j.name, j.id, j.singleton_key, j.priority, j.created_on                -- if variant.one_per_key
         from pgboss.job_common j
        where j.name = w.name and j.state < 'active'
-         and j.start_after <= pgboss.job_now()                                        -- unless way.in_line
-         and not j.blocked                                                            -- if job.blocked unless way.in_line
-         and not exists (select from pgboss.job_common a                              -- if way.one_of_a_key
-                          where a.name = j.name and a.state = 'active' and a.policy in ('singleton', 'stately')  -- if way.one_of_a_key
-                            and coalesce(a.singleton_key, '') = coalesce(j.singleton_key, ''))  -- if way.one_of_a_key
-         and j.id = any (array (select h.id from heads h))                            -- if way.in_line
-         and not exists (select from pgboss.job_common b                              -- if way.in_line
-                          where b.name = j.name and b.singleton_key = j.singleton_key -- if way.in_line
-                            and b.policy = 'key_strict_fifo' and b.state in ('active', 'retry', 'failed') and b.id <> j.id)  -- if way.in_line
+         and j.start_after <= pgboss.job_now()                                        -- unless variant.strict_fifo
+         and not j.blocked                                                            -- if job.blocked unless variant.strict_fifo
+         and not exists (select from pgboss.job_common a                              -- if variant.one_per_key
+                          where a.name = j.name and a.state = 'active' and a.policy in ('singleton', 'stately')  -- if variant.one_per_key
+                            and coalesce(a.singleton_key, '') = coalesce(j.singleton_key, ''))  -- if variant.one_per_key
+         and j.id = any (array (select h.id from heads h))                            -- if variant.strict_fifo
+         and not exists (select from pgboss.job_common b                              -- if variant.strict_fifo
+                          where b.name = j.name and b.singleton_key = j.singleton_key -- if variant.strict_fifo
+                            and b.policy = 'key_strict_fifo' and b.state in ('active', 'retry', 'failed') and b.id <> j.id)  -- if variant.strict_fifo
        order by j.priority desc, j.created_on
                 , j.id                                                                -- unless index.fetch_order
        limit w.count for update of j skip locked) n),
 next as materialized (
-  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from found f       -- if way.one_of_a_key
-   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),  -- if way.one_of_a_key
-  select tid from found),                                                             -- unless way.one_of_a_key
+  select distinct on (f.name, coalesce(f.singleton_key, '')) f.tid from found f       -- if variant.one_per_key
+   order by f.name, coalesce(f.singleton_key, ''), f.priority desc, f.created_on, f.id),  -- if variant.one_per_key
+  select tid from found),                                                             -- unless variant.one_per_key
 taken as (
   update pgboss.job_common j
      set state = 'active', started_on = pgboss.job_now() + $6::bigint * interval '1 microsecond',
@@ -52,16 +52,16 @@ taken as (
             j.retry_backoff,
             j.retry_delay_max,                                                        -- if job.retry_delay_max
             j.group_id,                                                               -- if job.group_id
-            j.output, j.created_on, j.ctid as place),
+            j.output, j.created_on, j.ctid as row_ctid),
 forgotten as (
-  delete from onward.held where id = any ($5::bigint[])),
-holding as (
-  insert into onward.held (worker_id, queue, began, lease, until, ids)
+  delete from onward.lease_batch where id = any ($5::bigint[])),
+leased as (
+  insert into onward.lease_batch (worker_id, queue, started_at, lease, lease_until, ids)
   select $4::text, t.name, min(t.started_on), w.lease, pgboss.job_now() + w.lease, array_agg(t.id)
     from taken t join wanted w on w.name = t.name group by t.name, w.lease
   returning id, queue)
 select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
-       (date_part('epoch', t.started_on) * 1000000)::bigint, h.id, t.place::text, t.priority,
+       (date_part('epoch', t.started_on) * 1000000)::bigint, h.id, t.row_ctid::text, t.priority,
        date_part('epoch', t.started_on - t.start_after), t.retry_delay, t.retry_backoff,
        t.retry_delay_max,                                                             -- if job.retry_delay_max
        null::integer,                                                                 -- unless job.retry_delay_max
@@ -69,5 +69,5 @@ select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        null::text,                                                                    -- unless job.group_id
        case when jsonb_typeof(t.output #> '{onward,crashes}') = 'number'
             then least((t.output #>> '{onward,crashes}')::numeric, 1000000)::integer end
-  from taken t join holding h on h.queue = t.name
+  from taken t join leased h on h.queue = t.name
  order by t.priority desc, t.created_on, t.id

@@ -2,13 +2,13 @@
 -- worker is given back, as long as that has not happened too often; from then on it costs an attempt, as it does on Node. How often
 -- it has happened is written where pg-boss writes what became of a run, which it does only when one has ended, and then all of it.
 -- $1 number of the term, $2 leader, $3 losses from which on they count, $4 how many at most
--- index: held_until (until), the primary key
+-- index: lease_batch_lease_until (lease_until), the primary key
 with gone as materialized (
-  select h.queue, h.began, h.ids from onward.held h
-   where h.until <= pgboss.job_now()
+  select h.queue, h.started_at, h.ids from onward.lease_batch h
+   where h.lease_until <= pgboss.job_now()
      and exists (select from onward.leader l
                   where l.number = $1::bigint and l.leader_id = $2::text and l.until > pgboss.job_now())
-   order by h.until for update of h skip locked),
+   order by h.lease_until for update of h skip locked),
 late as materialized (
   select j.*
     from gone g cross join unnest(g.ids) x (id) cross join lateral (
@@ -16,7 +16,7 @@ late as materialized (
              coalesce(case when jsonb_typeof(j.output #> '{onward,crashes}') = 'number'
                            then least((j.output #>> '{onward,crashes}')::numeric, 1000000)::integer end, 0) + 1 as crashes
         from pgboss.job j
-       where j.name = g.queue and j.id = x.id and j.state::text = 'active' and j.started_on = g.began
+       where j.name = g.queue and j.id = x.id and j.state::text = 'active' and j.started_on = g.started_at
          for update of j skip locked) j
    limit $4::bigint),
 lost as materialized (
@@ -25,13 +25,13 @@ lost as materialized (
             where o.name = l.name and o.state = 'retry' and o.policy = 'stately'
               and coalesce(o.singleton_key, '') = coalesce(l.singleton_key, '')) then 'failed' else l.wanted end as state
     from (select t.*, case when t.crashes < $3::integer or t.retry_count < t.retry_limit then 'retry' else 'failed' end as wanted,
-                 t.crashes < $3::integer as given_back
+                 t.crashes < $3::integer as released
             from late t) l),
 changed as (
   update pgboss.job j
      set state = l.state::pgboss.job_state,
          completed_on = case when l.state <> 'retry' then pgboss.job_now() end,
-         started_on = case when l.state = 'retry' and l.given_back then null else j.started_on end,
+         started_on = case when l.state = 'retry' and l.released then null else j.started_on end,
          heartbeat_on = null,                                                         -- if job.heartbeat_on
          output = case
            when l.state = 'retry' then jsonb_build_object('onward', jsonb_strip_nulls(jsonb_build_object(

@@ -45,8 +45,8 @@ select x.id, q.name, x.data::jsonb, x.priority, s.start_after, pgboss.job_now() 
  order by x.no
 on conflict do nothing
 returning id, name, start_after),
-told as (
+notified as (
   select pg_notify($21::text, a.name) from (select distinct name from added where start_after <= pgboss.job_now()) a
    where $21::text is not null)
 select x.id::text from unnest($1::text::uuid[]) x (id)
- where x.id not in (select id from added) and (select count(*) from told) >= 0
+ where x.id not in (select id from added) and (select count(*) from notified) >= 0

@@ -32,8 +32,8 @@ select x.id, q.name, x.data, $4::integer, s.start_after, pgboss.job_now() + (x.n
  where q.name = $3::text
 on conflict do nothing
 returning id, start_after),
-told as (
+notified as (
   select pg_notify($12::text, $3::text) from (select from added where start_after <= pgboss.job_now() limit 1) a
    where $12::text is not null)
 select x.id::text from unnest($1::text::uuid[]) x (id)
- where x.id not in (select id from added) and (select count(*) from told) >= 0
+ where x.id not in (select id from added) and (select count(*) from notified) >= 0
