@@ -10,7 +10,7 @@ import psycopg
 from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.pgmq.engine import CAPABILITIES, PGMQEngine
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import JobRef
 from onward.lifecycle import State
 from tests.conformance.cases import Caller, EngineCase, Store
@@ -20,7 +20,7 @@ from tests.servers.pgmq import make_database
 _free: list[str] = []
 """Databases that nobody uses now, with no queue in them."""
 
-MANNER = Manner(max_reads=1000)
+SETTINGS = PgmqSettings(max_reads=1000)
 """The suite counts crashes; what is poison here is for the tests of this engine."""
 
 _EMPTY = """
@@ -45,7 +45,7 @@ class PGMQStore(Store):
         """See :class:`Store`."""
         if not self._is_set:
             self._set_clock()
-        return PGMQEngine(self.url, manner=MANNER)
+        return PGMQEngine(self.url, settings=SETTINGS)
 
     def _set_clock(self) -> None:
         self._is_set = True
@@ -88,7 +88,7 @@ class PGMQStore(Store):
 
 def attach(address: str) -> CheckedEngine:
     """Make a handle on the store at an address."""
-    return CheckedEngine(PGMQEngine(address, manner=MANNER))
+    return CheckedEngine(PGMQEngine(address, settings=SETTINGS))
 
 
 PGMQ: EngineCase = EngineCase(

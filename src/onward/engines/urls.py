@@ -134,7 +134,7 @@ def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engi
 def _open_pgmq(url: str) -> Engine:
     try:
         from onward.engines.pgmq.engine import PGMQEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.pgmq.settings import Manner, from_url  # noqa: PLC0415
+        from onward.engines.pgmq.settings import PgmqSettings, from_url  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise
@@ -148,7 +148,7 @@ def _open_pgmq(url: str) -> Engine:
     direct = ours.pop("direct", None)
     return PGMQEngine(
         f"{address}?{urlencode(rest, quote_via=quote)}",
-        manner=Manner(**ours),
+        settings=PgmqSettings(**ours),
         notify=notify == "on",
         direct=direct,
     )

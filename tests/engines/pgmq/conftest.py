@@ -12,7 +12,7 @@ import pytest
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, QueueChange, Settlement
 from onward.engines.pgmq.engine import PGMQEngine
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.lifecycle import Outcome
 from tests.servers.pgmq import drop_database, make_database
 
@@ -45,8 +45,8 @@ async def opened(url: str) -> AsyncIterator[Callable[..., Awaitable[CheckedEngin
     """Open handles on the database, in whatever manner; closed with the test."""
     handles: list[CheckedEngine] = []
 
-    async def open_one(**manner: Any) -> CheckedEngine:
-        handles.append(CheckedEngine(PGMQEngine(url, manner=Manner(**manner))))
+    async def open_one(**settings: Any) -> CheckedEngine:
+        handles.append(CheckedEngine(PGMQEngine(url, settings=PgmqSettings(**settings))))
         await handles[-1].open()
         return handles[-1]
 

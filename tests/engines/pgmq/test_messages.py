@@ -77,14 +77,14 @@ async def test_outcome_error_and_attempts_are_in_the_headers_and_survive_in_the_
     ((headers,),) = sql(f"select headers from pgmq.q_{queue}")
     assert headers["trace"] == "t-1"
     told = headers["onward"]
-    assert (told["state"], told["attempts"], told["reads"], told["error"]) == ("retry", 1, 1, "ValueError: boom")
+    assert (told["status"], told["attempts"], told["reads"], told["error"]) == ("retry", 1, 1, "ValueError: boom")
     (claim,) = await take(engine, queue)
     assert claim.attempts == 2
     assert await end(engine, claim, Complete('{"answer": 42}'))
     ((message, headers, read_ct),) = sql(f"select message, headers, read_ct from pgmq.a_{queue}")
     assert (message, headers["trace"], read_ct) == ({"n": 1}, "t-1", 2)
     told = headers["onward"]
-    assert (told["state"], told["attempts"], told["result"]) == ("completed", 2, {"answer": 42})
+    assert (told["status"], told["attempts"], told["result"]) == ("completed", 2, {"answer": 42})
     assert [(error["attempt"], error["kind"], error["worker_id"]) for error in told["errors"]] == [
         (1, "ValueError", "w")
     ]
@@ -143,13 +143,13 @@ async def test_the_third_read_still_runs_and_the_limit_is_configurable(opened: O
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     assert len(await take(engine, queue, lease=timedelta(milliseconds=1))) == 1
     sql("select pg_sleep(0.01)")
-    sql("delete from onward_pgmq.held where queue = %s", queue)  # as after a crash of the server
+    sql("delete from onward_pgmq.lease_batch where queue = %s", queue)  # as after a crash of the server
     patient = await opened(max_reads=2)
     assert len(await take(patient, queue, lease=timedelta(milliseconds=1))) == 1
     sql("select pg_sleep(0.01)")
-    sql("delete from onward_pgmq.held where queue = %s", queue)
+    sql("delete from onward_pgmq.lease_batch where queue = %s", queue)
     assert await take(engine, queue) == ()
-    assert sql(f"select headers -> 'onward' ->> 'state' from pgmq.a_{queue}") == [("failed",)]
+    assert sql(f"select headers -> 'onward' ->> 'status' from pgmq.a_{queue}") == [("failed",)]
 
 
 async def test_reads_that_ended_with_an_outcome_are_no_poison(engine: CheckedEngine, queue: str, sql: Sql):  # G3, H3

@@ -14,7 +14,7 @@ import pytest
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange
 from onward.engines.pgmq.engine import PGMQEngine
-from onward.engines.pgmq.settings import Manner, from_url
+from onward.engines.pgmq.settings import PgmqSettings, from_url
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.job import NewJob
 from onward.lifecycle import Complete, Retry, State
@@ -29,7 +29,7 @@ Opened = Callable[..., Awaitable[CheckedEngine]]
 
 @pytest.mark.parametrize("way", ["grouped", "grouped_rr", "grouped_head"])
 async def test_a_group_is_read_in_order_and_not_past_what_is_held(opened: Opened, queue: str, way: str):
-    engine = await opened(reads={queue: way})
+    engine = await opened(read_modes={queue: way})
     for org, payload in (("a", "1"), ("a", "2"), ("b", "3")):
         await engine.enqueue([NewJob(type="t", queue=queue, org_id=org, payload=payload)])
     (first,) = await take(engine, queue, slots=1)
@@ -40,17 +40,17 @@ async def test_a_group_is_read_in_order_and_not_past_what_is_held(opened: Opened
 
 
 async def test_a_message_read_too_often_is_poison_however_it_is_read(opened: Opened, queue: str, sql: Sql):  # G3
-    engine = await opened(reads={"": "grouped"})
+    engine = await opened(read_modes={"": "grouped"})
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     for _ in range(3):
         sql("select pgmq.read(%s, 0, 1)", queue)
     assert await take(engine, queue) == ()
-    assert sql(f"select headers -> 'onward' ->> 'state' from pgmq.a_{queue}") == [("failed",)]
+    assert sql(f"select headers -> 'onward' ->> 'status' from pgmq.a_{queue}") == [("failed",)]
 
 
 async def test_pgmqs_own_order_is_by_id(opened: Opened, queue: str, sql: Sql):
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
-    fifo = await opened(reads={queue: "fifo"})
+    fifo = await opened(read_modes={queue: "fifo"})
     (claim,) = await take(fifo, queue, slots=1)
     assert await end(fifo, claim, Retry(timedelta(0), BOOM))
     assert [claim.payload for claim in await take(await opened(), queue, slots=1)] == ["2"]
@@ -59,7 +59,7 @@ async def test_pgmqs_own_order_is_by_id(opened: Opened, queue: str, sql: Sql):
 
 @pytest.mark.parametrize("way", ["ready", "fifo"])
 async def test_only_messages_that_meet_the_condition_are_read(opened: Opened, queue: str, sql: Sql, way: str):
-    engine = await opened(reads={queue: way}, wheres={queue: {"kind": "x"}})
+    engine = await opened(read_modes={queue: way}, conditions={queue: {"kind": "x"}})
     sql("""select pgmq.send_batch(%s, array['{"kind": "y"}', '{"kind": "x", "n": 1}', '7']::jsonb[])""", queue)
     assert [claim.ref.id for claim in await take(engine, queue)] == ["2"]
 
@@ -79,13 +79,13 @@ async def test_only_messages_that_meet_the_condition_are_read(opened: Opened, qu
 )
 def test_a_setting_that_cannot_be_meant_is_refused(asked: list[tuple[str, str]], field: str):
     with pytest.raises(InvalidJob) as refusal:
-        Manner(**from_url(asked)[0])
+        PgmqSettings(**from_url(asked)[0])
     assert refusal.value.field == field
 
 
 def test_what_is_not_ours_in_a_url_is_left_to_libpq():
     ours, rest = from_url([("sslmode", "require"), ("read.a.b", "fifo"), ("type.q", "t"), ("direct", "postgresql://")])
-    assert ours == {"reads": {"a.b": "fifo"}, "types": {"q": "t"}, "direct": "postgresql://"}
+    assert ours == {"read_modes": {"a.b": "fifo"}, "types": {"q": "t"}, "direct": "postgresql://"}
     assert rest == [("sslmode", "require")]
 
 

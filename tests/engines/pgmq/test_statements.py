@@ -91,7 +91,7 @@ async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine:
 async def test_of_a_long_archive_a_part_is_looked_at(
     engine: CheckedEngine, queue: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ):
-    headers = '{"onward": {"state": "completed"}}'
+    headers = '{"onward": {"status": "completed"}}'
     sql(
         f"insert into pgmq.a_{queue} (msg_id, read_ct, enqueued_at, vt, message, headers)"
         " select n, 1, now(), now(), '1', %s::jsonb from generate_series(1, %s) n",
@@ -102,7 +102,7 @@ async def test_of_a_long_archive_a_part_is_looked_at(
     (exact,) = await engine.queues(queue)
     assert exact.counts == {State.COMPLETED: MANY, State.PENDING: 1}
     sql(f"analyze pgmq.a_{queue}")
-    monkeypatch.setattr(queries, "_SAMPLE", MANY // 10)
+    monkeypatch.setattr(queries, "_ARCHIVE_SAMPLE", MANY // 10)
     (about,) = await engine.queues(queue)
     assert about.counts[State.PENDING] == 1
     assert about.counts[State.COMPLETED] != MANY

@@ -95,7 +95,7 @@ async def test_what_fails_here_is_archived_with_the_reason(app: App, client: Cli
     assert client.lengths(queue) == (0, 1)
     with psycopg.connect(url) as connection:
         ((headers,),) = connection.execute(f"select headers from pgmq.a_{queue}").fetchall()
-    assert headers["onward"]["state"] == "failed"
+    assert headers["onward"]["status"] == "failed"
     assert "no such page" in headers["onward"]["error"]
     assert (await job_of(app, queue, msg_id)).attempts == 1
 

@@ -12,54 +12,56 @@ from onward.clock import micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Retention
 from onward.engines.pgmq import queries
 from onward.engines.pgmq.enqueue import check_new_name
-from onward.engines.pgmq.schema import SQL, ours
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.schema import SQL, with_schema_name
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
 from onward.pg.plans import Plan, Row, Statement
 
 
-def cancel(which: JobFilter, reason: str, limit: int, manner: Manner, columns: str) -> Plan[list[Changed]]:
+def cancel(which: JobFilter, reason: str, limit: int, settings: PgmqSettings, columns: str) -> Plan[list[Changed]]:
     """Take jobs back."""
-    picked = yield from _pick(which, MOVES[Move.CANCEL][0], limit, manner, columns)
+    picked = yield from _pick(which, MOVES[Move.CANCEL][0], limit, settings, columns)
     if not picked:
         return []
-    return _changed((yield Statement(SQL.cancel, [*_apart(picked), reason, columns])))
+    return _changed((yield Statement(SQL.cancel, [*_queues_and_ids(picked), reason, columns])))
 
 
-def replay(which: JobFilter, limit: int, manner: Manner, columns: str) -> Plan[list[Changed]]:
+def replay(which: JobFilter, limit: int, settings: PgmqSettings, columns: str) -> Plan[list[Changed]]:
     """Give ended jobs a new life."""
-    picked = yield from _pick(which, MOVES[Move.REPLAY][0], limit, manner, columns)
+    picked = yield from _pick(which, MOVES[Move.REPLAY][0], limit, settings, columns)
     if not picked:
         return []
-    return _changed((yield Statement(SQL.replay, [*_apart(picked), columns])))
+    return _changed((yield Statement(SQL.replay, [*_queues_and_ids(picked), columns])))
 
 
-def delete(which: JobFilter, limit: int, manner: Manner, columns: str) -> Plan[list[Changed]]:
+def delete(which: JobFilter, limit: int, settings: PgmqSettings, columns: str) -> Plan[list[Changed]]:
     """Remove jobs that nobody holds."""
-    picked = yield from _pick(which, WAITING | FINISHED, limit, manner, columns)
+    picked = yield from _pick(which, WAITING | FINISHED, limit, settings, columns)
     if not picked:
         return []
-    return _changed((yield Statement(SQL.delete, _apart(picked))))
+    return _changed((yield Statement(SQL.delete, _queues_and_ids(picked))))
 
 
-def _pick(which: JobFilter, sources: frozenset[State], limit: int, manner: Manner, columns: str) -> Plan[Sequence[Row]]:
+def _pick(
+    which: JobFilter, sources: frozenset[State], limit: int, settings: PgmqSettings, columns: str
+) -> Plan[Sequence[Row]]:
     states = sources if which.states is None else which.states & sources
     narrowed = msgspec.structs.replace(which, states=frozenset(states))
-    question = queries.Question(narrowed, manner, columns, (yield from queries.names()))
-    most = question.value(limit)
-    tables = question.tables(f"order by m.msg_id limit {most}::bigint")
+    query = queries.MessageQuery(narrowed, settings, columns, (yield from queries.names()))
+    max_rows = query.value(limit)
+    tables = query.tables(f"order by m.msg_id limit {max_rows}::bigint")
     if not tables:
         return []
     text = (
         f"select queue, msg_id from ({' union all '.join(tables)}) every "  # noqa: S608 - ours only
-        f'order by enqueued_at, msg_id, queue collate "C" limit {most}::bigint'
+        f'order by enqueued_at, msg_id, queue collate "C" limit {max_rows}::bigint'
     )
-    return (yield Statement(ours(text), question.values))
+    return (yield Statement(with_schema_name(text), query.values))
 
 
-def _apart(picked: Sequence[Row]) -> list[list[Any]]:
+def _queues_and_ids(picked: Sequence[Row]) -> list[list[Any]]:
     return [[row[0] for row in picked], [row[1] for row in picked]]
 
 
@@ -67,33 +69,33 @@ def _changed(rows: Sequence[Row]) -> list[Changed]:
     return [Changed(JobRef(queue, str(msg_id)), State(before)) for queue, msg_id, before in sorted(rows)]
 
 
-def edit(ref: JobRef, change: JobChange, manner: Manner, columns: str) -> Plan[Job | None]:
+def edit(ref: JobRef, change: JobChange, settings: PgmqSettings, columns: str) -> Plan[Job | None]:
     """Change a job that waits."""
-    job = yield from queries.get(ref, manner, columns)
+    job = yield from queries.get(ref, settings, columns)
     if job is None or job.status in FINISHED | HELD:
         return None
     run_at = None if change.run_at is UNSET else micros_of(change.run_at)
     if run_at is not None and job.status is not State.SCHEDULED:
         raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
-    told = {} if change.max_attempts is UNSET else {"max_attempts": change.max_attempts}
+    patch = {} if change.max_attempts is UNSET else {"max_attempts": change.max_attempts}
     payload = None if change.payload is UNSET else change.payload
-    values = [ref.queue, int(ref.id), payload, run_at, msgspec.json.encode(told).decode()]
+    values = [ref.queue, int(ref.id), payload, run_at, msgspec.json.encode(patch).decode()]
     ((changed,),) = yield Statement(SQL.edit, values)
     if not changed:
         return None
     yield Statement(SQL.notify, [ref.queue])
-    return (yield from queries.get(ref, manner, columns))
+    return (yield from queries.get(ref, settings, columns))
 
 
-def configure(queue: str, change: QueueChange, manner: Manner, columns: str) -> Plan[QueueInfo]:
+def configure(queue: str, change: QueueChange, settings: PgmqSettings, columns: str) -> Plan[QueueInfo]:
     """Change what a queue is told to do; make it, if its name may be that of a new one (X5)."""
     if queue not in (yield from queries.names()):
         check_new_name(queue)
-    told = msgspec.json.encode(_columns(change)).decode()
-    ((clash,),) = yield Statement(SQL.configure, [queue, told])
+    changes = msgspec.json.encode(_columns(change)).decode()
+    ((clash,),) = yield Statement(SQL.configure, [queue, changes])
     if clash is not None:
         raise InvalidJob("queue", queue, f"would share its tables with {clash}: PGMQ does not tell capitals apart")
-    (info,) = [info for info in (yield from queries.queues(queue, manner, columns)) if info.name == queue]
+    (info,) = [info for info in (yield from queries.queues(queue, settings, columns)) if info.name == queue]
     return info
 
 

@@ -1,4 +1,4 @@
-"""Takes messages. What makes a claim fair, and keeps it off what others hold, is in ``0005_claiming.sql``."""
+"""Takes messages. What makes a claim fair, and keeps it off what others hold, is in ``0005_claims.sql``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import msgspec
 from onward.backoff import Backoff
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.pgmq.headers import Note, note_of
+from onward.engines.pgmq.headers import JobHeader, header_of
 from onward.engines.pgmq.schema import SQL
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.pg.arrays import numbers, texts
@@ -31,10 +31,10 @@ class RoundRobin:
 
 
 def claim(
-    request: ClaimRequest, manner: Manner, columns: str, round_robin: RoundRobin, batches: ClaimBatches
+    request: ClaimRequest, settings: PgmqSettings, columns: str, round_robin: RoundRobin, batches: ClaimBatches
 ) -> Plan[Claims]:
     """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
-    names, prefixes = named(request.queues)
+    names, prefixes = names_and_prefixes(request.queues)
     values = [
         columns,
         request.worker_id,
@@ -45,40 +45,40 @@ def claim(
         request.slots,
         request.lease // MICROSECOND,
         request.alone,
-        manner.max_reads,
-        manner.hows,
+        settings.max_reads,
+        settings.read_modes_json,
         numbers(batches.take_finished()),
     ]
-    claims = _read((yield Statement(SQL.claim, values)), request.worker_id, manner, round_robin)
+    claims = _claims_of((yield Statement(SQL.claim, values)), request.worker_id, settings, round_robin)
     batches.add_claimed(claims.claims)
     return claims
 
 
-def named(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
+def names_and_prefixes(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     """Tell names from what names begin with. A queue may be called like a pattern: then both are meant."""
     names = [pattern for pattern in patterns if pattern != "*"]
     return names, [pattern[:-1] for pattern in names if pattern.endswith("/*")]
 
 
-def _read(rows: Sequence[Row], worker: str, manner: Manner, round_robin: RoundRobin) -> Claims:
-    """Read what a claim answered: see the type ``onward.answer``."""
+def _claims_of(rows: Sequence[Row], worker: str, settings: PgmqSettings, round_robin: RoundRobin) -> Claims:
+    """Read what a claim answered: see the type ``onward.claim_row``."""
     claims: list[Claim] = []
     has_suspects = False
     batch = _NO_BATCH
-    for kind, number, read_ct, waited, text, note, crashes in rows:
+    for kind, number, read_ct, waited, text, header, crashes in rows:
         if kind == "m":
-            claims.append(_claim_of(batch, number, read_ct, waited, text, note_of(note), crashes or 0, manner))
+            claims.append(_claim_of(batch, number, read_ct, waited, text, header_of(header), crashes or 0, settings))
         elif kind == "b":
-            lease, max_attempts, backoff = _batches.decode(note)
+            lease, max_attempts, backoff = _batches.decode(header)
             kept = None if backoff is None else _backoffs.decode(backoff)
-            batch = _Batch(number, text, worker, lease, max_attempts, kept, is_alone=bool(read_ct))
+            batch = _ClaimBatch(number, text, worker, lease, max_attempts, kept, is_isolated=bool(read_ct))
         else:
             has_suspects, round_robin.last_name = bool(read_ct), text
     return Claims(claims=tuple(claims), has_suspects=has_suspects)
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _ClaimBatch:
     """What was taken from one queue at once."""
 
     id: int
@@ -87,31 +87,38 @@ class _Batch:
     lease: int
     max_attempts: int | None
     backoff: Backoff | None
-    is_alone: bool
+    is_isolated: bool
 
 
-_NO_BATCH: Final = _Batch(0, "", "", 0, None, None, is_alone=False)
+_NO_BATCH: Final = _ClaimBatch(0, "", "", 0, None, None, is_isolated=False)
 _batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
 
 
 def _claim_of(
-    batch: _Batch, msg_id: int, read_ct: int, waited: float, payload: str, note: Note, crashes: int, manner: Manner
+    batch: _ClaimBatch,
+    msg_id: int,
+    read_ct: int,
+    waited: float,
+    payload: str,
+    header: JobHeader,
+    crashes: int,
+    settings: PgmqSettings,
 ) -> Claim:
     queue = batch.queue
-    type_, payload = manner.understand(queue, payload, note.type)
+    type_, payload = settings.decode_message(queue, payload, header.type)
     return Claim(
         ref=JobRef(queue, str(msg_id)),
         # The first three are the fence; the rest is what we want to know of the claim later.
         token=(msg_id, read_ct, queue, batch.worker, batch.id, batch.lease),
         type=type_,
         payload=payload,
-        attempts=note.attempts + 1,
+        attempts=header.attempts + 1,
         started=True,
-        max_attempts=note.max_attempts or batch.max_attempts or MAX_ATTEMPTS,
+        max_attempts=header.max_attempts or batch.max_attempts or MAX_ATTEMPTS,
         crashes=crashes,
-        is_suspect=batch.is_alone,
-        org_id=note.org_id,
-        backoff=note.backoff or batch.backoff,
-        trace=note.trace,
+        is_suspect=batch.is_isolated,
+        org_id=header.org_id,
+        backoff=header.backoff or batch.backoff,
+        trace=header.trace,
         waited=waited,
     )

@@ -37,8 +37,8 @@ from onward.engine.values import (
 )
 from onward.engines.pgmq import admin, claims, enqueue, leases, maintenance, queries, schema_probe, settle
 from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
-from onward.engines.pgmq.schema_probe import Installation
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.schema_probe import SchemaProbe
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.errors import Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("onward.engines.pgmq")
 
-_BESIDE: Final = "kept in a small schema of our own beside PGMQ's"
+_COMPANION_SCHEMA: Final = "kept in a small schema of our own beside PGMQ's"
 _HEADERS: Final = "written into the message's headers"
 
 CAPABILITIES: Final = Capabilities(
@@ -79,7 +79,7 @@ CAPABILITIES: Final = Capabilities(
             "PGMQ has no unique keys; keep the key in a table of yours, in the same transaction"
         ),
         Feature.ORGANISATIONS: emulated(f"{_HEADERS}; to list by it, the queue is read through"),
-        Feature.PAUSE: emulated(f"{_BESIDE}; other consumers than Onward's workers go on"),
+        Feature.PAUSE: emulated(f"{_COMPANION_SCHEMA}; other consumers than Onward's workers go on"),
         Feature.RATE: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
         Feature.BURST: absent("there are no rates"),
         Feature.CONCURRENCY: absent("other consumers would not keep to it; use the native PostgreSQL engine"),
@@ -88,13 +88,13 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.PATTERNS: emulated("over the queues that there are, which take turns"),
         Feature.QUEUES_BY_USE: absent("a queue is two tables, so it is made on request: onward queues, or pgmq.create"),
-        Feature.QUEUE_DEFAULTS: emulated(_BESIDE),
+        Feature.QUEUE_DEFAULTS: emulated(_COMPANION_SCHEMA),
         Feature.RETENTION: emulated("a leader removes from the archive what Onward has put there, and nothing else"),
         Feature.ERROR_HISTORY: emulated(f"{_HEADERS}; the last twenty"),
         Feature.PROGRESS: emulated(_HEADERS),
         Feature.LOG_LINES: absent("headers are no place for a thousand lines; write them to your log, with the id"),
         Feature.RESULTS: emulated(f"{_HEADERS}, in the archive"),
-        Feature.SUSPECTS: emulated(f"{_BESIDE}; not on queues that are read by groups"),
+        Feature.SUSPECTS: emulated(f"{_COMPANION_SCHEMA}; not on queues that are read by groups"),
         Feature.EDIT: emulated("by changing the row, which PGMQ has no function for"),
         Feature.REPLAY: emulated("the message comes back from the archive with its id, which PGMQ has no function for"),
         Feature.TRANSACTIONS: NATIVE,
@@ -108,7 +108,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.WEBHOOKS: absent("there are no events here to be posted"),
         Feature.BATCHES: absent("PGMQ has none: use one of our own stores"),
         Feature.EVENTS: absent("PGMQ keeps none: await job.result(), or look at app.jobs"),
-        Feature.LEADER: emulated(_BESIDE),
+        Feature.LEADER: emulated(_COMPANION_SCHEMA),
         Feature.LATE_OUTCOMES: NATIVE,
         Feature.CHANGE_TIMES: absent("PGMQ keeps when a message was sent, read and archived, and no other time"),
         Feature.READY_ORDER: emulated(
@@ -126,9 +126,9 @@ _POOLED: Final = (
 )
 _PROBE_INTERVAL: Final = 5.0
 """Seconds between looks for queues that PGMQ has begun to tell of."""
-_MOST_NAMES: Final = 20
+_MAX_QUEUE_NAMES: Final = 20
 """Queues that a notice lists; beyond that it says that there is work somewhere."""
-_TRIES: Final = 5
+_MAX_TRIES: Final = 5
 """How often a statement is tried that the database gave up in favour of another's. It has changed nothing then."""
 
 
@@ -139,7 +139,7 @@ class PGMQEngine:
         self,
         url: str,
         *,
-        manner: Manner | None = None,
+        settings: PgmqSettings | None = None,
         notify: bool = True,
         direct: str | None = None,
         connections: int = MAX_CONNECTIONS,
@@ -148,14 +148,14 @@ class PGMQEngine:
 
         Args:
             url: where the database is, as libpq reads it.
-            manner: how queues are read, and how messages of others are understood.
+            settings: how queues are read, and how messages of others are understood.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
             direct: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
         """
         self.database = Database(url)
-        self.manner = manner or Manner()
-        self._beside = CompanionSchema(NAME)
+        self.settings = settings or PgmqSettings()
+        self._companion = CompanionSchema(NAME)
         self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(
@@ -164,9 +164,9 @@ class PGMQEngine:
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = ClaimBatches()
         self._notifies = notify
-        self._coalescers = PerLoop(lambda: Coalescer(self._put))
+        self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
         self._identity = ("", "")
-        self._installation: Installation | None = None
+        self._probe: SchemaProbe | None = None
         self._caller_transactions = caller_transaction.CallerTransactions(
             self._connections, self.database, self._same_store
         )
@@ -186,11 +186,11 @@ class PGMQEngine:
     def _open(self) -> None:
         with self.database.connect() as connection, self.database.translated():
             execute = caller_transaction.on_psycopg(connection)
-            found = run(schema_probe.find(self.database), execute)
-            found.check(self.manner, self.database)
-            self._installation = found
+            found = run(schema_probe.probe(self.database), execute)
+            found.check(self.settings, self.database)
+            self._probe = found
             self._migrations.migrate(connection)
-            self._identity = run(identity_of(self._beside.name), execute)
+            self._identity = run(identity_of(self._companion.name), execute)
             self.database.detect_settings(connection)
         if self._direct is not self.database:
             with self._direct.connect() as connection, self._direct.translated():
@@ -206,8 +206,8 @@ class PGMQEngine:
     @property
     def _columns(self) -> str:
         self._connections.check_open()
-        assert self._installation is not None  # noqa: S101 - it was found when the engine was opened
-        return self._installation.columns
+        assert self._probe is not None  # noqa: S101 - it was found when the engine was opened
+        return self._probe.columns
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -220,9 +220,11 @@ class PGMQEngine:
 
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
-            found = run(schema_probe.find(self.database), caller_transaction.on_psycopg(connection))
+            found = run(schema_probe.probe(self.database), caller_transaction.on_psycopg(connection))
             schema = self._migrations.check(connection)
-            ((version, synchronous_commit, fsync, full_page_writes, now),) = connection.execute(SQL.facts).fetchall()
+            ((version, synchronous_commit, fsync, full_page_writes, now),) = connection.execute(
+                SQL.server_settings
+            ).fetchall()
             self.database.detect_settings(connection)
         durability = Durability(fsync, full_page_writes, synchronous_commit)
         return EngineInfo(
@@ -252,7 +254,7 @@ class PGMQEngine:
         """Say which database this is, without secrets."""
         return {"engine": "PGMQ", **self.database.address}
 
-    # Enqueue
+    # Producer
 
     async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
         """See the contract."""
@@ -260,10 +262,10 @@ class PGMQEngine:
             return []
         if within is not None:
             return await self._caller_transactions.drive(
-                within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
+                within, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
             )
         if len(jobs) > MAX_COALESCED:
-            return await self._put(jobs)
+            return await self._enqueue(jobs)
         return await self._coalescers.current().enqueue(jobs)
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
@@ -272,34 +274,34 @@ class PGMQEngine:
             return []
         if within is not None:
             return self._caller_transactions.drive_sync(
-                within, lambda: self._enqueueing(jobs, ALL_QUEUES if self._notifies else None)
+                within, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
             )
-        with self._telling(jobs) as notice:
-            return self._ask_sync(lambda: self._enqueueing(jobs, notice))
+        with self._notification(jobs) as notification:
+            return self._run_plan_sync(lambda: self._enqueue_plan(jobs, notification))
 
-    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        with self._telling(jobs) as notice:
-            return await self._ask(lambda: self._enqueueing(jobs, notice))
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        with self._notification(jobs) as notification:
+            return await self._run_plan(lambda: self._enqueue_plan(jobs, notification))
 
-    def _enqueueing(self, jobs: Sequence[NewJob], notice: str | None) -> Plan[list[Enqueued]]:
-        return enqueue.enqueue(jobs, self.manner, CAPABILITIES, notice=notice)
+    def _enqueue_plan(self, jobs: Sequence[NewJob], notification: str | None) -> Plan[list[Enqueued]]:
+        return enqueue.enqueue(jobs, self.settings, CAPABILITIES, notification=notification)
 
     @contextmanager
-    def _telling(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
-        """Give the notice to be sent with the commit."""
+    def _notification(self, jobs: Sequence[NewJob]) -> Iterator[str | None]:
+        """Give the notification to be sent with the commit."""
         if not self._notifies:
             yield None
             return
         queues = sorted({job.queue for job in jobs})
-        yield ",".join(queues) if len(queues) <= _MOST_NAMES else ALL_QUEUES
+        yield ",".join(queues) if len(queues) <= _MAX_QUEUE_NAMES else ALL_QUEUES
 
-    # Work
+    # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         round_robin = self._round_robins.setdefault(request.queues, claims.RoundRobin())
         columns = self._columns
-        return await self._ask(lambda: claims.claim(request, self.manner, columns, round_robin, self._batches))
+        return await self._run_plan(lambda: claims.claim(request, self.settings, columns, round_robin, self._batches))
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract: nothing is ever claimed without being started."""
@@ -311,8 +313,8 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
-            return await self._caller_transactions.drive(within, lambda: self._settling(settlements))
-        return await self._ask(lambda: self._settling(settlements))
+            return await self._caller_transactions.drive(within, lambda: self._settle_plan(settlements))
+        return await self._run_plan(lambda: self._settle_plan(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
@@ -320,32 +322,32 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if within is not None:
-            return self._caller_transactions.drive_sync(within, lambda: self._settling(settlements))
-        return self._ask_sync(lambda: self._settling(settlements))
+            return self._caller_transactions.drive_sync(within, lambda: self._settle_plan(settlements))
+        return self._run_plan_sync(lambda: self._settle_plan(settlements))
 
-    def _settling(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-        return settle.settle(settlements, self.manner, self._columns)
+    def _settle_plan(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+        return settle.settle(settlements, self.settings, self._columns)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract. Where no outcome makes a message ready, or room for one, both are done at the same time."""
         settlements, request = exchange.settlements, exchange.request
-        if request is not None and settlements and settle.can_exchange_concurrently(settlements, self.manner):
+        if request is not None and settlements and settle.can_exchange_concurrently(settlements, self.settings):
             return await exchange_concurrently(self, settlements, request)
         return await exchange_in_order(self, settlements, request)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self._ask(lambda: leases.heartbeat(self._beside, worker, claims))
+        return await self._run_plan(lambda: leases.heartbeat(self._companion, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_heartbeat() as connection, self.database.translated():
-            return run(leases.heartbeat(self._beside, worker, claims), caller_transaction.on_psycopg(connection))
+            return run(leases.heartbeat(self._companion, worker, claims), caller_transaction.on_psycopg(connection))
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._ask(lambda: self._beside.deregister(worker_id))
+        await self._run_plan(lambda: self._companion.deregister(worker_id))
 
     async def report(
         self,
@@ -356,41 +358,41 @@ class PGMQEngine:
         lines: Sequence[str] = (),  # noqa: ARG002 - refused before they come here
     ) -> bool:
         """See the contract."""
-        return await self._ask(lambda: leases.report(claim, progress, message))
+        return await self._run_plan(lambda: leases.report(claim, progress, message))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
         return self._listener.signals(queues)
 
-    # Read
+    # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: queries.get(ref, self.manner, columns))
+        return await self._run_plan(lambda: queries.get(ref, self.settings, columns))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(
-            lambda: queries.find(which, after, limit, self.manner, columns, newest_first=newest_first)
+        return await self._run_plan(
+            lambda: queries.find(which, after, limit, self.settings, columns, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: queries.count(which, by, self.manner, columns))
+        return await self._run_plan(lambda: queries.count(which, by, self.settings, columns))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: queries.queues(pattern, self.manner, columns))
+        return await self._run_plan(lambda: queries.queues(pattern, self.settings, columns))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self._ask(self._beside.workers)
+        return await self._run_plan(self._companion.workers)
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
         """See the contract."""
@@ -400,65 +402,65 @@ class PGMQEngine:
         """There are none, and asking for them is refused: see the capabilities."""
         raise Unsupported(CAPABILITIES.engine, Feature.EVENTS, CAPABILITIES.features[Feature.EVENTS].note)
 
-    # Operate
+    # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: admin.cancel(which, reason, limit, self.manner, columns))
+        return await self._run_plan(lambda: admin.cancel(which, reason, limit, self.settings, columns))
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: admin.replay(which, limit, self.manner, columns))
+        return await self._run_plan(lambda: admin.replay(which, limit, self.settings, columns))
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: admin.delete(which, limit, self.manner, columns))
+        return await self._run_plan(lambda: admin.delete(which, limit, self.settings, columns))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: admin.edit(ref, change, self.manner, columns))
+        return await self._run_plan(lambda: admin.edit(ref, change, self.settings, columns))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: admin.configure(queue, change, self.manner, columns))
+        return await self._run_plan(lambda: admin.configure(queue, change, self.settings, columns))
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._ask(lambda: self._beside.elect(candidate, lease, holding))
+        return await self._run_plan(lambda: self._companion.elect(candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self._ask(lambda: self._beside.resign(term))
+        await self._run_plan(lambda: self._companion.resign(term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._ask(lambda: maintenance.promote(term, limit))
+        return await self._run_plan(lambda: maintenance.promote(term, limit))
 
     async def rescue(
         self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
     ) -> MaintenanceResult:
         """See the contract."""
         columns = self._columns
-        return await self._ask(lambda: maintenance.rescue(term, worker_timeout, max_crashes, limit, columns))
+        return await self._run_plan(lambda: maintenance.rescue(term, worker_timeout, max_crashes, limit, columns))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self._ask(lambda: maintenance.prune(term, limit))
+        return await self._run_plan(lambda: maintenance.prune(term, limit))
 
     # Driving plans
 
-    async def _ask(self, plan: Callable[[], Plan[T]]) -> T:
+    async def _run_plan(self, plan: Callable[[], Plan[T]]) -> T:
         """Drive a plan on a connection of ours."""
         self._connections.check_open()
         with self.database.translated():
-            for left in reversed(range(_TRIES)):
+            for left in reversed(range(_MAX_TRIES)):
                 try:
                     async with self._connections.borrowed() as connection:
                         return await arun(plan(), caller_transaction.on_async_psycopg(connection))
@@ -467,11 +469,11 @@ class PGMQEngine:
                         raise
         raise AssertionError
 
-    def _ask_sync(self, plan: Callable[[], Plan[T]]) -> T:
+    def _run_plan_sync(self, plan: Callable[[], Plan[T]]) -> T:
         """Do the same from plain code."""
         self._connections.check_open()
         with self.database.translated():
-            for left in reversed(range(_TRIES)):
+            for left in reversed(range(_MAX_TRIES)):
                 try:
                     with self._connections.borrowed_sync() as connection:
                         return run(plan(), caller_transaction.on_psycopg(connection))
@@ -481,8 +483,8 @@ class PGMQEngine:
         raise AssertionError
 
     def _same_store(self) -> Plan[None]:
-        return same_store(self._beside.name, self._identity, self.database)
+        return same_store(self._companion.name, self._identity, self.database)
 
 
 async def _notify_channels(connection: psycopg.AsyncConnection[Any]) -> Mapping[str, str]:
-    return dict(await (await connection.execute(SQL.notified)).fetchall())
+    return dict(await (await connection.execute(SQL.notify_channels)).fetchall())

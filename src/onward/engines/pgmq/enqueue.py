@@ -11,7 +11,7 @@ from onward.clock import MICROSECOND, micros_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engines.pgmq.headers import headers_of
 from onward.engines.pgmq.schema import SQL
-from onward.engines.pgmq.settings import GROUPED, Manner
+from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
 from onward.errors import InvalidJob, Unsupported
 from onward.job import Enqueued, JobRef, NewJob
 from onward.pg.plans import Plan, Statement
@@ -22,32 +22,32 @@ MAX_NAME: Final = 47
 
 
 def enqueue(
-    jobs: Sequence[NewJob], manner: Manner, capabilities: Capabilities, *, notice: str | None
+    jobs: Sequence[NewJob], settings: PgmqSettings, capabilities: Capabilities, *, notification: str | None
 ) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none."""
-    rows = yield Statement(SQL.enqueue, [*_columns(jobs, manner), notice])
+    rows = yield Statement(SQL.enqueue, [*_columns(jobs, settings), notification])
     unknown = sorted(row[2] for row in rows if row[2] is not None)
     if unknown:
         for queue in unknown:
             check_new_name(queue)
         names = yield Statement(SQL.queue_names)
-        raise _not_there(unknown[0], [row[0] for row in names], capabilities)
+        raise _unknown_queue(unknown[0], [row[0] for row in names], capabilities)
     return [Enqueued(JobRef(job.queue, str(row[1]))) for job, row in zip(jobs, rows, strict=True)]
 
 
-def _columns(jobs: Sequence[NewJob], manner: Manner) -> list[Any]:
+def _columns(jobs: Sequence[NewJob], settings: PgmqSettings) -> list[Any]:
     """Lay jobs out in columns; what they all have in common comes once."""
     payloads = [job.payload for job in jobs]
-    shapes = [_shape(job, manner) for job in jobs]
+    shapes = [_shape(job, settings) for job in jobs]
     first = shapes[0]
-    alike = [first] if all(shape == first for shape in shapes) else shapes
-    queues, headers, delays, moments = map(list, zip(*alike, strict=True))
-    return [queues, payloads, headers, delays, moments]
+    shape_rows = [first] if all(shape == first for shape in shapes) else shapes
+    queues, headers, delays, run_ats = map(list, zip(*shape_rows, strict=True))
+    return [queues, payloads, headers, delays, run_ats]
 
 
-def _shape(job: NewJob, manner: Manner) -> tuple[str, str, int | None, int | None]:
+def _shape(job: NewJob, settings: PgmqSettings) -> tuple[str, str, int | None, int | None]:
     """All that a job is but its payload."""
-    grouped = manner.way(job.queue) in GROUPED
+    grouped = settings.read_mode(job.queue) in GROUPED_MODES
     is_plain = job.org_id is None and job.backoff is None and job.trace is None
     headers = _plain(job.type, job.max_attempts) if is_plain else headers_of(job, grouped=grouped)
     if job.run_at is not None:
@@ -69,7 +69,7 @@ def check_new_name(queue: str) -> None:
         raise InvalidJob("queue", queue, "must not have -- in it on PGMQ")
 
 
-def _not_there(queue: str, known: Sequence[str], capabilities: Capabilities) -> Unsupported:
+def _unknown_queue(queue: str, known: Sequence[str], capabilities: Capabilities) -> Unsupported:
     """Say that a queue is not there, and which one was meant, perhaps."""
     close = difflib.get_close_matches(queue, known, n=3)
     near = f"; there is {', '.join(close)}" if close else ""

@@ -1,7 +1,7 @@
 """What Onward has to say of a message, in the message's headers under ``onward``: written here, read here.
 
-It survives in PGMQ's archive, and every client of PGMQ's can read it. Others may write there too: a note that cannot be
-understood counts field by field as not written.
+It survives in PGMQ's archive, and every client of PGMQ's can read it. Others may write there too: a field that cannot
+be understood counts as not written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Ret
 _encode = msgspec.json.encode
 
 
-class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A note, as it stands in the headers."""
+class JobHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The job header, as it stands in the headers."""
 
     type: str | None = None
     org_id: str | None = None
@@ -35,7 +35,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost: int = 0
     """Reads in a row that ended with their worker."""
     crashes: int = 0
-    state: str | None = None
+    status: str | None = None
     """How it ended, or why it waits."""
     worker: str | None = None
     error: str | None = None
@@ -45,82 +45,84 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: Any = None
 
 
-NOTHING: Final = Note()
-_decoder = msgspec.json.Decoder(Note)
-_FIELDS: Final = {field.name: field.type for field in msgspec.structs.fields(Note)}
+EMPTY_HEADER: Final = JobHeader()
+_decoder = msgspec.json.Decoder(JobHeader)
+_FIELDS: Final = {field.name: field.type for field in msgspec.structs.fields(JobHeader)}
 
 
-def note_of(text: str) -> Note:
-    """Read a note."""
+def header_of(text: str) -> JobHeader:
+    """Read a job header."""
     if text == "{}":
-        return NOTHING
+        return EMPTY_HEADER
     try:
         return _decoder.decode(text)
     except (msgspec.ValidationError, ValueError):
-        return _what_can_be_read(text)
+        return _valid_fields_of(text)
 
 
-def _what_can_be_read(text: str) -> Note:
-    sound = {}
+def _valid_fields_of(text: str) -> JobHeader:
+    valid = {}
     for name, value in msgspec.json.decode(text).items():
         if name in _FIELDS:
             try:
-                sound[name] = msgspec.convert(value, _FIELDS[name])
+                valid[name] = msgspec.convert(value, _FIELDS[name])
             except (msgspec.ValidationError, ValueError):
                 continue
-    return Note(**sound)
+    return JobHeader(**valid)
 
 
 def headers_of(job: NewJob, *, grouped: bool) -> str:
     """Write the headers of a message to be."""
-    note = Note(type=job.type, org_id=job.org_id, max_attempts=job.max_attempts, backoff=job.backoff, trace=job.trace)
-    headers: dict[str, object] = {"onward": note}
+    header = JobHeader(
+        type=job.type, org_id=job.org_id, max_attempts=job.max_attempts, backoff=job.backoff, trace=job.trace
+    )
+    headers: dict[str, object] = {"onward": header}
     if grouped and job.org_id is not None:
         headers[GROUP_HEADER] = job.org_id
     return _encode(headers).decode()
 
 
-def completed(attempts: int, reads: int, worker: str) -> str:
+def completed_patch(attempts: int, reads: int, worker: str) -> str:
     """Write down that a run came to its end, and left nothing to be kept."""
-    return _encode({"attempts": attempts, "reads": reads, "worker": worker, "state": "completed"}).decode()
+    return _encode({"attempts": attempts, "reads": reads, "worker": worker, "status": "completed"}).decode()
 
 
-Settled = tuple[str, int, int, str, int | None, str, str | None]
-"""A row for ``onward.settle``: queue, id, read count, end, delay, note, failure."""
+SettledRow = tuple[str, int, int, str, int | None, str, str | None]
+"""A row for ``onward.settle``: queue, id, read count, action, delay, header patch, failure."""
 
 
-def settled(settlement: Settlement, *, done: str) -> Settled:
-    """Write down how a run ended; ``done`` says what becomes of a message that is completed."""
+def settled_row(settlement: Settlement, *, completed_action: str) -> SettledRow:
+    """Write down how a run ended; ``completed_action`` says what becomes of a message that is completed."""
     claim = settlement.claim
     msg_id, read_ct, queue, worker = claim.token[:4]
-    told: dict[str, Any] = {"attempts": claim.attempts, "reads": read_ct, "worker": worker}
-    end, delay = "archive", None
+    patch: dict[str, Any] = {"attempts": claim.attempts, "reads": read_ct, "worker": worker}
+    action, delay = "archive", None
     failure: Failure | None = None
     match settlement.outcome:
         case Complete(result):
-            end = done
-            told["state"] = "completed"
+            action = completed_action
+            patch["status"] = "completed"
             if result is not None:
-                told["result"] = msgspec.Raw(result.encode())
+                patch["result"] = msgspec.Raw(result.encode())
         case Fail(failure):
-            told |= {"state": "failed", "error": str(failure)}
+            patch |= {"status": "failed", "error": str(failure)}
         case Bury(failure):
-            told |= {"state": "dead_letter", "error": str(failure)}
+            patch |= {"status": "dead_letter", "error": str(failure)}
         case Cancel(reason):
-            told |= {"state": "cancelled", "error": reason}
+            patch |= {"status": "cancelled", "error": reason}
         case Retry(wait, failure):
-            end, delay = "back", wait // _MICROSECOND
-            told |= {"state": "retry", "error": str(failure)}
+            action, delay = "requeue", wait // _MICROSECOND
+            patch |= {"status": "retry", "error": str(failure)}
         case Snooze(wait):
-            end, delay = "back", wait // _MICROSECOND
-            told |= {"state": "snoozed", "attempts": claim.attempts - 1}
+            action, delay = "requeue", wait // _MICROSECOND
+            patch |= {"status": "snoozed", "attempts": claim.attempts - 1}
         case Release():
-            end = "back"
-            told |= {"state": "released", "attempts": claim.attempts - 1}
+            action = "requeue"
+            patch |= {"status": "released", "attempts": claim.attempts - 1}
         case _:
             assert_never(settlement.outcome)
     entry = None if failure is None else _failure_text(failure, claim.attempts, str(worker))
-    return str(queue), int(msg_id), int(read_ct), end, delay, _encode(told).decode(), entry
+    return str(queue), int(msg_id), int(read_ct), action, delay, _encode(patch).decode(), entry
 
 
 def _failure_text(failure: Failure, attempt: int, worker: str) -> str:

@@ -12,9 +12,9 @@ from onward.pg.companion_schema import CompanionSchema
 from onward.pg.plans import Plan, Statement
 
 
-def heartbeat(beside: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
+def heartbeat(companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its messages; answer which it has lost."""
-    yield from beside.heartbeat(worker)
+    yield from companion.heartbeat(worker)
     if not claims:
         return HeartbeatReply()
     tokens = [claim.token for claim in claims]
@@ -26,15 +26,15 @@ def heartbeat(beside: CompanionSchema, worker: WorkerInfo, claims: Sequence[Clai
 
 def report(claim: Claim, progress: int | None, message: str | None) -> Plan[bool]:
     """Store the progress of a message that is held."""
-    told: dict[str, object] = {}
+    patch: dict[str, object] = {}
     if progress is not None:
-        told["progress"] = progress
+        patch["progress"] = progress
     if message is not None:
-        told["progress_message"] = message
-    ((kept,),) = yield Statement(SQL.report, [claim.token[2], *claim.token[:2], msgspec.json.encode(told).decode()])
+        patch["progress_message"] = message
+    ((kept,),) = yield Statement(SQL.report, [claim.token[2], *claim.token[:2], msgspec.json.encode(patch).decode()])
     return bool(kept)
 
 
-def tell(notice: str) -> Plan[None]:
+def notify(notification: str) -> Plan[None]:
     """Tell whoever listens."""
-    yield Statement(SQL.notify, [notice])
+    yield Statement(SQL.notify, [notification])

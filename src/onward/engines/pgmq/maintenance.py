@@ -12,11 +12,11 @@ from onward.pg.plans import Plan, Statement
 
 def promote(term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Tell of messages whose time has come."""
-    ((promoted, queues, looked, next_in),) = yield Statement(SQL.promote, [term.number, term.leader_id, limit])
+    ((promoted, queues, examined, next_in),) = yield Statement(SQL.promote, [term.number, term.leader_id, limit])
     return MaintenanceResult(
         changed=promoted,
         queues=frozenset(queues),
-        more=looked >= limit,
+        more=examined >= limit,
         next_in=None if next_in is None else max(0.0, next_in),
     )
 

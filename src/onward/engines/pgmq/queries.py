@@ -17,38 +17,38 @@ from psycopg import sql
 from onward.backoff import Backoff
 from onward.clock import micros_of, moment_of
 from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo, QueueSettings, Retention
-from onward.engines.pgmq.headers import note_of
-from onward.engines.pgmq.schema import SQL, ours
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.headers import header_of
+from onward.engines.pgmq.schema import SQL, with_schema_name
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, State
 from onward.pg.plans import Plan, Row, Statement
 from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_place
 
-_SAMPLE: Final = 100_000
+_ARCHIVE_SAMPLE: Final = 100_000
 """Archived messages of a queue that are looked at to say how many of it ended how. PGMQ keeps all, and counts none."""
 
-_COUNTED: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "state",
+_GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {
+    GroupBy.STATE: "status",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
     GroupBy.ORG: "coalesce(org_id, '')",
 }
 
-_SHOWN: Final = """
-select queue, msg_id, onward.micros(enqueued_at), onward.micros(coalesce(last_read_at, claimed_at)),
-       case when state = 'scheduled' then onward.micros(vt) end, onward.micros(archived_at),
-       coalesce(message::text, 'null'), note::text, worker_id, state, is_suspect, crashes
+_SELECT_JOBS: Final = """
+select queue, msg_id, onward.to_micros(enqueued_at), onward.to_micros(coalesce(last_read_at, claimed_at)),
+       case when status = 'scheduled' then onward.to_micros(vt) end, onward.to_micros(archived_at),
+       coalesce(message::text, 'null'), header::text, worker_id, status, is_suspect, crashes
   from ({parts}) every
 """
 
 
-class Question:
+class MessageQuery:
     """A filter as a condition on messages, and the tables that it is put to. Values are always parameters."""
 
-    def __init__(self, which: JobFilter, manner: Manner, columns: str, names: Sequence[str]) -> None:
+    def __init__(self, which: JobFilter, settings: PgmqSettings, columns: str, names: Sequence[str]) -> None:
         self.values: list[Any] = []
-        self._manner = manner
+        self._settings = settings
         self._last_read = "m.last_read_at" if "last_read_at" in columns else "null::timestamptz"
         self._parts: list[str] = []
         states = frozenset(State) if which.states is None else which.states
@@ -69,11 +69,11 @@ class Question:
         if which.queues is not None:
             wanted = {name for name in wanted if any(matches(pattern, name) for pattern in which.queues)}
         self._wanted = [name for name in names if name in wanted]
-        self._live, self._ended = bool(states - FINISHED), bool(states & FINISHED)
+        self._live, self._archived = bool(states - FINISHED), bool(states & FINISHED)
         if which.types is not None:
             self.add("type = any ({}::text[])", list(which.types))
         if which.states is not None:
-            self.add("state = any ({}::text[])", sorted(which.states))
+            self.add("status = any ({}::text[])", sorted(which.states))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
         if which.worker_id is not None:
@@ -81,11 +81,11 @@ class Question:
         if which.error_contains is not None:
             self.add("strpos(lower(error), lower({}::text)) > 0", which.error_contains)
         if which.created_after is not None:
-            self.add("enqueued_at > onward.moment({}::bigint)", micros_of(which.created_after))
+            self.add("enqueued_at > onward.to_timestamp({}::bigint)", micros_of(which.created_after))
         if which.created_before is not None:
-            self.add("enqueued_at < onward.moment({}::bigint)", micros_of(which.created_before))
+            self.add("enqueued_at < onward.to_timestamp({}::bigint)", micros_of(which.created_before))
         if which.finished_before is not None:
-            self.add("archived_at < onward.moment({}::bigint)", micros_of(which.finished_before))
+            self.add("archived_at < onward.to_timestamp({}::bigint)", micros_of(which.finished_before))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""
@@ -104,7 +104,7 @@ class Question:
             queue = sql.Literal(name).as_string()
             type_ = self._type_of(name)
             only = "" if name not in self._ids else f" where m.msg_id = any ({self.value(self._ids[name])}::bigint[])"
-            for wanted, text, prefix in ((self._live, SQL.live, "q_"), (self._ended, SQL.ended, "a_")):
+            for wanted, text, prefix in ((self._live, SQL.live, "q_"), (self._archived, SQL.archived, "a_")):
                 if wanted:
                     table = sql.Identifier(prefix + name.lower()).as_string()
                     sample = f"tablesample system ({100 * shares[name]:.6f}) repeatable (0)" if name in shares else ""
@@ -116,10 +116,10 @@ class Question:
         return written
 
     def _type_of(self, name: str) -> str:
-        parts = ["onward.note_of(m.headers) ->> 'type'"]
-        if self._manner.type_field is not None:
-            parts.append(f"nullif(m.message ->> {sql.Literal(self._manner.type_field).as_string()}, '')")
-        parts.append(sql.Literal(self._manner.types.get(name, name)).as_string())
+        parts = ["onward.job_header(m.headers) ->> 'type'"]
+        if self._settings.type_field is not None:
+            parts.append(f"nullif(m.message ->> {sql.Literal(self._settings.type_field).as_string()}, '')")
+        parts.append(sql.Literal(self._settings.types.get(name, name)).as_string())
         return f"coalesce({', '.join(parts)})"
 
 
@@ -133,41 +133,44 @@ def names() -> Plan[list[str]]:
     return [row[0] for row in (yield Statement(SQL.queue_names))]
 
 
-def get(ref: JobRef | str, manner: Manner, columns: str) -> Plan[Job | None]:
+def get(ref: JobRef | str, settings: PgmqSettings, columns: str) -> Plan[Job | None]:
     """Find one job. A bare id names none: each queue counts its own."""
     if isinstance(ref, str) or not is_id(ref.id):
         return None
-    page = yield from find(JobFilter(refs=(ref,)), None, 1, manner, columns, newest_first=True)
+    page = yield from find(JobFilter(refs=(ref,)), None, 1, settings, columns, newest_first=True)
     return page.items[0] if page.items else None
 
 
 def find(
-    which: JobFilter, after: str | None, limit: int, manner: Manner, columns: str, *, newest_first: bool
+    which: JobFilter, after: str | None, limit: int, settings: PgmqSettings, columns: str, *, newest_first: bool
 ) -> Plan[Page[Job]]:
     """List jobs by when they were sent."""
-    question = Question(which, manner, columns, (yield from names()))
+    query = MessageQuery(which, settings, columns, (yield from names()))
     if after is not None:
         sent, msg_id, queue = _cursor(after)
         sign = "<" if newest_first else ">"
-        question.add(
-            f'(enqueued_at, msg_id, queue collate "C") {sign} (onward.moment({{}}::bigint), {{}}::bigint, {{}}::text)',
+        query.add(
+            f'(enqueued_at, msg_id, queue collate "C") {sign}'
+            " (onward.to_timestamp({}::bigint), {}::bigint, {}::text)",
             sent,
             msg_id,
             queue,
         )
-    way = "desc" if newest_first else "asc"
-    most = question.value(limit + 1)
+    direction = "desc" if newest_first else "asc"
+    max_rows = query.value(limit + 1)
     # Within a table by the id, which its primary key has in order: those were given in the order of sending.
-    tables = question.tables(f"order by m.msg_id {way} limit {most}::bigint")
+    tables = query.tables(f"order by m.msg_id {direction} limit {max_rows}::bigint")
     if not tables:
         return Page()
-    order = f'order by enqueued_at {way}, msg_id {way}, queue collate "C" {way} limit {most}::bigint'
-    text = ours(_SHOWN.format(parts=" union all ".join(tables)) + order)
-    rows = yield Statement(text, question.values)
+    order = (
+        f'order by enqueued_at {direction}, msg_id {direction}, queue collate "C" {direction} limit {max_rows}::bigint'
+    )
+    text = with_schema_name(_SELECT_JOBS.format(parts=" union all ".join(tables)) + order)
+    rows = yield Statement(text, query.values)
     shown = rows[:limit]
     last = shown[-1] if len(rows) > limit else None
     after = None if last is None else f"{last[2]}.{last[1]}.{last[0]}"
-    return Page(items=tuple(job_of(row, manner) for row in shown), after=after)
+    return Page(items=tuple(job_of(row, settings) for row in shown), after=after)
 
 
 def _cursor(after: str) -> tuple[int, int, str]:
@@ -176,68 +179,68 @@ def _cursor(after: str) -> tuple[int, int, str]:
     return read_place(after, sent, most=LAST_MOMENT), read_place(after, msg_id), queue
 
 
-def job_of(row: Row, manner: Manner) -> Job:
+def job_of(row: Row, settings: PgmqSettings) -> Job:
     """Read a job."""
-    (queue, msg_id, sent, taken, due, ended, payload, note_text, worker, state_, suspect, crashes) = row
-    note = note_of(note_text)
-    state = State(state_)
-    type_, payload = manner.understand(queue, payload, note.type)
+    (queue, msg_id, sent, claimed, due, ended, payload, header_text, worker, status, suspect, crashes) = row
+    header = header_of(header_text)
+    state = State(status)
+    type_, payload = settings.decode_message(queue, payload, header.type)
     running = state is State.RUNNING
     created, ended_at = moment_of(sent), None if ended is None else moment_of(ended)
-    taken_at = None if taken is None else moment_of(taken)
+    claimed_at = None if claimed is None else moment_of(claimed)
     return Job(
         id=str(msg_id),
         type=type_,
         queue=queue,
         status=state,
-        org_id=note.org_id,
+        org_id=header.org_id,
         payload=msgspec.json.decode(payload),
         worker_id=worker if running or state in FINISHED else None,
-        attempts=note.attempts + running,
-        max_attempts=note.max_attempts or MAX_ATTEMPTS,
-        crashes=note.crashes if crashes is None else crashes,
+        attempts=header.attempts + running,
+        max_attempts=header.max_attempts or MAX_ATTEMPTS,
+        crashes=header.crashes if crashes is None else crashes,
         is_suspect=suspect,
-        backoff=note.backoff,
-        last_error=note.error,
-        errors=note.errors,
-        progress=note.progress,
-        progress_message=note.progress_message,
-        result=note.result if state is State.COMPLETED else None,
+        backoff=header.backoff,
+        last_error=header.error,
+        errors=header.errors,
+        progress=header.progress,
+        progress_message=header.progress_message,
+        result=header.result if state is State.COMPLETED else None,
         next_run_at=None if due is None else moment_of(due),
         created_at=created,
-        claimed_at=taken_at,
-        started_at=taken_at,
+        claimed_at=claimed_at,
+        started_at=claimed_at,
         completed_at=ended_at,
-        updated_at=max(filter(None, (created, taken_at, ended_at))),
+        updated_at=max(filter(None, (created, claimed_at, ended_at))),
     )
 
 
-def count(which: JobFilter, by: GroupBy, manner: Manner, columns: str) -> Plan[Mapping[str, int]]:
+def count(which: JobFilter, by: GroupBy, settings: PgmqSettings, columns: str) -> Plan[Mapping[str, int]]:
     """Count jobs."""
-    question = Question(which, manner, columns, (yield from names()))
-    tables = question.tables()
+    query = MessageQuery(which, settings, columns, (yield from names()))
+    tables = query.tables()
     if not tables:
         return {}
-    text = f"select {_COUNTED[by]} as of, count(*) from ({' union all '.join(tables)}) every group by 1"  # noqa: S608 - ours only
-    rows = yield Statement(ours(text), question.values)
+    text = f"select {_GROUP_COLUMNS[by]} as of, count(*) from ({' union all '.join(tables)}) every group by 1"  # noqa: S608 - ours only
+    rows = yield Statement(with_schema_name(text), query.values)
     return {row[0]: row[1] for row in rows}
 
 
-def queues(pattern: str, manner: Manner, columns: str) -> Plan[list[QueueInfo]]:
+def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[QueueInfo]]:
     """List queues with their depth: exact but for long archives, of which a part is looked at."""
     rows = [row for row in (yield Statement(SQL.queues)) if matches(pattern, row[0])]
-    question = Question(JobFilter(queues=(pattern,)), manner, columns, [row[0] for row in rows])
-    shares = {row[0]: _SAMPLE / row[-1] for row in rows if (row[-1] or 0) > _SAMPLE}
-    tables = question.tables(shares=shares)
+    query = MessageQuery(JobFilter(queues=(pattern,)), settings, columns, [row[0] for row in rows])
+    shares = {row[0]: _ARCHIVE_SAMPLE / row[-1] for row in rows if (row[-1] or 0) > _ARCHIVE_SAMPLE}
+    tables = query.tables(shares=shares)
     counts: dict[str, dict[State, int]] = {}
     oldest: dict[str, datetime] = {}
     if tables:
         text = (
-            "select queue, state, count(*), onward.micros(min(vt) filter (where state = 'pending'))"  # noqa: S608
+            "select queue, status, count(*), onward.to_micros(min(vt) filter (where status = 'pending'))"  # noqa: S608
             f" from ({' union all '.join(tables)}) every group by 1, 2"
         )
-        for queue, named, number, since in (yield Statement(ours(text), question.values)):
-            state = State(named)
+        for queue, status, number, since in (yield Statement(with_schema_name(text), query.values)):
+            state = State(status)
             share = shares.get(queue, 1) if state in FINISHED else 1
             counts.setdefault(queue, {})[state] = round(number / share)
             if since is not None:

@@ -17,7 +17,7 @@ MIGRATIONS: Final = migrations.load("onward.engines.pgmq")
 _STATEMENTS: Final = Statements("onward.engines.pgmq")
 
 
-class _Written:
+class _SchemaStatements:
     def __init__(self) -> None:
         self._texts = {each: insert_schema_name(NAME, getattr(_STATEMENTS, each)) for each in _STATEMENTS.names()}
 
@@ -29,10 +29,10 @@ class _Written:
             raise AttributeError(name) from None
 
 
-SQL: Final = _Written()
+SQL: Final = _SchemaStatements()
 """The statements, ready to be executed."""
 
 
-def ours(text: str) -> str:
+def with_schema_name(text: str) -> str:
     """Put our schema's name into a text that is made up on the way."""
     return insert_schema_name(NAME, text)

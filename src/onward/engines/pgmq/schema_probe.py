@@ -9,14 +9,14 @@ from typing import Any, Final
 import psycopg
 
 from onward.engines.pgmq.schema import SQL
-from onward.engines.pgmq.settings import Manner
+from onward.engines.pgmq.settings import PgmqSettings
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.pg.plans import Plan, Statement
 
-_NEEDED: Final = frozenset({"create", "send_batch", "read", "archive"})
-_SINCE: Final = {"read_grouped": "1.9", "read_grouped_rr": "1.9", "read_grouped_head": "1.11"}
+_REQUIRED_FUNCTIONS: Final = frozenset({"create", "send_batch", "read", "archive"})
+_AVAILABLE_SINCE: Final = {"read_grouped": "1.9", "read_grouped_rr": "1.9", "read_grouped_head": "1.11"}
 
-_NONE: Final = (
+_NOT_INSTALLED: Final = (
     "there is no PGMQ in {store}: create extension pgmq, where the server has it; else onward migrate --pgmq, which "
     "installs it as plain SQL"
 )
@@ -24,7 +24,7 @@ _TOO_OLD: Final = "the PGMQ in {store} is older than 1.5.1 and has no headers: a
 
 
 @dataclass(frozen=True, slots=True)
-class Installation:
+class SchemaProbe:
     """What there is of PGMQ."""
 
     version: str | None
@@ -38,10 +38,11 @@ class Installation:
         """Whether it can tell of new messages."""
         return "enable_notify_insert" in self.functions
 
-    def check(self, manner: Manner, store: object) -> None:
+    def check(self, settings: PgmqSettings, store: object) -> None:
         """Refuse ways of reading that this version has not."""
-        for missing in sorted(manner.functions - self.functions):
-            rule = f"needs PGMQ {_SINCE.get(missing, 'of a later version')}, and the one in {store} has no {missing}()"
+        for missing in sorted(settings.functions - self.functions):
+            since = _AVAILABLE_SINCE.get(missing, "of a later version")
+            rule = f"needs PGMQ {since}, and the one in {store} has no {missing}()"
             raise InvalidJob("read", missing.removeprefix("read_"), rule)
 
     def __str__(self) -> str:
@@ -49,14 +50,14 @@ class Installation:
         return f"PGMQ {self.version}" if self.version else "PGMQ as plain SQL"
 
 
-def find(store: object) -> Plan[Installation]:
+def probe(store: object) -> Plan[SchemaProbe]:
     """Find out what there is, and refuse what is too little."""
-    ((functions, version, columns),) = yield Statement(SQL.functions)
-    if not frozenset(functions) >= _NEEDED:
-        raise SchemaTooOld(_NONE.format(store=store))
+    ((functions, version, columns),) = yield Statement(SQL.probe)
+    if not frozenset(functions) >= _REQUIRED_FUNCTIONS:
+        raise SchemaTooOld(_NOT_INSTALLED.format(store=store))
     if "headers" not in columns:
         raise SchemaTooOld(_TOO_OLD.format(store=store))
-    return Installation(version, frozenset(functions), ", ".join(name for name in columns if name != "headers"))
+    return SchemaProbe(version, frozenset(functions), ", ".join(name for name in columns if name != "headers"))
 
 
 def install(connection: psycopg.Connection[Any]) -> str | None:
@@ -70,8 +71,8 @@ def install(connection: psycopg.Connection[Any]) -> str | None:
         raise InvalidJob("pgmq", "…", rule) from None
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(hashtextextended('onward_pgmq.install', 0))")
-        ((there,),) = connection.execute("select to_regclass('pgmq.meta') is not null").fetchall()
-        if there:
+        ((exists,),) = connection.execute("select to_regclass('pgmq.meta') is not null").fetchall()
+        if exists:
             return None
         psycopg.ClientCursor(connection).execute(text)  # many statements at once, none of them with parameters
     return version

@@ -17,7 +17,7 @@ from onward.errors import InvalidJob
 MAX_READS: Final = 3
 """How often a message may be read without an outcome; the next time it is poison (G3)."""
 
-READ_BY: Final[Mapping[str, str | None]] = {
+READ_FUNCTIONS: Final[Mapping[str, str | None]] = {
     "ready": None,
     "fifo": "read",
     "grouped": "read_grouped",
@@ -26,7 +26,7 @@ READ_BY: Final[Mapping[str, str | None]] = {
 }
 """The ways to read a queue, and PGMQ's function for each; None: in the order in which messages become visible."""
 
-GROUPED: Final = frozenset({"grouped", "grouped_rr", "grouped_head"})
+GROUPED_MODES: Final = frozenset({"grouped", "grouped_rr", "grouped_head"})
 GROUP_HEADER: Final = "x-pgmq-group"
 """By which PGMQ knows the groups of which one message at a time is read."""
 
@@ -35,7 +35,7 @@ _decode = msgspec.json.decode
 _encode = msgspec.json.encode
 
 
-class Manner(msgspec.Struct, frozen=True, kw_only=True):
+class PgmqSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is agreed on with the others on these queues."""
 
     max_reads: int = MAX_READS
@@ -47,9 +47,9 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     """The field of a plain message that holds the arguments; None: the message itself, without ``type_field``."""
     types: Mapping[str, str] = {}
     """Which task a queue's plain messages are for; a queue that is not here is for the task of its own name."""
-    reads: Mapping[str, str] = {}
-    """How a queue is read, of :data:`READ_BY`; '' is for all that are not here."""
-    wheres: Mapping[str, Any] = {}
+    read_modes: Mapping[str, str] = {}
+    """How a queue is read, of :data:`READ_FUNCTIONS`; '' is for all that are not here."""
+    conditions: Mapping[str, Any] = {}
     """What a queue's messages must contain to be read; '' is for all that are not here."""
 
     def __post_init__(self) -> None:
@@ -58,48 +58,50 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidJob("max_reads", self.max_reads, "must be a whole number of at least 1")
         if self.completed not in {"archive", "delete"}:
             raise InvalidJob("completed", self.completed, "must be archive or delete")
-        for queue, way in self.reads.items():
-            if way not in READ_BY:
-                raise InvalidJob(f"read.{queue}" if queue else "read", way, f"must be one of {', '.join(READ_BY)}")
-        for queue, condition in self.wheres.items():
+        for queue, mode in self.read_modes.items():
+            if mode not in READ_FUNCTIONS:
+                raise InvalidJob(
+                    f"read.{queue}" if queue else "read", mode, f"must be one of {', '.join(READ_FUNCTIONS)}"
+                )
+        for queue, condition in self.conditions.items():
             if not isinstance(condition, Mapping):
                 raise InvalidJob(f"where.{queue}" if queue else "where", condition, "must be a JSON object")
-            if self.way(queue) in GROUPED:
+            if self.read_mode(queue) in GROUPED_MODES:
                 raise InvalidJob(f"where.{queue}", condition, "does not go with a queue that is read by groups")
 
-    def way(self, queue: str) -> str:
+    def read_mode(self, queue: str) -> str:
         """Say how a queue is read."""
-        return self.reads.get(queue) or self.reads.get("") or "ready"
+        return self.read_modes.get(queue) or self.read_modes.get("") or "ready"
 
     @property
     def functions(self) -> set[str]:
         """The functions of PGMQ's that are needed for it."""
-        return {by for way in self.reads.values() if (by := READ_BY[way]) is not None}
+        return {function for mode in self.read_modes.values() if (function := READ_FUNCTIONS[mode]) is not None}
 
     @property
-    def hows(self) -> str | None:
+    def read_modes_json(self) -> str | None:
         """How queues are read, written for the store; None: all in the usual way."""
-        if not self.reads and not self.wheres:
+        if not self.read_modes and not self.conditions:
             return None
-        hows = {}
-        for queue in {*self.reads, *self.wheres}:
-            way = self.way(queue)
-            condition = None if way in GROUPED else self.wheres.get(queue, self.wheres.get(""))
-            hows[queue] = {"by": READ_BY[way], "where": condition}
-        return _encode(hows).decode()
+        modes = {}
+        for queue in {*self.read_modes, *self.conditions}:
+            mode = self.read_mode(queue)
+            condition = None if mode in GROUPED_MODES else self.conditions.get(queue, self.conditions.get(""))
+            modes[queue] = {"function": READ_FUNCTIONS[mode], "where": condition}
+        return _encode(modes).decode()
 
-    def understand(self, queue: str, payload: str, named: str | None) -> tuple[str, str]:
-        """Say which task a message is for, and with what arguments; ``named`` is what its headers say if it is ours."""
-        if named is not None:
-            return named, _as_it_was(payload)
+    def decode_message(self, queue: str, payload: str, declared_type: str | None) -> tuple[str, str]:
+        """Give the task of a message and its arguments; ``declared_type`` is what its headers say, if ours."""
+        if declared_type is not None:
+            return declared_type, _restore_floats(payload)
         if self.type_field is not None and payload.startswith("{"):
             members = _decode(payload, type=dict[str, msgspec.Raw])
-            named = _text_of(members.get(self.type_field))
-            if named is not None:
+            declared_type = _text_of(members.get(self.type_field))
+            if declared_type is not None:
                 if self.payload_field in members:
-                    return named, bytes(members[self.payload_field]).decode()
+                    return declared_type, bytes(members[self.payload_field]).decode()
                 del members[self.type_field]
-                return named, _encode(members).decode()
+                return declared_type, _encode(members).decode()
         return self.types.get(queue, queue), payload
 
 
@@ -112,7 +114,7 @@ def _text_of(member: msgspec.Raw | None) -> str | None:
         return None
 
 
-def _as_it_was(payload: str) -> str:
+def _restore_floats(payload: str) -> str:
     """Undo what jsonb does to a large float: it comes back as a whole number, beyond those that jobs may hold (B4)."""
     if _LONG_NUMBER.search(payload) is None:
         return payload
@@ -126,8 +128,8 @@ def _number(digits: str) -> int | float:
     return whole if -(2**53) <= whole <= 2**53 else float(digits)
 
 
-_PLAIN: Final = frozenset({"completed", "type_field", "payload_field", "notify", "direct"})
-_BY_QUEUE: Final = {"type": "types", "read": "reads", "where": "wheres"}
+_SIMPLE_OPTIONS: Final = frozenset({"completed", "type_field", "payload_field", "notify", "direct"})
+_QUEUE_OPTIONS: Final = {"type": "types", "read": "read_modes", "where": "conditions"}
 
 
 def from_url(asked: Iterable[tuple[str, str]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
@@ -139,12 +141,12 @@ def from_url(asked: Iterable[tuple[str, str]]) -> tuple[dict[str, Any], list[tup
     rest: list[tuple[str, str]] = []
     for name, value in asked:
         kind, _, queue = name.partition(".")
-        if name in _PLAIN:
+        if name in _SIMPLE_OPTIONS:
             ours[name] = value
         elif name == "max_reads":
             ours[name] = int(value) if value.isdecimal() else value
-        elif kind in _BY_QUEUE and (queue or name != "type"):
-            ours.setdefault(_BY_QUEUE[kind], {})[queue] = _condition(name, value) if kind == "where" else value
+        elif kind in _QUEUE_OPTIONS and (queue or name != "type"):
+            ours.setdefault(_QUEUE_OPTIONS[kind], {})[queue] = _condition(name, value) if kind == "where" else value
         else:
             rest.append((name, value))
     return ours, rest

@@ -6,31 +6,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onward.engine.values import Settlement, Token
-from onward.engines.pgmq.headers import Settled, completed, settled
+from onward.engines.pgmq.headers import SettledRow, completed_patch, settled_row
 from onward.engines.pgmq.schema import SQL
-from onward.engines.pgmq.settings import GROUPED, Manner
+from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
 from onward.lifecycle import Complete
 from onward.pg.arrays import EMPTY, numbers, texts
 from onward.pg.plans import Plan, Statement
 
 
-def settle(settlements: Sequence[Settlement], manner: Manner, columns: str) -> Plan[frozenset[Token]]:
+def settle(settlements: Sequence[Settlement], settings: PgmqSettings, columns: str) -> Plan[frozenset[Token]]:
     """Record outcomes; answer the claims that were lost."""
-    rows = yield Statement(SQL.settle, _laid_out(settlements, manner, columns))
+    rows = yield Statement(SQL.settle, _columns(settlements, settings, columns))
     if not rows:
         return frozenset()
     lost = {(msg_id, read_ct, queue) for queue, msg_id, read_ct in rows}
     return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost)
 
 
-def can_exchange_concurrently(settlements: Sequence[Settlement], manner: Manner) -> bool:
+def can_exchange_concurrently(settlements: Sequence[Settlement], settings: PgmqSettings) -> bool:
     """Say whether what there is to claim is the same before and after: nothing comes back, or makes room for others."""
     if not all(isinstance(each.outcome, Complete) for each in settlements):
         return False
-    return not manner.reads or GROUPED.isdisjoint({manner.way(each.claim.ref.queue) for each in settlements})
+    return not settings.read_modes or GROUPED_MODES.isdisjoint(
+        {settings.read_mode(each.claim.ref.queue) for each in settlements}
+    )
 
 
-def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -> list[Any]:
+def _columns(settlements: Sequence[Settlement], settings: PgmqSettings, columns: str) -> list[Any]:
     """Lay outcomes out for the store: those that are only done apart from those that have more to say."""
     done: dict[tuple[Any, ...], list[int]] = {}
     rows = []
@@ -40,21 +42,29 @@ def _laid_out(settlements: Sequence[Settlement], manner: Manner, columns: str) -
             msg_id, read_ct, queue, worker, *_ = each.claim.token
             done.setdefault((queue, read_ct, worker, each.claim.attempts), []).append(msg_id)  # type: ignore[arg-type]
         else:
-            rows.append(settled(each, done=manner.completed))
-    return [*_done(done), *_more(rows), columns, manner.completed == "delete"]
+            rows.append(settled_row(each, completed_action=settings.completed))
+    return [*_completed_columns(done), *_outcome_columns(rows), columns, settings.completed == "delete"]
 
 
-def _done(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
+def _completed_columns(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
     if not done:
         return [EMPTY] * 4
     queues, counts, workers, attempts = zip(*done, strict=True)
-    notes = [completed(*each) for each in zip(attempts, counts, workers, strict=True)]
-    return [texts(queues), numbers(counts), texts(notes), texts([numbers(sorted(ids)) for ids in done.values()])]
+    patches = [completed_patch(*each) for each in zip(attempts, counts, workers, strict=True)]
+    return [texts(queues), numbers(counts), texts(patches), texts([numbers(sorted(ids)) for ids in done.values()])]
 
 
-def _more(rows: list[Settled]) -> list[str]:
+def _outcome_columns(rows: list[SettledRow]) -> list[str]:
     if not rows:
         return [EMPTY] * 7
     rows.sort(key=lambda row: row[:3])  # the order in which everybody locks
-    queues, ids, counts, ends, delays, notes, failures = zip(*rows, strict=True)
-    return [texts(queues), numbers(ids), numbers(counts), texts(ends), numbers(delays), texts(notes), texts(failures)]
+    queues, ids, counts, actions, delays, patches, failures = zip(*rows, strict=True)
+    return [
+        texts(queues),
+        numbers(ids),
+        numbers(counts),
+        texts(actions),
+        numbers(delays),
+        texts(patches),
+        texts(failures),
+    ]

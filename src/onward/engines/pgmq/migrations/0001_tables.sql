@@ -44,29 +44,29 @@ create table onward.queue (
 
 -- Up to which moment a queue's archive has been looked through for messages that need not be kept, for each kind of end: what
 -- others have archived stays, and is not looked at again and again.
-create table onward.pruned (
-  queue text        collate "C" not null,
-  kind  text        collate "C" not null,
-  upto  timestamptz not null,
+create table onward.prune_watermark (
+  queue        text        collate "C" not null,
+  kind         text        collate "C" not null,
+  pruned_until timestamptz not null,
   primary key (queue, kind)
 );
 
 -- What Onward's workers have taken, one row for all that one claim took from one queue. It says who runs a message, and lets a
 -- leader find those whose worker has died. Not logged: after a crash of the server, messages come back by their visibility
 -- timeout alone.
-create unlogged table onward.held (
-  id         bigint      generated always as identity primary key,
-  queue      text        collate "C" not null,
-  worker_id  text        not null,
-  claimed_at timestamptz not null,
-  until      timestamptz not null,        -- when to look again; a message that is still held then has a later timeout
-  alone      boolean     not null,
-  msg_ids    bigint[]    not null,
-  read_cts   integer[]   not null
+create unlogged table onward.lease_batch (
+  id          bigint      generated always as identity primary key,
+  queue       text        collate "C" not null,
+  worker_id   text        not null,
+  claimed_at  timestamptz not null,
+  lease_until timestamptz not null,        -- when to look again; a message that is still held then has a later timeout
+  isolated    boolean     not null,
+  msg_ids     bigint[]    not null,
+  read_cts    integer[]   not null
 );
 
-create index held_until on onward.held (until);
-create index held_queue on onward.held (queue);
+create index lease_batch_lease_until on onward.lease_batch (lease_until);
+create index lease_batch_queue on onward.lease_batch (queue);
 
 -- Messages that wait for their time: PGMQ makes them visible by itself, but wakes nobody.
 create table onward.due (

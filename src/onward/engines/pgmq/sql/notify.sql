@@ -1,3 +1,3 @@
 -- Tell whoever listens.
--- $1 notice
+-- $1 notification
 select pg_notify($$onward_pgmq$$, $1::text)

@@ -1,8 +1,8 @@
 -- The queues there are, with what they are told to do, and about how many messages are in the archive.
-select m.queue_name::text, coalesce(q.paused, false), onward.micros(q.lease), q.max_attempts, q.backoff,
-       onward.micros(case when q.name is null then interval $$168 hours$$ else q.keep_completed end), q.keep_completed_count,
-       onward.micros(q.keep_failed), q.keep_failed_count,
-       onward.micros(case when q.name is null then interval $$168 hours$$ else q.keep_cancelled end),
+select m.queue_name::text, coalesce(q.paused, false), onward.to_micros(q.lease), q.max_attempts, q.backoff,
+       onward.to_micros(case when q.name is null then interval $$168 hours$$ else q.keep_completed end), q.keep_completed_count,
+       onward.to_micros(q.keep_failed), q.keep_failed_count,
+       onward.to_micros(case when q.name is null then interval $$168 hours$$ else q.keep_cancelled end),
        (select c.reltuples from pg_catalog.pg_class c where c.oid = to_regclass(format($$pgmq.%I$$, $$a_$$ || lower(m.queue_name))))
   from pgmq.meta m left join onward.queue q on q.name = m.queue_name
  order by m.queue_name collate "C"

@@ -1,24 +1,24 @@
 -- Where a message stands that is in a queue's table.
-create function onward.state_of(queue text, msg_id bigint, read_ct integer, vt timestamptz, headers jsonb) returns text
+create function onward.status_of(queue text, msg_id bigint, read_ct integer, vt timestamptz, headers jsonb) returns text
   language sql stable
   return case
     when vt = 'infinity' then 'blocked'
-    when read_ct > onward.reads_of(headers) then
+    when read_ct > onward.settled_reads(headers) then
       case when vt > clock_timestamp() or exists (
-             select from onward.held h
-              where h.queue = state_of.queue and state_of.msg_id = any (h.msg_ids)
-                and h.read_cts[array_position(h.msg_ids, state_of.msg_id)] = state_of.read_ct)
+             select from onward.lease_batch h
+              where h.queue = status_of.queue and status_of.msg_id = any (h.msg_ids)
+                and h.read_cts[array_position(h.msg_ids, status_of.msg_id)] = status_of.read_ct)
            then 'running' else 'pending' end
     when vt > clock_timestamp() or exists (
-      select from onward.due d where d.queue = state_of.queue and d.msg_id = state_of.msg_id and d.read_ct = state_of.read_ct)
+      select from onward.due d where d.queue = status_of.queue and d.msg_id = status_of.msg_id and d.read_ct = status_of.read_ct)
       then 'scheduled'
     else 'pending' end;
 
 -- How an archived message ended. What others have archived they were done with.
-create function onward.end_of(headers jsonb) returns text
+create function onward.final_status(headers jsonb) returns text
   language sql immutable parallel safe
-  return case when onward.note_of(headers) ->> 'state' in ('failed', 'dead_letter', 'cancelled')
-              then onward.note_of(headers) ->> 'state' else 'completed' end;
+  return case when onward.job_header(headers) ->> 'status' in ('failed', 'dead_letter', 'cancelled')
+              then onward.job_header(headers) ->> 'status' else 'completed' end;
 
 -- Take messages back: they are archived, whoever holds them.
 create function onward.cancel(queues text[], ids bigint[], reason text, columns text)
@@ -33,12 +33,12 @@ begin
     return query execute format($f$
       with gone as (
         delete from pgmq.%1$I q where msg_id = any ($1)
-        returning *, onward.state_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as g_before
+        returning *, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as g_before
       ), kept as (
         insert into pgmq.%2$I (%3$s, headers)
-        select %3$s, onward.noted(headers, jsonb_build_object(
-                 'state', 'cancelled', 'error', $3,
-                 'attempts', onward.whole(onward.note_of(headers), 'attempts') + (g_before = 'running')::integer,
+        select %3$s, onward.patch_job_header(headers, jsonb_build_object(
+                 'status', 'cancelled', 'error', $3,
+                 'attempts', onward.header_integer(onward.job_header(headers), 'attempts') + (g_before = 'running')::integer,
                  'reads', read_ct), '{lost}', null, $4)
           from gone
       )
@@ -64,11 +64,11 @@ begin
   loop
     return query execute format($f$
       with back as (
-        delete from pgmq.%2$I a where msg_id = any ($1) and onward.end_of(headers) <> 'completed'
-        returning *, onward.end_of(a.headers) as g_before
+        delete from pgmq.%2$I a where msg_id = any ($1) and onward.final_status(headers) <> 'completed'
+        returning *, onward.final_status(a.headers) as g_before
       ), put as (
         insert into pgmq.%1$I (%3$s, headers) overriding system value
-        select %4$s, onward.noted(headers, jsonb_build_object('state', 'replayed', 'attempts', 0, 'reads', read_ct),
+        select %4$s, onward.patch_job_header(headers, jsonb_build_object('status', 'replayed', 'attempts', 0, 'reads', read_ct),
                                   '{lost,error,crashes,progress,progress_message}', null, $3)
           from back
       )
@@ -92,10 +92,10 @@ begin
     return query execute format($f$
       with live as (
         delete from pgmq.%1$I q
-         where msg_id = any ($1) and onward.state_of($2, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running'
-        returning q.msg_id, onward.state_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as before
+         where msg_id = any ($1) and onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running'
+        returning q.msg_id, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as before
       ), ended as (
-        delete from pgmq.%2$I a where msg_id = any ($1) returning a.msg_id, onward.end_of(a.headers) as before
+        delete from pgmq.%2$I a where msg_id = any ($1) returning a.msg_id, onward.final_status(a.headers) as before
       )
       select $2, msg_id, before from live union all select $2, msg_id, before from ended $f$,
       'q_' || lower(part.queue), 'a_' || lower(part.queue))
@@ -106,7 +106,7 @@ begin
 end $$;
 
 -- Change a message that waits.
-create function onward.edit(queue text, id bigint, payload text, moment bigint, patch jsonb) returns boolean
+create function onward.edit(queue text, id bigint, payload text, run_at bigint, patch jsonb) returns boolean
   language plpgsql as $$
 declare
   changed integer;
@@ -114,20 +114,20 @@ begin
   execute format($f$
     update pgmq.%I q
        set message = case when $3 is null then q.message else $3::jsonb end,
-           vt = coalesce(onward.moment($4), q.vt),
-           headers = onward.noted(q.headers, $5, '{}', null, null)
-     where msg_id = $2 and onward.state_of($1, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running' $f$,
-    'q_' || lower(queue)) using queue, id, payload, moment, patch;
+           vt = coalesce(onward.to_timestamp($4), q.vt),
+           headers = onward.patch_job_header(q.headers, $5, '{}', null, null)
+     where msg_id = $2 and onward.status_of($1, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running' $f$,
+    'q_' || lower(queue)) using queue, id, payload, run_at, patch;
   get diagnostics changed = row_count;
-  if changed > 0 and moment is not null then
-    update onward.due d set due_at = onward.moment(edit.moment) where d.queue = edit.queue and d.msg_id = edit.id;
+  if changed > 0 and run_at is not null then
+    update onward.due d set due_at = onward.to_timestamp(edit.run_at) where d.queue = edit.queue and d.msg_id = edit.id;
   end if;
   return changed > 0;
 end $$;
 
 -- Change what a queue is told to do, and make it by PGMQ's own function if there is none. Refuses, by answering its name, one
 -- that differs in case only: they would share their tables.
-create function onward.configure(queue text, told jsonb) returns text
+create function onward.configure(queue text, changes jsonb) returns text
   language plpgsql as $$
 declare
   clash text;
@@ -141,12 +141,12 @@ begin
     perform pgmq.create(queue);
   end if;
   insert into onward.queue (name) values (queue) on conflict (name) do nothing;
-  if told <> '{}' then
+  if changes <> '{}' then
     update onward.queue q set (paused, lease, max_attempts, backoff, keep_completed, keep_completed_count, keep_failed,
                                keep_failed_count, keep_cancelled)
       = (select r.paused, r.lease, r.max_attempts, r.backoff, r.keep_completed, r.keep_completed_count, r.keep_failed,
                 r.keep_failed_count, r.keep_cancelled
-           from jsonb_populate_record(q, told) r)
+           from jsonb_populate_record(q, changes) r)
      where q.name = queue;
     perform pg_notify('onward_pgmq', queue);
   end if;

@@ -16,8 +16,8 @@ begin
   loop
     execute format($f$
       with g as (select * from unnest($1, $2, $3) g (id, reads, lease)), kept as (
-        update pgmq.%I q set vt = $4 + onward.span(g.lease) from g
-         where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.reads_of(q.headers) < q.read_ct
+        update pgmq.%I q set vt = $4 + onward.to_interval(g.lease) from g
+         where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.settled_reads(q.headers) < q.read_ct
         returning q.msg_id
       )
       select array_agg(msg_id) from kept $f$, 'q_' || lower(part.queue))
@@ -25,7 +25,7 @@ begin
     if coalesce(cardinality(done), 0) < cardinality(part.ids) then
       return query execute format($f$
         select $3, g.id, g.reads, exists (
-                 select from pgmq.%I a where a.msg_id = g.id and a.read_ct = g.reads and onward.end_of(a.headers) = 'cancelled')
+                 select from pgmq.%I a where a.msg_id = g.id and a.read_ct = g.reads and onward.final_status(a.headers) = 'cancelled')
           from unnest($1, $2) g (id, reads) where not g.id = any ($4) $f$, 'a_' || lower(part.queue))
         using part.ids, part.reads, part.queue, coalesce(done, '{}');
     end if;
@@ -39,8 +39,8 @@ declare
   changed integer;
 begin
   execute format($f$
-    update pgmq.%I q set headers = onward.noted(q.headers, $3, '{}', null, null)
-     where q.msg_id = $1 and q.read_ct = $2 and onward.reads_of(q.headers) < q.read_ct $f$, 'q_' || lower(queue))
+    update pgmq.%I q set headers = onward.patch_job_header(q.headers, $3, '{}', null, null)
+     where q.msg_id = $1 and q.read_ct = $2 and onward.settled_reads(q.headers) < q.read_ct $f$, 'q_' || lower(queue))
     using id, reads, patch;
   get diagnostics changed = row_count;
   return changed > 0;

@@ -3,33 +3,33 @@
 --
 -- A plan is kept whatever becomes of the table, so whoever calls this forbids the plans that only a small table has use for.
 -- Of the statements the last that were prepared are kept, each some tens of kilobytes, so that many queues do not fill the memory.
-create function onward.prepared(verb text, queue text, columns text, statement text) returns text
+create function onward.prepared_statement(verb text, queue text, columns text, statement text) returns text
   language plpgsql as $$
 declare
-  live   text := 'q_' || lower(queue);
-  called text := format('onward_%s_%s_%s', verb, to_regclass(format('pgmq.%I', live))::oid, hashtext(columns));
-  old    text;
+  live           text := 'q_' || lower(queue);
+  statement_name text := format('onward_%s_%s_%s', verb, to_regclass(format('pgmq.%I', live))::oid, hashtext(columns));
+  old            text;
 begin
-  if not exists (select from pg_catalog.pg_prepared_statements p where p.name = called) then
-    execute format('prepare %I as ', called) || format(statement, live, 'a_' || lower(queue), columns);
+  if not exists (select from pg_catalog.pg_prepared_statements p where p.name = statement_name) then
+    execute format('prepare %I as ', statement_name) || format(statement, live, 'a_' || lower(queue), columns);
     for old in
       select p.name from pg_catalog.pg_prepared_statements p
-       where p.from_sql and starts_with(p.name, 'onward_') order by p.prepare_time desc, p.name <> called offset 64
+       where p.from_sql and starts_with(p.name, 'onward_') order by p.prepare_time desc, p.name <> statement_name offset 64
     loop
       execute format('deallocate %I', old);
     end loop;
   end if;
-  return called;
+  return statement_name;
 end $$;
 
 -- Record how runs ended: PGMQ's own statements, with the fence as a condition more. A message is ours while its read count is
 -- the one that we were given, and no outcome or loss has been written down for that count. Compared under the row's lock, in
 -- the statement that moves it. Answers the claims that were lost.
 --
--- queues, ids, reads name the claims, in the order in which everybody locks; ends says `archive`, `delete` or `back`.
+-- queues, ids, reads name the claims, in the order in which everybody locks; actions says `archive`, `delete` or `requeue`.
 -- columns are those of a queue's table but headers, as this version of PGMQ has them.
 create function onward.settle(
-    queues text[], ids bigint[], reads integer[], ends text[], delays bigint[], notes text[], failures text[], columns text)
+    queues text[], ids bigint[], reads integer[], actions text[], delays bigint[], patches text[], failures text[], columns text)
   returns table (queue text, msg_id bigint, read_ct integer)
   language plpgsql as $$
 declare
@@ -39,33 +39,33 @@ declare
   later  bigint[];
 begin
   for part in
-    select g.queue, g.how, array_agg(g.id) as ids, array_agg(g.reads) as reads, array_agg(g.delay) as delays,
-           array_agg(g.note) as notes, array_agg(g.failure) as failures
-      from unnest(queues, ids, reads, ends, delays, notes, failures) g (queue, id, reads, how, delay, note, failure)
-     group by g.queue, g.how
-     order by g.queue, g.how
+    select g.queue, g.action, array_agg(g.id) as ids, array_agg(g.reads) as reads, array_agg(g.delay) as delays,
+           array_agg(g.patch) as patches, array_agg(g.failure) as failures
+      from unnest(queues, ids, reads, actions, delays, patches, failures) g (queue, id, reads, action, delay, patch, failure)
+     group by g.queue, g.action
+     order by g.queue, g.action
   loop
-    if part.how = 'archive' then
+    if part.action = 'archive' then
       execute format($f$
         with g as (
-          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[]) g (g_id, g_reads, g_note, g_failure)
+          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[]) g (g_id, g_reads, g_patch, g_failure)
         ), gone as (
           delete from pgmq.%1$I q using g
-           where q.msg_id = any ($1) and q.msg_id = g.g_id and q.read_ct = g.g_reads and onward.reads_of(q.headers) < q.read_ct
-          returning q.*, g.g_note, g.g_failure
+           where q.msg_id = any ($1) and q.msg_id = g.g_id and q.read_ct = g.g_reads and onward.settled_reads(q.headers) < q.read_ct
+          returning q.*, g.g_patch, g.g_failure
         ), kept as (
           insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.noted(headers, g_note, '{lost}', g_failure, $5) from gone
+          select %3$s, onward.patch_job_header(headers, g_patch, '{lost}', g_failure, $5) from gone
           returning msg_id
         )
         select array_agg(msg_id) from kept $f$,
         'q_' || lower(part.queue), 'a_' || lower(part.queue), columns)
-        into done using part.ids, part.reads, part.notes, part.failures, now_at;
-    elsif part.how = 'delete' then
+        into done using part.ids, part.reads, part.patches, part.failures, now_at;
+    elsif part.action = 'delete' then
       execute format($f$
         with g as (select * from unnest($1, $2) g (id, reads)), gone as (
           delete from pgmq.%1$I q using g
-           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.reads_of(q.headers) < q.read_ct
+           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.settled_reads(q.headers) < q.read_ct
           returning q.msg_id
         )
         select array_agg(msg_id) from gone $f$, 'q_' || lower(part.queue))
@@ -73,23 +73,23 @@ begin
     else
       execute format($f$
         with g as (
-          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[], $5) g (id, reads, note, failure, delay)
-        ), back as (
+          select * from unnest($1, $2, $3::text[]::jsonb[], $4::text[]::jsonb[], $5) g (id, reads, patch, failure, delay)
+        ), requeued as (
           update pgmq.%1$I q
-             set vt = $6 + coalesce(onward.span(g.delay), interval '0'),
-                 headers = onward.noted(q.headers, g.note, case when g.delay is null then '{}'::text[] else '{lost}' end,
+             set vt = $6 + coalesce(onward.to_interval(g.delay), interval '0'),
+                 headers = onward.patch_job_header(q.headers, g.patch, case when g.delay is null then '{}'::text[] else '{lost}' end,
                                         g.failure, $6)
             from g
-           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.reads_of(q.headers) < q.read_ct
+           where q.msg_id = any ($1) and q.msg_id = g.id and q.read_ct = g.reads and onward.settled_reads(q.headers) < q.read_ct
           returning q.msg_id, q.read_ct, q.vt, g.delay
         ), waiting as (
           insert into onward.due (queue, msg_id, read_ct, due_at)
-          select $7, back.msg_id, back.read_ct, back.vt from back where back.delay is not null
+          select $7, requeued.msg_id, requeued.read_ct, requeued.vt from requeued where requeued.delay is not null
           on conflict on constraint due_pkey do update set read_ct = excluded.read_ct, due_at = excluded.due_at
         )
-        select array_agg(msg_id), array_agg(msg_id) filter (where delay is not null) from back $f$,
+        select array_agg(msg_id), array_agg(msg_id) filter (where delay is not null) from requeued $f$,
         'q_' || lower(part.queue))
-        into done, later using part.ids, part.reads, part.notes, part.failures, part.delays, now_at, part.queue;
+        into done, later using part.ids, part.reads, part.patches, part.failures, part.delays, now_at, part.queue;
       if done is not null and array_length(done, 1) > coalesce(array_length(later, 1), 0) then
         perform pg_notify('onward_pgmq', part.queue);
       end if;
@@ -97,7 +97,7 @@ begin
     if done is not null then
       -- A run that came to an end by itself has shown that it was not the cause; one that was only given back has not.
       delete from onward.suspect s
-       where s.queue = part.queue and s.msg_id = any (case when part.how = 'back' then later else done end);
+       where s.queue = part.queue and s.msg_id = any (case when part.action = 'requeue' then later else done end);
     end if;
     if coalesce(cardinality(done), 0) < cardinality(part.ids) then
       return query select part.queue, g.id, g.reads from unnest(part.ids, part.reads) g (id, reads)
@@ -107,8 +107,8 @@ begin
 end $$;
 
 -- The same for what most runs end with, and so with the least to do: completed, with no result to be kept. Each line is for the
--- messages of one queue that have the same read count and the same to be written down: `lists` has their ids.
-create function onward.complete(queues text[], reads integer[], notes text[], lists text[], columns text, deletes boolean)
+-- messages of one queue that have the same read count and the same to be written down: `id_lists` has their ids.
+create function onward.complete(queues text[], reads integer[], patches text[], id_lists text[], columns text, is_delete boolean)
   returns table (queue text, msg_id bigint, read_ct integer)
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
@@ -118,29 +118,29 @@ declare
   name text;
 begin
   for part in
-    select g.queue, g.reads, g.note, g.list, g.list::bigint[] as ids
-      from unnest(queues, reads, notes, lists) g (queue, reads, note, list)
+    select g.queue, g.reads, g.patch, g.id_list, g.id_list::bigint[] as ids
+      from unnest(queues, reads, patches, id_lists) g (queue, reads, patch, id_list)
   loop
-    if deletes then
-      name := onward.prepared('delete', part.queue, columns, $f$
+    if is_delete then
+      name := onward.prepared_statement('delete', part.queue, columns, $f$
         with gone as (
-          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.reads_of(headers) < $2
+          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.settled_reads(headers) < $2
           returning msg_id
         )
         select array_agg(msg_id) from gone where $3::jsonb is not null $f$);
     else
-      name := onward.prepared('complete', part.queue, columns, $f$
+      name := onward.prepared_statement('complete', part.queue, columns, $f$
         with gone as (
-          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.reads_of(headers) < $2
+          delete from pgmq.%1$I where msg_id = any ($1::bigint[]) and read_ct = $2::integer and onward.settled_reads(headers) < $2
           returning *
         ), kept as (
           insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.noted(headers, $3::jsonb, '{lost}', null, null) from gone
+          select %3$s, onward.patch_job_header(headers, $3::jsonb, '{lost}', null, null) from gone
           returning msg_id
         )
         select array_agg(msg_id) from kept $f$);
     end if;
-    execute format('execute %I (%L, %s, %L)', name, part.list, part.reads, part.note) into done;
+    execute format('execute %I (%L, %s, %L)', name, part.id_list, part.reads, part.patch) into done;
     if done is not null then
       delete from onward.suspect s where s.queue = part.queue and s.msg_id = any (done);
     end if;

@@ -1,0 +1,62 @@
+-- The job header: what Onward has to say of a message, in its headers under `onward`. Anybody may have written there: whatever has
+-- not the shape that we give it counts as not written.
+
+create function onward.job_header(headers jsonb) returns jsonb
+  language sql immutable parallel safe
+  return case when jsonb_typeof(headers -> 'onward') = 'object' then headers -> 'onward' else '{}'::jsonb end;
+
+create function onward.header_integer(header jsonb, field text) returns integer
+  language sql immutable parallel safe
+  return case when jsonb_typeof(header -> field) = 'number'
+              then least(greatest((header ->> field)::numeric, 0), 2147483647)::integer else 0 end;
+
+-- How many reads of a message have come to an end that is known: the read count at its last outcome, or at its last loss.
+create function onward.settled_reads(headers jsonb) returns integer
+  language sql immutable parallel safe
+  return onward.header_integer(onward.job_header(headers), 'reads');
+
+-- How many reads in a row, before the next one, have ended without an outcome.
+create function onward.unsettled_reads(read_ct integer, headers jsonb) returns integer
+  language sql immutable parallel safe
+  return read_ct - onward.settled_reads(headers) + onward.header_integer(onward.job_header(headers), 'lost');
+
+-- Put a job header into headers. Those of others stay; headers that are no object are kept inside one.
+create function onward.with_job_header(headers jsonb, header jsonb) returns jsonb
+  language sql stable parallel safe
+  return case when headers is null then '{}'::jsonb
+              when jsonb_typeof(headers) = 'object' then headers
+              else jsonb_build_object('headers', headers) end || jsonb_build_object('onward', header);
+
+-- The history of a message's failures with one more: the last twenty are kept.
+create function onward.with_failure(history jsonb, failure jsonb) returns jsonb
+  language sql immutable parallel safe
+  return (
+    select coalesce(jsonb_agg(kept.failure order by kept.number), '[]'::jsonb) || with_failure.failure
+      from (select each.failure, each.number
+              from jsonb_array_elements(case when jsonb_typeof(history) = 'array' then history else '[]'::jsonb end)
+                   with ordinality each (failure, number)
+             order by each.number desc limit 19) kept);
+
+-- Write down what became of a message: the fields that change, those that go, and a failure, if it is one.
+create function onward.patch_job_header(headers jsonb, patch jsonb, removed text[], failure jsonb, at timestamptz) returns jsonb
+  language sql stable parallel safe
+  return onward.with_job_header(headers, case
+    when failure is null then onward.job_header(headers) - removed || patch
+    else onward.job_header(headers) - removed || patch || jsonb_build_object('errors', onward.with_failure(
+           onward.job_header(headers) -> 'errors', failure || jsonb_build_object('at', to_jsonb(at)))) end);
+
+create function onward.to_micros(at timestamptz) returns bigint
+  language sql immutable strict parallel safe
+  return (extract(epoch from at) * 1000000)::bigint;
+
+create function onward.to_micros(duration interval) returns bigint
+  language sql immutable strict parallel safe
+  return (extract(epoch from duration) * 1000000)::bigint;
+
+create function onward.to_interval(micros bigint) returns interval
+  language sql immutable strict parallel safe
+  return micros * interval '1 microsecond';
+
+create function onward.to_timestamp(micros bigint) returns timestamptz
+  language sql stable strict parallel safe
+  return timestamptz 'epoch' + micros * interval '1 microsecond';

@@ -1,0 +1,231 @@
+-- A line of the answer to a claim: `b` a batch that was taken from a queue, `m` each of its messages after it, and `e` the end,
+-- whether suspects wait and which queue was served last.
+create type onward.claim_row as (
+  kind    "char",
+  number  bigint,            -- the id of a message, or a batch
+  read_ct integer,
+  waited  double precision,
+  payload text,              -- or the queue
+  header  text,              -- or the batch's lease, attempts, backoff; or `true`
+  crashes integer
+);
+
+-- Archive messages that are poison: read too often without an outcome. They are locked, and not read again.
+create function onward.archive_poison(queue text, ids bigint[], columns text, max_reads integer) returns void
+  language plpgsql as $$
+begin
+  execute format($f$
+    with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
+    insert into pgmq.%2$I (%3$s, headers)
+    select %3$s, onward.patch_job_header(headers, jsonb_build_object('status', 'failed', 'reads', read_ct, 'error', $3), '{lost}',
+                              jsonb_build_object('kind', 'PoisonPill', 'message', $4, 'attempt',
+                                                 onward.header_integer(onward.job_header(headers), 'attempts')), $2)
+      from gone $f$,
+    'q_' || lower(queue), 'a_' || lower(queue), columns)
+    using ids, clock_timestamp(), format('PoisonPill: read %s times without an outcome', max_reads),
+          format('read %s times without an outcome', max_reads);
+  delete from onward.suspect s where s.queue = archive_poison.queue and s.msg_id = any (ids);
+end $$;
+
+-- Whether the next read of a message would be one too many.
+create function onward.is_poison(read_ct integer, headers jsonb, max_reads integer) returns boolean
+  language plpgsql stable parallel safe as $$
+begin
+  return onward.unsettled_reads(read_ct, headers) >= max_reads;
+end $$;
+
+-- Whether a message that was read before may be read again: its last read has ended, or was not ours. What a worker of ours has
+-- lost is given back by a leader, who writes the loss down first. Not to be inlined: planning it would cost more than it does.
+create function onward.is_claimable(queue text, msg_id bigint, read_ct integer, headers jsonb) returns boolean
+  language plpgsql stable as $$
+begin
+  return onward.settled_reads(headers) = read_ct
+         or not exists (select from onward.lease_batch h
+                         where h.queue = is_claimable.queue and is_claimable.msg_id = any (h.msg_ids));
+end $$;
+
+-- Take messages of a queue, and archive those that are poison.
+--
+-- They are taken by pgmq.read's own statement, but in the order in which they became visible, where pgmq.read has the oldest id
+-- first, so that a message which failed would go before all that waited longer; with what is to be left alone left out, or `isolated`
+-- taken; and with the time since when it was visible, which pgmq.read does not tell.
+--
+-- Of messages that became visible at the same moment the index gives first what was written first. Ordering those by their id, too,
+-- would sort a whole bulk for each claim.
+create function onward.claim_queue(
+    queue text, worker text, now_at timestamptz, lease interval, max_count integer, max_reads integer, condition jsonb,
+    settings jsonb, suspects bigint[], isolated boolean, columns text)
+  returns setof onward.claim_row
+  language plpgsql
+  set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan as $$
+declare
+  remaining  integer := max_count;
+  poison_ids bigint[];
+  line       onward.claim_row;
+  body       text := format($f$
+    with picked as (
+      select msg_id, vt, read_ct > 0 and onward.is_poison(read_ct, headers, $6::integer) as poison from pgmq.%%1$I
+       where vt <= $3::timestamptz and (read_ct = 0 or onward.is_claimable($1, msg_id, read_ct, headers))
+         and ($7::jsonb is null or message @> $7) and %1$s
+       limit $5::integer for update skip locked
+    ), took as (
+      update pgmq.%%1$I m set read_ct = m.read_ct + 1, vt = $3 + $4::interval %2$s
+        from picked p where m.msg_id = p.msg_id and not p.poison
+      returning m.msg_id, m.read_ct, m.message, m.headers, p.vt as since
+    ), batch as (
+      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
+      select $1::text, $2::text, $3, $3 + $4, %3$L, array_agg(msg_id), array_agg(read_ct) from took having count(*) > 0
+      returning id
+    )
+    select 'b'::"char", id, %3$L::boolean::integer, null::double precision, $1, $8::text, null::integer from batch
+    union all
+    (select 'm', msg_id, read_ct, extract(epoch from $3 - since)::double precision, coalesce(message::text, 'null'),
+            onward.job_header(headers)::text, %4$s
+       from took order by since, msg_id)
+    union all
+    select 'p', msg_id, null, null, null, null, null from picked where poison $f$,
+    case when isolated then 'msg_id = any ($9::bigint[])' else 'not msg_id = any ($9::bigint[]) order by vt' end,
+    case when columns like '%last_read_at%' then ', last_read_at = $3' end,
+    isolated,
+    case when isolated then '(select s.crashes from onward.suspect s where s.queue = $1 and s.msg_id = took.msg_id)'
+         else 'null' end);
+begin
+  loop
+    poison_ids := null;
+    for line in execute format(
+      'execute %I (%L, %L, %L, %L, %s, %s, %L, %L, %L)',
+      onward.prepared_statement(case when isolated then 'claim_isolated' else 'claim' end, queue, columns, body),
+      queue, worker, now_at, lease, remaining, max_reads, condition, settings, suspects)
+    loop
+      if line.kind = 'p' then
+        poison_ids := poison_ids || line.number;
+      else
+        remaining := remaining - (line.kind = 'm')::integer;
+        return next line;
+      end if;
+    end loop;
+    exit when poison_ids is null;
+    perform onward.archive_poison(queue, poison_ids, columns, max_reads);
+    exit when remaining = 0;
+  end loop;
+end $$;
+
+-- Do the same by one of PGMQ's own functions.
+create function onward.claim_with_function(
+    function text, queue text, worker text, now_at timestamptz, lease interval, max_count integer, max_reads integer, condition jsonb,
+    settings jsonb, columns text)
+  returns setof onward.claim_row
+  language plpgsql as $$
+declare
+  remaining  integer := max_count;
+  taken      bigint[];
+  counts     integer[];
+  since      timestamptz[];
+  poison_ids bigint[];
+  batch      bigint;
+begin
+  loop
+    execute format($f$
+      select array_agg(msg_id) filter (where not poison), array_agg(read_ct) filter (where not poison),
+             array_agg(enqueued_at) filter (where not poison), array_agg(msg_id) filter (where poison)
+        from (select msg_id, read_ct, enqueued_at, onward.unsettled_reads(read_ct, headers) > $4 as poison
+                from pgmq.%1$I($1, $2, $3 %2$s)) picked $f$, function, case function when 'read' then ', $5' end)
+      into taken, counts, since, poison_ids
+      using queue, ceil(extract(epoch from lease))::integer, remaining, max_reads, coalesce(condition, '{}');
+    if taken is not null then
+      insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
+      values (queue, worker, now_at, now_at + lease, false, taken, counts) returning id into batch;
+      return next ('b', batch, 0, null, queue, settings::text, null)::onward.claim_row;
+      return query execute format($f$
+        select 'm'::"char", t.msg_id, t.read_ct, greatest(extract(epoch from $2 - p.since), 0)::double precision,
+               coalesce(t.message::text, 'null'), onward.job_header(t.headers)::text, null::integer
+          from pgmq.%I t join unnest($1, $3) p (msg_id, since) on p.msg_id = t.msg_id
+         where t.msg_id = any ($1)
+         order by p.since, p.msg_id $f$, 'q_' || lower(queue))
+        using taken, now_at, since;
+      remaining := remaining - cardinality(taken);
+    end if;
+    exit when poison_ids is null;
+    perform onward.archive_poison(queue, poison_ids, columns, max_reads);
+    exit when remaining = 0;
+  end loop;
+end $$;
+
+-- Take messages of several queues, which take turns: `last_name` is the one that was served last. `read_modes` says for a queue,
+-- or for '' and so for all, by which function it is read, and a condition on its messages. `finished` are batches of which all is settled.
+create function onward.claim(
+    columns text, worker text, all_queues boolean, names text[], prefixes text[], last_name text, slots integer, lease interval,
+    isolated boolean, max_reads integer, read_modes jsonb, finished bigint[])
+  returns setof onward.claim_row
+  language plpgsql as $$
+declare
+  now_at       timestamptz;
+  queues       record;
+  pending      integer[];
+  next_round   integer[];
+  free_slots   integer := case when isolated then least(slots, 1) else slots end;
+  share        integer;
+  claimed      integer;
+  queue_index  integer;
+  name         text;
+  queue_lease  interval;
+  read_mode    jsonb;
+  suspects     bigint[];
+  settings     jsonb;
+  has_suspects boolean := false;
+begin
+  if cardinality(finished) > 0 then
+    delete from onward.lease_batch h where h.id = any (finished);
+  end if;
+  now_at := clock_timestamp();
+  select array_agg(o.name) as names, array_agg(o.lease) as leases, array_agg(o.max_attempts) as attempts,
+         array_agg(o.backoff) as backoffs into queues
+    from (select m.queue_name::text as name, q.lease, q.max_attempts, q.backoff
+            from pgmq.meta m left join onward.queue q on q.name = m.queue_name
+           where (all_queues or m.queue_name = any (names)
+                  or exists (select from unnest(prefixes) p (prefix) where starts_with(m.queue_name, p.prefix)))
+             and not coalesce(q.paused, false)
+           order by m.queue_name collate "C" <= last_name collate "C", m.queue_name collate "C") o;
+  pending := array(select generate_series(1, coalesce(array_length(queues.names, 1), 0)));
+  while free_slots > 0 and cardinality(pending) > 0 loop
+    next_round := '{}';
+    for turn in 1 .. cardinality(pending) loop
+      exit when free_slots <= 0;
+      queue_index := pending[turn];
+      name := queues.names[queue_index];
+      queue_lease := coalesce(queues.leases[queue_index], lease);
+      read_mode := coalesce(read_modes -> name, read_modes -> '');
+      suspects := array(select s.msg_id from onward.suspect s where s.queue = name);
+      if isolated and cardinality(suspects) = 0 then
+        continue;
+      end if;
+      share := ceil(free_slots::numeric / (cardinality(pending) - turn + 1));
+      settings := jsonb_build_array(onward.to_micros(queue_lease), queues.attempts[queue_index], queues.backoffs[queue_index]);
+      if read_mode ->> 'function' is null or isolated then
+        return query select * from onward.claim_queue(name, worker, now_at, queue_lease, share, max_reads,
+                                                      nullif(read_mode -> 'where', 'null'), settings, suspects, isolated, columns);
+      else
+        return query select * from onward.claim_with_function(read_mode ->> 'function', name, worker, now_at, queue_lease, share,
+                                                              max_reads, nullif(read_mode -> 'where', 'null'), settings, columns);
+      end if;
+      get diagnostics claimed = row_count;
+      claimed := greatest(claimed - 1, 0);  -- what says whose they are is not one of them
+      free_slots := free_slots - claimed;
+      if claimed > 0 then
+        claim.last_name := name;
+      end if;
+      if claimed >= share then
+        next_round := next_round || queue_index;
+      end if;
+    end loop;
+    pending := next_round;
+  end loop;
+  for name, suspects in
+    select s.queue, array_agg(s.msg_id) from onward.suspect s where s.queue = any (queues.names) group by s.queue
+  loop
+    execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
+      into has_suspects using has_suspects, suspects, now_at;
+  end loop;
+  return next ('e', null, has_suspects::integer, null, claim.last_name, null, null)::onward.claim_row;
+end $$;
