@@ -101,7 +101,7 @@ def analyse(url: str) -> None:
 
 def rounds(given: argparse.Namespace, url: str, node: NodePgBoss) -> tuple[dict[str, list[float]], bool]:
     """Let the sides take turns."""
-    paces: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     verified = True
     for number in range(given.rounds):
         for side in (*WORKERS, *NODE_WORKERS, "node_fetch"):
@@ -123,10 +123,10 @@ def rounds(given: argparse.Namespace, url: str, node: NodePgBoss) -> tuple[dict[
             else:
                 out = node.bench_fetch(queue, jobs, NODE_BATCH)
             verified &= asyncio.run(completed(url, queue)) == jobs
-            paces.setdefault(f"{side}_in", []).append(given.jobs / sent)
-            paces.setdefault(f"{side}_out", []).append(jobs / out)
+            rates.setdefault(f"{side}_in", []).append(given.jobs / sent)
+            rates.setdefault(f"{side}_out", []).append(jobs / out)
             print(f"{side}: {given.jobs / sent:,.0f} in, {jobs / out:,.0f} out", file=sys.stderr)
-    return paces, verified
+    return rates, verified
 
 
 def main() -> int:
@@ -137,16 +137,16 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=200)
     given = parser.parse_args()
     with PostgresServer.started(**DURABLE) as server, NodePgBoss(server.url(), SCHEMA) as node:
-        paces, verified = rounds(given, server.url(), node)
-    told: dict[str, Any] = {name: round(statistics.median(values)) for name, values in paces.items()}
-    for way in ("in", "out"):
+        rates, verified = rounds(given, server.url(), node)
+    results: dict[str, Any] = {name: round(statistics.median(values)) for name, values in rates.items()}
+    for direction in ("in", "out"):
         ours, node_s = (
-            max(pace for name, pace in told.items() if name.startswith(side) and name.endswith(f"_{way}"))
+            max(pace for name, pace in results.items() if name.startswith(side) and name.endswith(f"_{direction}"))
             for side in ("onward", "node")
         )
-        told[f"{way}_ratio"] = round(ours / node_s, 2)
-    told |= {"pg-boss": pgboss_packages().versions["pg-boss"], "jobs": given.jobs, "verified": verified}
-    print(json.dumps({**told, "load": round(os.getloadavg()[0], 1)}))
+        results[f"{direction}_ratio"] = round(ours / node_s, 2)
+    results |= {"pg-boss": pgboss_packages().versions["pg-boss"], "jobs": given.jobs, "verified": verified}
+    print(json.dumps({**results, "load": round(os.getloadavg()[0], 1)}))
     return 0 if verified else 1
 
 

@@ -13,8 +13,8 @@ const cpu = () => { const used = process.cpuUsage(); return (used.user + used.sy
 
 async function main() {
   const module = await import(require.resolve("pg-boss"));
-  const NodePgBoss = module.NodePgBoss || module.default?.NodePgBoss || module.default;
-  const boss = new NodePgBoss({ connectionString: url });
+  const PgBoss = module.PgBoss || module.default?.PgBoss || module.default;
+  const boss = new PgBoss({ connectionString: url });
   boss.on("error", (error) => { throw error; });
   await boss.start();
   const counted = async (where) =>

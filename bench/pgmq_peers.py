@@ -45,7 +45,7 @@ def handle(body: Any) -> None:
     """Do nothing."""
 
 
-class Ground:
+class Environment:
     """A server with a PGMQ, and a queue that is filled anew for each turn."""
 
     def __init__(self, url: str) -> None:
@@ -89,7 +89,7 @@ class Ground:
 
     # The sides
 
-    def bare(self) -> None:
+    def baseline(self) -> None:
         """Call PGMQ's functions by hand."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             while rows := connection.execute(
@@ -166,26 +166,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with server_of_our_own() as url:
-        ground = Ground(url)
+        environment = Environment(url)
         sides: dict[str, Callable[[], None]] = {
-            "bare": ground.bare,
-            "client, batches": lambda: ground.client(batches=True),
-            "client": lambda: ground.client(batches=False),
-            "engine": ground.engine,
-            "worker": ground.worker,
+            "baseline": environment.baseline,
+            "client, batches": lambda: environment.client(batches=True),
+            "client": lambda: environment.client(batches=False),
+            "engine": environment.engine,
+            "worker": environment.worker,
         }
         turns = {
-            name: partial(ground.turn, drain, asked.jobs // 20 if name == "client" else asked.jobs)
+            name: partial(environment.turn, drain, arguments.jobs // 20 if name == "client" else arguments.jobs)
             for name, drain in sides.items()
         }
-        paces = take_turns(asked.rounds, turns, lambda text: print(text, file=sys.stderr, flush=True))
+        paces = take_turns(arguments.rounds, turns, lambda text: print(text, file=sys.stderr, flush=True))
     rates = {name: round(paces.rate(name)) for name in sides}
     found = {
-        "jobs": asked.jobs,
+        "jobs": arguments.jobs,
         "rates": rates,
-        "engine_of_bare": round(rates["engine"] / rates["bare"], 2),
+        "engine_of_baseline": round(rates["engine"] / rates["baseline"], 2),
         "engine_of_client_batches": round(rates["engine"] / rates["client, batches"], 2),
         "worker_of_client": round(rates["worker"] / rates["client"], 2),
     }

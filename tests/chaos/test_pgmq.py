@@ -27,7 +27,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             yield site
 
 
-async def rampage(site: Site, *, kills: int, jobs: int) -> None:
+async def kill_workers_under_load(site: Site, *, kills: int, jobs: int) -> None:
     """Kill and stop workers while jobs come in and another client reads some of them and drops them."""
 
     async def read_and_drop() -> None:
@@ -50,10 +50,10 @@ async def rampage(site: Site, *, kills: int, jobs: int) -> None:
 
 
 async def test_no_message_is_lost_however_workers_are_killed(site: Site):  # X3, G2, Counting
-    await rampage(site, kills=3, jobs=60)
+    await kill_workers_under_load(site, kills=3, jobs=60)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 async def test_two_hundred_kills_on_a_mixed_fleet(site: Site):  # X3, G2, Counting
-    await rampage(site, kills=200, jobs=3000)
+    await kill_workers_under_load(site, kills=200, jobs=3000)

@@ -1858,7 +1858,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "sessions: what an address says about them is lost",
-        Edit("pg/database.py", "or {}), said, *", "or {}), *"),
+        Edit("pg/database.py", "or {}), session_options, *", "or {}), *"),
         f"{_OF_PG}/test_sessions.py",
     ),
     _on_postgres(

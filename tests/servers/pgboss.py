@@ -18,7 +18,7 @@ NEWEST: Final = "12"
 VERSIONS: Final = ("12", "11", "10")
 """The newest of each of these is tried."""
 _SCRIPT: Final = Path(__file__).with_name("pgboss.js")
-_HERE: Final = "pgboss_here"
+_SCHEMA_PLACEHOLDER: Final = "pgboss_here"
 """Stands for the schema in the SQL that pg-boss writes."""
 
 
@@ -30,8 +30,8 @@ def pgboss_packages(version: str = NEWEST) -> NodePackages:
 
 
 @cache
-def _plans(version: str) -> str:
-    program = pgboss_packages(version).start(_SCRIPT, "plans", _HERE, stdout=subprocess.PIPE)
+def _construction_sql(version: str) -> str:
+    program = pgboss_packages(version).start(_SCRIPT, "plans", _SCHEMA_PLACEHOLDER, stdout=subprocess.PIPE)
     written, _ = program.communicate()
     assert program.returncode == 0, "pg-boss did not write its SQL"
     return written
@@ -41,7 +41,7 @@ def make_schema(url: str, schema: str, version: str = NEWEST) -> None:
     """Make pg-boss's tables, by its own SQL."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set client_min_messages = warning")
-        connection.execute(_plans(version).replace(_HERE, schema))
+        connection.execute(_construction_sql(version).replace(_SCHEMA_PLACEHOLDER, schema))
 
 
 def drop_schema(url: str, schema: str) -> None:
@@ -59,23 +59,23 @@ class NodePgBoss:
         self._program = pgboss_packages(version).start(
             _SCRIPT, "serve", node_url(url), schema, json.dumps(options), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self._hear() == "ready", "pg-boss did not start"
+        assert self._read_reply() == "ready", "pg-boss did not start"
 
     def __getattr__(self, verb: str) -> Any:
         """Say a verb of pg-boss's, and hear the answer."""
 
-        def said(*given: Any) -> Any:
+        def call(*given: Any) -> Any:
             assert self._program.stdin is not None
             self._program.stdin.write(f"{json.dumps([verb, *given])}\n")
             self._program.stdin.flush()
-            heard = self._hear()
-            if "error" in heard:
-                raise RuntimeError(heard["error"])
-            return heard.get("answer")
+            reply = self._read_reply()
+            if "error" in reply:
+                raise RuntimeError(reply["error"])
+            return reply.get("answer")
 
-        return said
+        return call
 
-    def _hear(self) -> Any:
+    def _read_reply(self) -> Any:
         assert self._program.stdout is not None
         line = self._program.stdout.readline()
         assert line, "pg-boss has ended"
@@ -92,18 +92,18 @@ class NodePgBoss:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end()
+        self.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop it."""
         if self._program.poll() is None:
-            self._program.kill() if self._program.stdin is None else self._ask_to_stop()
+            self._program.kill() if self._program.stdin is None else self._request_stop()
         self._program.wait(timeout=30)
         for pipe in (self._program.stdin, self._program.stdout):
             if pipe is not None:
                 pipe.close()
 
-    def _ask_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         assert self._program.stdin is not None
         self._program.stdin.write('["stop"]\n')
         self._program.stdin.flush()

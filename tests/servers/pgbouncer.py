@@ -71,12 +71,12 @@ max_client_conn = 500
 logfile = {self.folder}/log
 """
         )
-        self._as: dict[str, Any] = {}
+        self._process_user: dict[str, Any] = {}
         if os.getuid() == 0:
-            self._as = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+            self._process_user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
             shutil.chown(self.folder, "nobody", "nogroup")
         command.append(str(self.folder / "pgbouncer.ini"))
-        self._process = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL, **self._as)
+        self._process = subprocess.Popen(command, cwd=self.folder, stderr=subprocess.DEVNULL, **self._process_user)
         self._wait()
 
     @property

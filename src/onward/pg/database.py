@@ -178,10 +178,12 @@ def _options(
 
     But only if what it says is for the server to read.
     """
-    said = given.get("options") or os.environ.get("PGOPTIONS", "")
-    if (said and not said.startswith("-")) or "service" in given or "PGSERVICE" in os.environ:
+    session_options = given.get("options") or os.environ.get("PGOPTIONS", "")
+    if (session_options and not session_options.startswith("-")) or "service" in given or "PGSERVICE" in os.environ:
         return {}  # it is for a proxy, or in a file that libpq reads
-    return {"options": " ".join(filter(None, [*_option_flags(preferred or {}), said, *_option_flags(required)]))}
+    return {
+        "options": " ".join(filter(None, [*_option_flags(preferred or {}), session_options, *_option_flags(required)]))
+    }
 
 
 def _option_flags(settings: Mapping[str, str]) -> list[str]:
@@ -307,18 +309,18 @@ def translate(error: psycopg.Error, store: str, grant_hint: str = "") -> OnwardE
 
 def _connection_failure(error: psycopg.Error, first: str) -> Meaning:
     """Find out why there is no connection."""
-    said = _SERVER_MESSAGE.search(first)
-    if said is None:
+    server_message = _SERVER_MESSAGE.search(first)
+    if server_message is None:
         if error.pgconn is not None and error.pgconn.needs_password:
             return StoreUnavailable, "it wants a password", "put one into the URL, PGPASSWORD or ~/.pgpass"
         unreachable = (StoreUnavailable, "is it running, and is the address right?", "")
         return next((meaning for words, meaning in _BY_CLIENT_MESSAGE if words in first), unreachable)
     for words, meaning in _BY_SERVER_MESSAGE:
-        if words in said[1]:
+        if words in server_message[1]:
             return meaning
     # It may not speak English. Whatever it speaks, it names what it does not know.
     names = _names(error, "")
-    named = [each for each in ("database", "user") if re.search(rf"\W{re.escape(names[each])}\W", said[1])]
+    named = [each for each in ("database", "user") if re.search(rf"\W{re.escape(names[each])}\W", server_message[1])]
     if named == ["database"]:
         return _UNKNOWN_DATABASE
     if named == ["user"]:

@@ -43,7 +43,7 @@ def boss(engine: CheckedEngine) -> PgBoss:
     return PgBoss(engine.inner)
 
 
-def by_hand(store: PgBossStore, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+def run_sql(store: PgBossStore, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     """Execute a statement as a person with a console would; ``boss.`` stands for the schema."""
     with psycopg.connect(store.url, autocommit=True) as connection:
         cursor = connection.execute(statement.replace("boss.", f"{store.schema}."), values)

@@ -15,13 +15,13 @@ from onward.lifecycle import Complete, State
 from onward.pgboss import PgBoss
 from tests.conformance.driver import Desk
 from tests.conformance.pgboss_case import PgBossStore
-from tests.engines.pgboss.conftest import by_hand
+from tests.engines.pgboss.conftest import run_sql
 
 MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-async def unasked(store: PgBossStore) -> Desk:
+async def unsupervised(store: PgBossStore) -> Desk:
     """A handle that was not asked to supervise."""
     handle = CheckedEngine(PgBossEngine(store.url, schema=store.schema, clock=store.clock))
     await handle.open()
@@ -36,7 +36,7 @@ async def stuck(desk: Desk, boss: PgBoss, **options: int) -> str:
     id = await boss.send("stuck", {"n": 1}, **options)
     assert id is not None
     now = desk.now.isoformat()
-    by_hand(
+    run_sql(
         desk.store,  # type: ignore[arg-type]
         "update boss.job set state = 'active', started_on = %s, heartbeat_on = %s where id = %s",
         now,
@@ -129,7 +129,7 @@ async def test_a_schedule_that_cannot_be_kept_keeps_no_other_from_being_kept(
     for name in ("bad", "good", "gone"):
         await boss.create_queue(name)
         await boss.schedule(name, "* * * * *")
-    by_hand(store, "update boss.schedule set cron = 'now and then' where name = 'bad'")
+    run_sql(store, "update boss.schedule set cron = 'now and then' where name = 'bad'")
     await desk.promote()
     assert len(await desk.take("good")) == 1
     assert await desk.take("bad") == ()
@@ -141,10 +141,10 @@ async def test_a_child_goes_when_its_last_parent_has_ended_well(desk: Desk, boss
     child = str(uuid4())
     parents = [await boss.send("q", {"parent": number}) for number in range(2)]
     await boss.send("q", {"child": True}, id=child)
-    by_hand(store, "update boss.job set blocking = true where id <> %s", child)
-    by_hand(store, "update boss.job set blocked = true, pending_dependencies = 2 where id = %s", child)
+    run_sql(store, "update boss.job set blocking = true where id <> %s", child)
+    run_sql(store, "update boss.job set blocked = true, pending_dependencies = 2 where id = %s", child)
     for parent in parents:
-        by_hand(store, "insert into boss.job_dependency values ('q', %s, 'q', %s)", child, parent)
+        run_sql(store, "insert into boss.job_dependency values ('q', %s, 'q', %s)", child, parent)
     first, second = await desk.take("q", slots=5)
     assert await desk.end(first, Complete())
     await desk.promote()
@@ -155,22 +155,22 @@ async def test_a_child_goes_when_its_last_parent_has_ended_well(desk: Desk, boss
 
 
 async def test_without_being_asked_only_our_own_dead_workers_are_looked_after(
-    desk: Desk, unasked: Desk, boss: PgBoss, store: PgBossStore
+    desk: Desk, unsupervised: Desk, boss: PgBoss, store: PgBossStore
 ):
     await stuck(desk, boss, expire_in_seconds=1)
     await boss.create_queue("q")
     await boss.schedule("q", "* * * * *")
     await boss.send("q", {}, delete_after_seconds=1)
     assert await desk.end(await desk.take_one("q"), Complete())
-    await unasked.set("ours")
-    await unasked.add(queue="ours")
-    await unasked.take_one("ours")
+    await unsupervised.set("ours")
+    await unsupervised.add(queue="ours")
+    await unsupervised.take_one("ours")
     await desk.advance(timedelta(days=1))
-    assert (await unasked.rescue()).queues == {"ours"}
-    assert (await unasked.prune()).changed == 0
-    await unasked.promote()
-    assert by_hand(store, "select count(*) from boss.job where name = 'q'") == [(1,)]
-    assert by_hand(store, "select state::text from boss.job where name = 'stuck'") == [("active",)]
+    assert (await unsupervised.rescue()).queues == {"ours"}
+    assert (await unsupervised.prune()).changed == 0
+    await unsupervised.promote()
+    assert run_sql(store, "select count(*) from boss.job where name = 'q'") == [(1,)]
+    assert run_sql(store, "select state::text from boss.job where name = 'stuck'") == [("active",)]
 
 
 async def test_what_a_lost_job_costs_rises_with_the_times_it_is_lost(desk: Desk):  # Counting

@@ -12,7 +12,7 @@ from onward.job import JobRef
 from onward.lifecycle import Complete, State
 from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
-from tests.engines.pgboss.conftest import by_hand
+from tests.engines.pgboss.conftest import run_sql
 
 SPOILT = [
     '{"$onward": {"type": 7}}',
@@ -30,7 +30,7 @@ async def test_what_stands_beside_a_payload_and_makes_no_sense_counts_as_not_wri
     desk: Desk, store: PgBossStore, data: str
 ):
     ref = await desk.add(queue="q")
-    by_hand(store, "update boss.job set data = %s::jsonb", data)
+    run_sql(store, "update boss.job set data = %s::jsonb", data)
     claim = await desk.take_one("q")
     assert (claim.ref, claim.type, claim.org_id) == (ref, "q", None)
     job = await desk.job(ref)
@@ -45,7 +45,7 @@ async def test_what_stands_where_losses_are_counted_and_makes_no_sense_holds_nob
     desk: Desk, store: PgBossStore, output: str
 ):
     ref = await desk.add(queue="q")
-    by_hand(store, "update boss.job set output = %s::jsonb", output)
+    run_sql(store, "update boss.job set output = %s::jsonb", output)
     await desk.take_one("q")
     assert (await desk.job(ref)).status is State.RUNNING
     await desk.advance(PAST_LEASE)
@@ -58,8 +58,8 @@ async def test_data_that_no_task_can_take_is_failed_with_the_reason_and_the_next
     desk: Desk, store: PgBossStore, data: str
 ):
     bad, good = await desk.add_many(2, queue="q")
-    by_hand(store, "update boss.job set data = '{\"n\": 1}', start_after = now() - interval '1 hour'")
-    by_hand(store, "update boss.job set data = %s::jsonb where id = %s", data, bad.id)
+    run_sql(store, "update boss.job set data = '{\"n\": 1}', start_after = now() - interval '1 hour'")
+    run_sql(store, "update boss.job set data = %s::jsonb where id = %s", data, bad.id)
     ran: list[int] = []
     app = App(f"pgboss+{store.url}&schema={store.schema}")
 

@@ -15,23 +15,23 @@ from onward.lifecycle import Complete, Release, Retry, State
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
-from tests.engines.pgboss.conftest import by_hand
+from tests.engines.pgboss.conftest import run_sql
 
-HELD = "select count(*)::integer from {}_onward.lease_batch"
+COUNT_LEASE_BATCHES = "select count(*)::integer from {}_onward.lease_batch"
 
 
-def held(store: PgBossStore) -> int:
+def lease_batch_count(store: PgBossStore) -> int:
     """Count the claims that are written down."""
-    ((count,),) = by_hand(store, HELD.format(store.schema))
+    ((count,),) = run_sql(store, COUNT_LEASE_BATCHES.format(store.schema))
     return int(count)
 
 
 async def test_while_a_job_runs_it_says_what_pg_boss_has_it_say(desk: Desk, store: PgBossStore):  # P1
     ref = await desk.add(queue="q")
     assert await desk.end(await desk.take_one("q"), Retry(timedelta(0), BOOM))
-    before = by_hand(store, "select output from boss.job")
+    before = run_sql(store, "select output from boss.job")
     await desk.take_one("q", worker="worker-9")
-    assert by_hand(store, "select output from boss.job") == before
+    assert run_sql(store, "select output from boss.job") == before
     job = await desk.job(ref)
     assert (job.worker_id, job.last_error, job.attempts) == ("worker-9", str(BOOM), 2)
 
@@ -41,7 +41,7 @@ async def test_a_job_that_lies_elsewhere_than_its_claim_has_left_it_is_ended_all
 ):  # X3
     refs = await desk.add_many(2, queue="q")
     claims = await desk.take("q", slots=2)
-    by_hand(store, "update boss.job set priority = priority + 1 where id = %s", refs[0].id)
+    run_sql(store, "update boss.job set priority = priority + 1 where id = %s", refs[0].id)
     assert not await desk.engine.settle([Settlement(claim, Complete()) for claim in claims])
     assert [await desk.state(ref) for ref in refs] == [State.COMPLETED] * 2
 
@@ -53,7 +53,7 @@ async def test_what_lies_where_a_lost_claim_had_left_its_job_is_not_taken_for_it
     await desk.rescue()
     again = await desk.take_one("q")
     assert not await desk.end(first, Complete())
-    moved = by_hand(store, "select ctid::text from boss.job")[0][0]
+    moved = run_sql(store, "select ctid::text from boss.job")[0][0]
     forged = (*first.token[:5], moved)
     assert await desk.engine.settle([Settlement(replace(first, token=forged), Complete())]) == {forged}
     assert await desk.end(again, Complete())
@@ -64,10 +64,10 @@ async def test_a_claim_of_which_all_has_ended_is_forgotten_with_the_next(desk: D
     one, two = await desk.take("q", slots=2)
     assert await desk.end(one, Complete())
     await desk.take_one("q")
-    assert held(store) == 2
+    assert lease_batch_count(store) == 2
     assert await desk.end(two, Complete())
     await desk.take("q")
-    assert held(store) == 1
+    assert lease_batch_count(store) == 1
 
 
 async def test_a_claim_of_which_nobody_has_said_that_it_ended_is_forgotten_when_it_has_run_out(
@@ -76,23 +76,23 @@ async def test_a_claim_of_which_nobody_has_said_that_it_ended_is_forgotten_when_
     await desk.add(queue="q")
     claim = await desk.take_one("q")
     assert await desk.end(claim, Complete())
-    assert held(store) == 1
+    assert lease_batch_count(store) == 1
     await desk.rescue()
-    assert held(store) == 1
+    assert lease_batch_count(store) == 1
     await desk.advance(PAST_LEASE)
     await desk.rescue()
-    assert held(store) == 0
+    assert lease_batch_count(store) == 0
 
 
 async def test_a_sign_of_life_touches_only_jobs_that_pg_boss_wants_one_of(desk: Desk, store: PgBossStore):
     plain, watched = await desk.add_many(2, queue="q")
-    by_hand(store, "update boss.job set heartbeat_seconds = 60 where id = %s", watched.id)
+    run_sql(store, "update boss.job set heartbeat_seconds = 60 where id = %s", watched.id)
     claims = await desk.take("q", slots=2)
-    places = by_hand(store, "select id::text, ctid::text from boss.job order by id")
+    places = run_sql(store, "select id::text, ctid::text from boss.job order by id")
     await desk.advance(10)
     assert (await desk.beat(*claims)).lost == frozenset()
     moved = [
-        row for row in by_hand(store, "select id::text, ctid::text from boss.job order by id") if row not in places
+        row for row in run_sql(store, "select id::text, ctid::text from boss.job order by id") if row not in places
     ]
     assert [id for id, _ in moved] == [watched.id]
     assert not await desk.engine.settle([Settlement(claim, Complete()) for claim in claims])

@@ -19,7 +19,7 @@ from onward.lifecycle import Bury, Complete, Release, Retry, State
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Desk, new_job
 from tests.conformance.pgboss_case import PgBossStore
-from tests.engines.pgboss.conftest import by_hand
+from tests.engines.pgboss.conftest import run_sql
 from tests.servers.pgboss import drop_schema, make_schema
 from tests.servers.postgres import postgres_url
 
@@ -34,13 +34,13 @@ RELEASES = [
 def catalogue(store: PgBossStore) -> list[tuple[Any, ...]]:
     """Everything that can be seen of pg-boss's schema itself."""
     named = "where n.nspname = %s"
-    columns = by_hand(
+    columns = run_sql(
         store,
         "select c.relname, a.attname, a.atttypid::regtype::text, a.attnotnull from pg_attribute a"
         f" join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace {named} order by 1, 2",
         store.schema,
     )
-    rest = by_hand(
+    rest = run_sql(
         store,
         f"select 'index', pg_get_indexdef(c.oid) from pg_class c join pg_namespace n on n.oid = c.relnamespace {named}"
         " and c.relkind = 'i' union all select 'function', pg_get_functiondef(p.oid) from pg_proc p"
@@ -93,13 +93,13 @@ def test_where_there_is_no_pg_boss_it_is_said_how_to_make_one():
 
 
 async def test_a_version_before_10_is_refused(store: PgBossStore):
-    by_hand(store, "update boss.version set version = 20")
+    run_sql(store, "update boss.version set version = 20")
     with pytest.raises(SchemaTooOld, match="upgrade pg-boss"):
         await store.connect()
 
 
 async def test_a_later_version_is_taken_with_a_warning(store: PgBossStore, caplog: pytest.LogCaptureFixture):
-    by_hand(store, "update boss.version set version = 99")
+    run_sql(store, "update boss.version set version = 99")
     with caplog.at_level(logging.WARNING):
         desk = Desk(store, await store.connect())
     assert "newer than 46" in caplog.text
@@ -114,15 +114,15 @@ async def test_what_would_lose_jobs_is_told(store: PgBossStore):  # X3
 
 
 async def test_a_later_version_that_lacks_what_is_needed_is_refused_by_name(store: PgBossStore):
-    by_hand(store, "update boss.version set version = 99")
-    by_hand(store, "alter table boss.job rename column retry_count to tries")
+    run_sql(store, "update boss.version set version = 99")
+    run_sql(store, "alter table boss.job rename column retry_count to tries")
     with pytest.raises(SchemaTooNew, match=r"job\.retry_count is missing"):
         await store.connect()
 
 
 async def test_a_column_that_goes_while_we_work_is_found_out_at_once(desk: Desk, store: PgBossStore):
     await desk.add(queue="q")
-    by_hand(store, "alter table boss.job drop column heartbeat_on cascade")
+    run_sql(store, "alter table boss.job drop column heartbeat_on cascade")
     claim = await desk.take_one("q")
     assert await desk.end(claim, Complete())
     assert (await desk.beat(claim)).lost == {claim.token}
@@ -149,7 +149,7 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
         assert await desk.end(await desk.take_one("q"), Complete('"kept"'))
         await desk.advance(timedelta(days=8))
         await desk.prune()
-        assert by_hand(store, "select count(*) from boss.job") == [(0,)]
+        assert run_sql(store, "select count(*) from boss.job") == [(0,)]
         for named in (ref, ref.id):
             job = await desk.engine.get(named)
             assert job is not None
@@ -176,11 +176,11 @@ async def test_the_script_makes_what_stands_beside_and_nothing_of_pg_boss(store:
 async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: Desk, store: PgBossStore):
     await desk.engine.configure("q", QueueChange())
     role = f"worker_{store.schema}"
-    by_hand(store, f"create role {role} login")
+    run_sql(store, f"create role {role} login")
     for schema in (store.schema, f"{store.schema}_onward"):
-        by_hand(store, f"grant usage on schema {schema} to {role}")
-        by_hand(store, f"grant select, insert, update, delete on all tables in schema {schema} to {role}")
-        by_hand(store, f"grant execute on all functions in schema {schema} to {role}")
+        run_sql(store, f"grant usage on schema {schema} to {role}")
+        run_sql(store, f"grant select, insert, update, delete on all tables in schema {schema} to {role}")
+        run_sql(store, f"grant execute on all functions in schema {schema} to {role}")
     handle = CheckedEngine(
         PgBossEngine(store.url.replace("user=postgres", f"user={role}"), schema=store.schema, clock=store.clock)
     )
@@ -191,5 +191,5 @@ async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: D
         assert await other.end(await other.take_one("q"), Complete())
     finally:
         await handle.close()
-        by_hand(store, f"drop owned by {role}")
-        by_hand(store, f"drop role {role}")
+        run_sql(store, f"drop owned by {role}")
+        run_sql(store, f"drop role {role}")

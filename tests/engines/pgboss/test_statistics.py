@@ -19,7 +19,7 @@ from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan, Row, Statement, run
 from tests.conformance.driver import PAST_LEASE, Desk
 from tests.conformance.pgboss_case import PgBossStore
-from tests.engines.pgboss.conftest import by_hand
+from tests.engines.pgboss.conftest import run_sql
 
 MANY = 5000
 BATCH = 50
@@ -29,21 +29,21 @@ REQUEST = ClaimRequest(worker_id="w", queues=("busy",), slots=BATCH)
 
 
 @pytest.fixture
-async def misled(desk: Desk, store: PgBossStore) -> PgBossEngine:
+async def stale_engine(desk: Desk, store: PgBossStore) -> PgBossEngine:
     """A store whose statistics are from a moment when every job had ended; since then a queue has filled up."""
     await desk.set("old")
     await desk.set("busy")
-    by_hand(store, "alter table boss.job_common set (autovacuum_enabled = false)")
+    run_sql(store, "alter table boss.job_common set (autovacuum_enabled = false)")
     fill = "insert into boss.job (name, data, state, start_after, created_on) select %s, '{}', %s, %s, %s"
     some = f"from generate_series(1, {MANY})"
-    by_hand(store, f"{fill} {some}", "old", "completed", desk.now, desk.now)
-    by_hand(store, "analyze boss.job_common")
-    by_hand(store, f"{fill} {some}", "busy", "created", desk.now, desk.now)
+    run_sql(store, f"{fill} {some}", "old", "completed", desk.now, desk.now)
+    run_sql(store, "analyze boss.job_common")
+    run_sql(store, f"{fill} {some}", "busy", "created", desk.now, desk.now)
     assert isinstance(desk.engine.inner, PgBossEngine)
     return desk.engine.inner
 
 
-def touched(store: PgBossStore, plan: Plan[Any], mode: str = "force_custom_plan") -> int:
+def rows_touched(store: PgBossStore, plan: Plan[Any], mode: str = "force_custom_plan") -> int:
     """Drive a plan, and count the rows of jobs that its statements read or compared, as the server tells."""
     rows_read = 0
 
@@ -77,9 +77,11 @@ def _rows_of(node: dict[str, Any]) -> int:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_stale(
-    misled: PgBossEngine, store: PgBossStore, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, mode: str
 ):
-    seen = touched(store, claim(misled.schema, misled.queue_cache, REQUEST, RoundRobin(), ClaimBatches()), mode)
+    seen = rows_touched(
+        store, claim(stale_engine.schema, stale_engine.queue_cache, REQUEST, RoundRobin(), ClaimBatches()), mode
+    )
     assert seen <= 10 * BATCH
 
 
@@ -88,35 +90,40 @@ async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_sta
     "outcome", [Complete(), Fail(Failure("E", "")), Release()], ids=["complete", "fail", "release"]
 )
 async def test_an_outcome_touches_the_jobs_it_is_about_though_the_statistics_are_stale(
-    misled: PgBossEngine, store: PgBossStore, desk: Desk, outcome: Outcome, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, outcome: Outcome, mode: str
 ):
     claims = await desk.take("busy", slots=BATCH)
     settlements = [Settlement(each, outcome) for each in claims]
-    assert touched(store, settle(misled.schema, misled.queue_cache, settlements, notify=False), mode) <= 10 * BATCH
+    assert (
+        rows_touched(store, settle(stale_engine.schema, stale_engine.queue_cache, settlements, notify=False), mode)
+        <= 10 * BATCH
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_sign_of_life_looks_at_the_jobs_it_names_though_the_statistics_are_stale(
-    misled: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
 ):
     claims = await desk.take("busy", slots=BATCH)
     worker = WorkerInfo(id="w", hostname="h", pool_size=1, version="1")
-    assert touched(store, heartbeat(misled.schema, worker, claims[1:]), mode) <= 10 * BATCH
+    assert rows_touched(store, heartbeat(stale_engine.schema, worker, claims[1:]), mode) <= 10 * BATCH
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_rescue_looks_at_what_was_held_though_the_statistics_are_stale(
-    misled: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
 ):
     await desk.take("busy", slots=BATCH)
     await desk.advance(PAST_LEASE)
     term = await desk.engine.elect("leader", lease=PAST_LEASE)
     assert term is not None
-    plan = rescue(misled.schema, term, PAST_LEASE, 3, 1000, supervises=False)
-    assert touched(store, plan, mode) <= 10 * BATCH
+    plan = rescue(stale_engine.schema, term, PAST_LEASE, 3, 1000, supervises=False)
+    assert rows_touched(store, plan, mode) <= 10 * BATCH
 
 
-async def test_pg_bosss_own_way_to_claim_does_read_all_of_it(misled: PgBossEngine, store: PgBossStore, desk: Desk):
+async def test_pg_bosss_own_way_to_claim_does_read_all_of_it(
+    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk
+):
     """The trap is there: else what stands above would show nothing."""
 
     def as_node_does() -> Plan[Any]:
@@ -131,4 +138,4 @@ async def test_pg_bosss_own_way_to_claim_does_read_all_of_it(misled: PgBossEngin
             )
         )
 
-    assert touched(store, as_node_does()) > 10 * BATCH
+    assert rows_touched(store, as_node_does()) > 10 * BATCH

@@ -33,11 +33,11 @@ def sql(url: str) -> Iterator[Callable[..., list[Any]]]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("set client_min_messages = warning")
 
-        def ask(text: str, *values: Any) -> list[Any]:
+        def execute(text: str, *values: Any) -> list[Any]:
             cursor = connection.execute(text, values)
             return cursor.fetchall() if cursor.description else []
 
-        yield ask
+        yield execute
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ async def queue(engine: CheckedEngine) -> str:
     return name
 
 
-async def take(engine: CheckedEngine, queue: str, *, slots: int = 10, **fields: Any) -> tuple[Claim, ...]:
+async def claim_jobs(engine: CheckedEngine, queue: str, *, slots: int = 10, **fields: Any) -> tuple[Claim, ...]:
     """Ask for jobs of one queue."""
     return (await engine.claim(ClaimRequest(worker_id="w", queues=(queue,), slots=slots, **fields))).claims
 
 
-async def end(engine: CheckedEngine, claim: Claim, outcome: Outcome) -> bool:
+async def settle(engine: CheckedEngine, claim: Claim, outcome: Outcome) -> bool:
     """Settle one claim, and say whether it was recorded."""
     return not await engine.settle([Settlement(claim, outcome)])

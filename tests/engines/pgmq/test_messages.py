@@ -17,7 +17,7 @@ from onward.errors import InvalidJob, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Release, Retry, State
 from tests.conformance.driver import worker_info
-from tests.engines.pgmq.conftest import end, take
+from tests.engines.pgmq.conftest import claim_jobs, settle
 
 Sql = Callable[..., list[Any]]
 Opened = Callable[..., Awaitable[CheckedEngine]]
@@ -32,19 +32,19 @@ async def test_a_late_worker_cannot_archive_what_another_client_has_read_since(
     engine: CheckedEngine, queue: str, sql: Sql
 ):  # X3
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
-    (claim,) = await take(engine, queue, lease=timedelta(milliseconds=1))
+    (claim,) = await claim_jobs(engine, queue, lease=timedelta(milliseconds=1))
     sql("select pg_sleep(0.01)")
     ((read_ct,),) = sql("select read_ct from pgmq.read(%s, 60, 1)", queue)
     assert read_ct == 2
     for outcome in (Complete(), Complete('"result"'), Fail(BOOM), Retry(timedelta(0), BOOM), Release()):
-        assert not await end(engine, claim, outcome)
+        assert not await settle(engine, claim, outcome)
     assert sql(f"select read_ct, headers from pgmq.q_{queue}") == [(2, None)]
     assert sql(f"select from pgmq.a_{queue}") == []
 
 
 async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine: CheckedEngine, queue: str, sql: Sql):
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
-    (claim,) = await take(engine, queue, lease=timedelta(milliseconds=1))
+    (claim,) = await claim_jobs(engine, queue, lease=timedelta(milliseconds=1))
     sql("select pg_sleep(0.01)")
     sql("select pgmq.read(%s, 60, 1)", queue)
     before = sql(f"select vt from pgmq.q_{queue}")
@@ -55,11 +55,11 @@ async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine:
 
 async def test_what_another_client_archives_or_deletes_is_lost_to_us(engine: CheckedEngine, queue: str, sql: Sql):  # X3
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
-    claims = await take(engine, queue)
+    claims = await claim_jobs(engine, queue)
     sql("select pgmq.archive(%s, %s::bigint)", queue, claims[0].ref.id)
     sql("select pgmq.delete(%s, %s::bigint)", queue, claims[1].ref.id)
     for claim in claims:
-        assert not await end(engine, claim, Complete())
+        assert not await settle(engine, claim, Complete())
     job = await engine.get(claims[0].ref)
     assert job is not None
     assert job.status is State.COMPLETED
@@ -72,15 +72,15 @@ async def test_outcome_error_and_attempts_are_in_the_headers_and_survive_in_the_
     engine: CheckedEngine, queue: str, sql: Sql
 ):  # G1
     sql("""select pgmq.send(%s, '{"n": 1}'::jsonb, '{"trace": "t-1"}'::jsonb)""", queue)
-    (claim,) = await take(engine, queue)
-    assert await end(engine, claim, Retry(timedelta(0), BOOM))
+    (claim,) = await claim_jobs(engine, queue)
+    assert await settle(engine, claim, Retry(timedelta(0), BOOM))
     ((headers,),) = sql(f"select headers from pgmq.q_{queue}")
     assert headers["trace"] == "t-1"
     told = headers["onward"]
     assert (told["status"], told["attempts"], told["reads"], told["error"]) == ("retry", 1, 1, "ValueError: boom")
-    (claim,) = await take(engine, queue)
+    (claim,) = await claim_jobs(engine, queue)
     assert claim.attempts == 2
-    assert await end(engine, claim, Complete('{"answer": 42}'))
+    assert await settle(engine, claim, Complete('{"answer": 42}'))
     ((message, headers, read_ct),) = sql(f"select message, headers, read_ct from pgmq.a_{queue}")
     assert (message, headers["trace"], read_ct) == ({"n": 1}, "t-1", 2)
     told = headers["onward"]
@@ -110,10 +110,10 @@ async def test_a_message_of_ours_is_plain_to_others(engine: CheckedEngine, queue
 async def test_done_messages_are_deleted_only_if_asked(opened: Opened, queue: str, sql: Sql):  # G1
     engine = await opened(completed="delete")
     sql("select pgmq.send_batch(%s, array['1', '2', '3']::jsonb[])", queue)
-    plain, with_result, failing = await take(engine, queue)
-    assert await end(engine, plain, Complete())
-    assert await end(engine, with_result, Complete('"r"'))
-    assert await end(engine, failing, Fail(BOOM))
+    plain, with_result, failing = await claim_jobs(engine, queue)
+    assert await settle(engine, plain, Complete())
+    assert await settle(engine, with_result, Complete('"r"'))
+    assert await settle(engine, failing, Fail(BOOM))
     assert sql(f"select message from pgmq.a_{queue}") == [(3,)]
     assert sql(f"select from pgmq.q_{queue}") == []
 
@@ -127,7 +127,7 @@ async def test_a_message_read_more_than_three_times_is_archived_as_failed_and_no
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
     for _ in range(3):
         sql("select pgmq.read(%s, 0, 1)", queue)
-    (claim,) = await take(engine, queue)
+    (claim,) = await claim_jobs(engine, queue)
     assert claim.payload == "2"
     job = await engine.get(JobRef(queue, "1"))
     assert job is not None
@@ -135,29 +135,29 @@ async def test_a_message_read_more_than_three_times_is_archived_as_failed_and_no
     assert sql(f"select msg_id from pgmq.a_{queue}") == [(1,)]
     (changed,) = await engine.replay(JobFilter(refs=(job.ref,)))
     assert changed.ref == job.ref
-    assert [claim.ref.id for claim in await take(engine, queue)] == ["1"]
+    assert [claim.ref.id for claim in await claim_jobs(engine, queue)] == ["1"]
 
 
 async def test_the_third_read_still_runs_and_the_limit_is_configurable(opened: Opened, queue: str, sql: Sql):  # G3
     engine = await opened(max_reads=1)
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
-    assert len(await take(engine, queue, lease=timedelta(milliseconds=1))) == 1
+    assert len(await claim_jobs(engine, queue, lease=timedelta(milliseconds=1))) == 1
     sql("select pg_sleep(0.01)")
     sql("delete from onward_pgmq.lease_batch where queue = %s", queue)  # as after a crash of the server
     patient = await opened(max_reads=2)
-    assert len(await take(patient, queue, lease=timedelta(milliseconds=1))) == 1
+    assert len(await claim_jobs(patient, queue, lease=timedelta(milliseconds=1))) == 1
     sql("select pg_sleep(0.01)")
     sql("delete from onward_pgmq.lease_batch where queue = %s", queue)
-    assert await take(engine, queue) == ()
+    assert await claim_jobs(engine, queue) == ()
     assert sql(f"select headers -> 'onward' ->> 'status' from pgmq.a_{queue}") == [("failed",)]
 
 
 async def test_reads_that_ended_with_an_outcome_are_no_poison(engine: CheckedEngine, queue: str, sql: Sql):  # G3, H3
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     for attempt in range(1, 8):
-        (claim,) = await take(engine, queue)
+        (claim,) = await claim_jobs(engine, queue)
         assert claim.attempts == attempt
-        assert await end(engine, claim, Retry(timedelta(0), BOOM))
+        assert await settle(engine, claim, Retry(timedelta(0), BOOM))
 
 
 async def test_a_queue_full_of_poison_does_not_hide_what_is_behind_it(
@@ -167,7 +167,7 @@ async def test_a_queue_full_of_poison_does_not_hide_what_is_behind_it(
     for _ in range(3):
         sql("select pgmq.read(%s, 0, 30)", queue)
     sql("select pgmq.send(%s, '2'::jsonb)", queue)
-    assert [claim.payload for claim in await take(engine, queue, slots=2)] == ["2"]
+    assert [claim.payload for claim in await claim_jobs(engine, queue, slots=2)] == ["2"]
 
 
 # What others send
@@ -176,10 +176,10 @@ async def test_a_queue_full_of_poison_does_not_hide_what_is_behind_it(
 async def test_a_plain_message_is_for_the_task_of_its_queue(opened: Opened, queue: str, sql: Sql):  # G1
     engine = await opened(types={queue: "scrape"})
     sql("""select pgmq.send(%s, '{"url": "x"}'::jsonb)""", queue)
-    (claim,) = await take(engine, queue)
+    (claim,) = await claim_jobs(engine, queue)
     assert (claim.type, json.loads(claim.payload)) == ("scrape", {"url": "x"})
-    assert await end(engine, claim, Release())
-    (claim,) = await take(await opened(), queue)
+    assert await settle(engine, claim, Release())
+    (claim,) = await claim_jobs(await opened(), queue)
     assert claim.type == queue
 
 
@@ -187,10 +187,10 @@ async def test_a_field_names_the_task_of_a_plain_message(opened: Opened, queue: 
     whole = await opened(type_field="task")
     part = await opened(type_field="task", payload_field="args")
     sql("""select pgmq.send(%s, '{"task": "send", "args": {"to": "ada"}}'::jsonb)""", queue)
-    (claim,) = await take(whole, queue)
+    (claim,) = await claim_jobs(whole, queue)
     assert (claim.type, json.loads(claim.payload)) == ("send", {"args": {"to": "ada"}})
-    assert await end(whole, claim, Release())
-    (claim,) = await take(part, queue)
+    assert await settle(whole, claim, Release())
+    (claim,) = await claim_jobs(part, queue)
     assert (claim.type, json.loads(claim.payload)) == ("send", {"to": "ada"})
     job = await part.get(claim.ref)
     assert job is not None
@@ -203,7 +203,7 @@ async def test_a_message_that_is_no_object_or_names_no_task_still_comes(
 ):
     engine = await opened(type_field="task")
     sql("select pgmq.send(%s, %s::text::jsonb)", queue, message)
-    (claim,) = await take(engine, queue)
+    (claim,) = await claim_jobs(engine, queue)
     assert (claim.type, json.loads(claim.payload)) == (queue, json.loads(message))
 
 
@@ -214,13 +214,13 @@ async def test_a_message_that_is_no_object_or_names_no_task_still_comes(
 async def test_headers_that_somebody_has_spoilt_stop_nobody(engine: CheckedEngine, queue: str, sql: Sql, headers: str):
     sql("select pgmq.send(%s, '1'::jsonb, %s::text::jsonb)", queue, headers)
     sql("select pgmq.send(%s, '2'::jsonb)", queue)
-    spoilt, sound = await take(engine, queue)
+    spoilt, sound = await claim_jobs(engine, queue)
     assert (spoilt.attempts, spoilt.type) == (1, queue)
-    assert await end(engine, spoilt, Retry(timedelta(0), BOOM))
-    assert await end(engine, sound, Complete())
-    (again,) = await take(engine, queue)
+    assert await settle(engine, spoilt, Retry(timedelta(0), BOOM))
+    assert await settle(engine, sound, Complete())
+    (again,) = await claim_jobs(engine, queue)
     assert again.attempts == 2
-    assert await end(engine, again, Complete())
+    assert await settle(engine, again, Complete())
     job = await engine.get(again.ref)
     assert job is not None
     assert (job.status, job.attempts) == (State.COMPLETED, 2)
@@ -247,7 +247,7 @@ async def test_a_queue_of_others_keeps_its_name_and_one_that_differs_in_case_is_
 ):  # X5
     sql("select pgmq.create('Orders')")
     (added,) = await engine.enqueue([NewJob(type="t", queue="Orders")])
-    assert [claim.ref for claim in await take(engine, "Orders")] == [added.ref]
+    assert [claim.ref for claim in await claim_jobs(engine, "Orders")] == [added.ref]
     with pytest.raises(InvalidJob, match="Orders"):
         await engine.configure("orders", QueueChange())
 

@@ -18,7 +18,7 @@ from onward.engines.pgmq.settings import PgmqSettings, from_url
 from onward.errors import InvalidJob, SchemaTooOld
 from onward.job import NewJob
 from onward.lifecycle import Complete, Retry, State
-from tests.engines.pgmq.conftest import end, take
+from tests.engines.pgmq.conftest import claim_jobs, settle
 from tests.engines.pgmq.test_messages import BOOM
 from tests.servers.pgmq import drop_database, make_database
 from tests.servers.postgres import postgres_url
@@ -32,11 +32,11 @@ async def test_a_group_is_read_in_order_and_not_past_what_is_held(opened: Opened
     engine = await opened(read_modes={queue: way})
     for org, payload in (("a", "1"), ("a", "2"), ("b", "3")):
         await engine.enqueue([NewJob(type="t", queue=queue, org_id=org, payload=payload)])
-    (first,) = await take(engine, queue, slots=1)
+    (first,) = await claim_jobs(engine, queue, slots=1)
     assert (first.org_id, first.payload) == ("a", "1")
-    assert [claim.payload for claim in await take(engine, queue)] == ["3"]
-    assert await end(engine, first, Complete())
-    assert [claim.payload for claim in await take(engine, queue)] == ["2"]
+    assert [claim.payload for claim in await claim_jobs(engine, queue)] == ["3"]
+    assert await settle(engine, first, Complete())
+    assert [claim.payload for claim in await claim_jobs(engine, queue)] == ["2"]
 
 
 async def test_a_message_read_too_often_is_poison_however_it_is_read(opened: Opened, queue: str, sql: Sql):  # G3
@@ -44,24 +44,24 @@ async def test_a_message_read_too_often_is_poison_however_it_is_read(opened: Ope
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     for _ in range(3):
         sql("select pgmq.read(%s, 0, 1)", queue)
-    assert await take(engine, queue) == ()
+    assert await claim_jobs(engine, queue) == ()
     assert sql(f"select headers -> 'onward' ->> 'status' from pgmq.a_{queue}") == [("failed",)]
 
 
 async def test_pgmqs_own_order_is_by_id(opened: Opened, queue: str, sql: Sql):
     sql("select pgmq.send_batch(%s, array['1', '2']::jsonb[])", queue)
     fifo = await opened(read_modes={queue: "fifo"})
-    (claim,) = await take(fifo, queue, slots=1)
-    assert await end(fifo, claim, Retry(timedelta(0), BOOM))
-    assert [claim.payload for claim in await take(await opened(), queue, slots=1)] == ["2"]
-    assert [claim.payload for claim in await take(fifo, queue, slots=1)] == ["1"]
+    (claim,) = await claim_jobs(fifo, queue, slots=1)
+    assert await settle(fifo, claim, Retry(timedelta(0), BOOM))
+    assert [claim.payload for claim in await claim_jobs(await opened(), queue, slots=1)] == ["2"]
+    assert [claim.payload for claim in await claim_jobs(fifo, queue, slots=1)] == ["1"]
 
 
 @pytest.mark.parametrize("way", ["ready", "fifo"])
 async def test_only_messages_that_meet_the_condition_are_read(opened: Opened, queue: str, sql: Sql, way: str):
     engine = await opened(read_modes={queue: way}, conditions={queue: {"kind": "x"}})
     sql("""select pgmq.send_batch(%s, array['{"kind": "y"}', '{"kind": "x", "n": 1}', '7']::jsonb[])""", queue)
-    assert [claim.ref.id for claim in await take(engine, queue)] == ["2"]
+    assert [claim.ref.id for claim in await claim_jobs(engine, queue)] == ["2"]
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ async def test_a_life_on_every_version(version: str):
         await engine.open()
         await engine.configure("q", QueueChange())
         await engine.enqueue([NewJob(type="t", queue="q", payload=str(n)) for n in range(3)])
-        done, failing, _ = await take(engine, "q")
-        assert await end(engine, done, Complete())
-        assert await end(engine, failing, Retry(timedelta(0), BOOM))
-        (again,) = await take(engine, "q")
+        done, failing, _ = await claim_jobs(engine, "q")
+        assert await settle(engine, done, Complete())
+        assert await settle(engine, failing, Retry(timedelta(0), BOOM))
+        (again,) = await claim_jobs(engine, "q")
         assert again.attempts == 2
         states = [job.status for job in (await engine.find(JobFilter(), newest_first=False)).items]
         assert states == [State.COMPLETED, State.RUNNING, State.RUNNING]

@@ -20,7 +20,7 @@ COLUMNS = "msg_id, read_ct, enqueued_at, last_read_at, vt, message"
 MANY = 20_000
 
 
-def take(connection: psycopg.Connection[Any], *queues: str, slots: int = 10) -> list[int]:
+def claim_jobs(connection: psycopg.Connection[Any], *queues: str, slots: int = 10) -> list[int]:
     """Take messages as a worker does, but in a session that the test can look into."""
     values = [COLUMNS, "w", False, f"{{{','.join(queues)}}}", "{}", "", slots, 30_000_000, False, 3, None, "{}"]
     answer = psycopg.RawCursor(connection).execute(SQL.claim, values).fetchall()
@@ -33,7 +33,7 @@ def complete(connection: psycopg.Connection[Any], queue: str, ids: list[int]) ->
     return psycopg.RawCursor(connection).execute(SQL.settle, [*done, *["{}"] * 7, COLUMNS, False]).fetchall()
 
 
-def looked_at(connection: psycopg.Connection[Any], queue: str) -> tuple[int, int]:
+def rows_read(connection: psycopg.Connection[Any], queue: str) -> tuple[int, int]:
     """Say how many rows this transaction has walked through, and how many it has found by an index."""
     ((walked, found),) = connection.execute(
         "select seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables where relname = %s", [f"q_{queue}"]
@@ -45,20 +45,20 @@ def looked_at(connection: psycopg.Connection[Any], queue: str) -> tuple[int, int
 async def test_what_was_planned_for_an_empty_queue_reads_no_more_of_a_full_one_than_it_needs(url: str, queue: str):
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(3):
-            assert take(connection, queue) == []
+            assert claim_jobs(connection, queue) == []
             assert complete(connection, queue, [1]) == [(queue, 1, 1)]
         connection.execute(
             "select pgmq.send_batch(%s, array(select '1'::jsonb from generate_series(1, %s)))", [queue, MANY]
         )
         with connection.transaction():
-            ids = take(connection, queue)
+            ids = claim_jobs(connection, queue)
             assert len(ids) == 10
-            walked, found = looked_at(connection, queue)
+            walked, found = rows_read(connection, queue)
             assert walked == 0
             assert found <= 40
         with connection.transaction():
             assert complete(connection, queue, ids) == []
-            walked, found = looked_at(connection, queue)
+            walked, found = rows_read(connection, queue)
             assert walked == 0
             assert found <= 40
 
@@ -67,14 +67,14 @@ async def test_a_queue_that_is_dropped_and_made_again_is_served_by_the_same_sess
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(2):
             sql("select pgmq.send(%s, '1'::jsonb)", queue)
-            ids = take(connection, queue)
+            ids = claim_jobs(connection, queue)
             assert len(ids) == 1
             assert complete(connection, queue, ids) == []
             sql("select pgmq.drop_queue(%s)", queue)
             sql("select pgmq.create(%s)", queue)
         connection.execute("deallocate all")  # as poolers do, and psycopg
         sql("select pgmq.send(%s, '1'::jsonb)", queue)
-        assert len(take(connection, queue)) == 1
+        assert len(claim_jobs(connection, queue)) == 1
 
 
 async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine: CheckedEngine, sql: Sql):
@@ -83,7 +83,7 @@ async def test_many_queues_do_not_fill_the_memory_of_a_session(url: str, engine:
         await engine.configure(name, QueueChange())
         sql("select pgmq.send(%s, '1'::jsonb)", name)
     with psycopg.connect(url, autocommit=True) as connection:
-        assert len(take(connection, *names, slots=100)) == 70
+        assert len(claim_jobs(connection, *names, slots=100)) == 70
         kept = connection.execute("select name from pg_prepared_statements where from_sql").fetchall()
         assert 0 < len(kept) <= 64
 

@@ -26,7 +26,7 @@ class Fleet:
     """Two workers of each kind, and whoever takes the place of one that was killed."""
 
     def __init__(self, url: str, schema: str, queue: str) -> None:
-        self._dice = random.Random(7)
+        self._random = random.Random(7)
         parameters = url.partition("?")[2]
         address = f"pgboss+postgresql:///postgres?{parameters}&schema={schema}"
         command = [sys.executable, "-m", "tests.interop.pgboss.worker_process", address, queue]
@@ -36,49 +36,49 @@ class Fleet:
             boss.work_on(queue, {"batchSize": 3})
             return boss
 
-        self._makers: list[Callable[[], Any]] = [node, node, lambda: subprocess.Popen(command)]
-        self._makers.append(self._makers[2])
-        self._workers = [make() for make in self._makers]
+        self._factories: list[Callable[[], Any]] = [node, node, lambda: subprocess.Popen(command)]
+        self._factories.append(self._factories[2])
+        self._workers = [make() for make in self._factories]
 
     def kill(self) -> str:
         """Kill one without a word, put another in its place, and say of which kind it was."""
-        at = self._dice.randrange(len(self._workers))
+        at = self._random.randrange(len(self._workers))
         victim = self._workers[at]
         victim.kill()
         if isinstance(victim, NodePgBoss):
-            victim.end()
+            victim.close()
         else:
             victim.wait()
-        self._workers[at] = self._makers[at]()
+        self._workers[at] = self._factories[at]()
         return "node" if isinstance(victim, NodePgBoss) else "python"
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End all."""
         for worker in self._workers:
             worker.kill()
             if isinstance(worker, NodePgBoss):
-                worker.end()
+                worker.close()
             else:
                 worker.wait()
 
 
-def storm(kills: int, jobs: int) -> None:
+def kill_workers_under_load(kills: int, jobs: int) -> None:
     """Kill so many workers while so many jobs come in, then account for all."""
     url, schema, queue = postgres_url(), f"fleet_{os.getpid()}", "labour"
     done: Counter[str] = Counter()
-    with NodePgBoss(url, schema, **QUICK) as overseer:
-        overseer.createQueue(queue, {"name": queue, "retryLimit": 1000, "retryDelay": 0, "expireInSeconds": 3})
+    with NodePgBoss(url, schema, **QUICK) as producer:
+        producer.createQueue(queue, {"name": queue, "retryLimit": 1000, "retryDelay": 0, "expireInSeconds": 3})
         fleet = Fleet(url, schema, queue)
         try:
             sent = []
             for _ in range(kills):
                 for n in range(jobs // kills):
-                    sent.append(overseer.send(queue, {"n": n, "seconds": 0.01 * (n % 7)}))
+                    sent.append(producer.send(queue, {"n": n, "seconds": 0.01 * (n % 7)}))
                 done[fleet.kill()] += 1
             assert len(set(sent)) == len(sent) == jobs // kills * kills
             rows = _all_completed(url, schema, len(sent))
         finally:
-            fleet.end()
+            fleet.close()
     drop_schema(url, schema)
     assert {id for id, *_ in rows} == set(sent), "a job was lost"
     assert set(done) == {"node", "python"}, "only one kind was killed"
@@ -106,10 +106,10 @@ def _all_completed(url: str, schema: str, jobs: int) -> list[tuple[Any, ...]]:
 
 @pytest.mark.timeout(300)
 def test_no_job_is_lost_and_no_lost_claim_is_heard_however_a_mixed_fleet_is_killed():  # X3, P1
-    storm(kills=8, jobs=160)
+    kill_workers_under_load(kills=8, jobs=160)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_no_job_is_lost_and_no_lost_claim_is_heard_in_two_hundred_kills_of_a_mixed_fleet():  # X3, P1
-    storm(kills=200, jobs=6000)
+    kill_workers_under_load(kills=200, jobs=6000)

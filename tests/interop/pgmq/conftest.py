@@ -108,31 +108,31 @@ class NodeClient(Client):
             script, json.dumps({**where, "password": "-", "ssl": False}), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
-    def _ask(self, part: str, verb: str, *values: Any) -> Any:
+    def _call(self, part: str, verb: str, *values: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([part, verb, *values]) + "\n")
         self._process.stdin.flush()
-        said = json.loads(self._process.stdout.readline())
-        assert "error" not in said, said
-        return said["answer"]
+        reply = json.loads(self._process.stdout.readline())
+        assert "error" not in reply, reply
+        return reply["answer"]
 
     def send(self, queue: str, message: Any, delay: int = 0) -> int:
         """See :class:`Client`."""
-        return int(self._ask("msg", "send", queue, message, delay))
+        return int(self._call("msg", "send", queue, message, delay))
 
     def read(self, queue: str, vt: int) -> dict[str, Any] | None:
         """See :class:`Client`."""
-        found = self._ask("msg", "read", queue, vt)
+        found = self._call("msg", "read", queue, vt)
         return {"id": int(found["msgId"]), "reads": found["readCount"], "body": found["message"]} if found else None
 
     def archive(self, queue: str, msg_id: int) -> bool:
         """See :class:`Client`."""
-        return bool(self._ask("msg", "archive", queue, msg_id))
+        return bool(self._call("msg", "archive", queue, msg_id))
 
     def delete(self, queue: str, msg_id: int) -> bool:
         """See :class:`Client`."""
-        return bool(self._ask("msg", "delete", queue, msg_id))
+        return bool(self._call("msg", "delete", queue, msg_id))
 
     def set_vt(self, queue: str, msg_id: int, vt: int) -> None:
         """See :class:`Client`. By hand: pgmq-js casts nothing, and since 1.8 PGMQ has more than one set_vt."""
@@ -141,7 +141,7 @@ class NodeClient(Client):
 
     def lengths(self, queue: str) -> tuple[int, int]:
         """See :class:`Client`."""
-        metrics = self._ask("queue", "getMetrics", queue)
+        metrics = self._call("queue", "getMetrics", queue)
         return int(metrics["queueLength"]), int(metrics["totalMessages"])
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ async def job_of(app: App, queue: str, msg_id: int) -> Job:
     return job
 
 
-async def take(app: App, queue: str) -> Claim:
+async def claim_job(app: App, queue: str) -> Claim:
     (claim,) = (await app.engine.claim(ClaimRequest(worker_id="w", queues=(queue,)))).claims
     return claim
 
@@ -64,12 +64,12 @@ async def test_what_another_holds_is_not_taken_here(app: App, client: Client, qu
     request = ClaimRequest(worker_id="w", queues=(queue,))
     assert (await app.engine.claim(request)).claims == ()
     client.set_vt(queue, msg_id, 0)
-    assert (await take(app, queue)).ref.id == str(msg_id)
+    assert (await claim_job(app, queue)).ref.id == str(msg_id)
 
 
 async def test_what_is_held_here_is_not_taken_by_another(app: App, client: Client, queue: str):  # G2
     msg_id = client.send(queue, {})
-    claim = await take(app, queue)
+    claim = await claim_job(app, queue)
     assert client.read(queue, 30) is None
     client.set_vt(queue, msg_id, 0)
     found = client.read(queue, 30)
@@ -114,7 +114,7 @@ async def test_a_message_that_another_keeps_dropping_is_poison_here(app: App, cl
 async def test_lengths_agree(app: App, client: Client, queue: str):
     for _ in range(5):
         client.send(queue, {})
-    claim = await take(app, queue)
+    claim = await claim_job(app, queue)
     assert await app.engine.settle([Settlement(claim, Complete())]) == frozenset()
     (info,) = await app.engine.queues(queue)
     assert info.counts == {State.PENDING: 4, State.COMPLETED: 1}

@@ -19,7 +19,7 @@ from cronsim import CronSim, CronSimError
 from onward.engine.values import ClaimRequest, Settlement, Term
 from onward.engines.pgboss import admin
 from onward.engines.pgboss.claims import RoundRobin, claim
-from onward.engines.pgboss.enqueue import Ids, SendRequest, send
+from onward.engines.pgboss.enqueue import IdGenerator, SendRequest, send
 from onward.engines.pgboss.options import SendOptions, send_request_of
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.schema import Schema
@@ -40,7 +40,7 @@ _MAX_FORWARDED: Final = 50
 
 
 def send_due_schedules(
-    schema: Schema, queue_cache: QueueCache, term: Term, ids: Ids, *, notify: bool
+    schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     """Send what is due by the clock, if it is our turn to look; answer the queues that got something."""
     ticked = yield schema.statement("claim_cron_tick", [term.number, term.leader_id, _CRON_INTERVAL])
@@ -50,7 +50,7 @@ def send_due_schedules(
     return (yield from _forward_due_jobs(schema, queue_cache, term, ids, notify=notify))
 
 
-def _queue_due_schedules(schema: Schema, queue_cache: QueueCache, now: datetime, ids: Ids) -> Plan[None]:
+def _queue_due_schedules(schema: Schema, queue_cache: QueueCache, now: datetime, ids: IdGenerator) -> Plan[None]:
     due = [row for row in (yield schema.statement("schedules")) if _is_due(row, now)]
     if not due:
         return
@@ -65,13 +65,13 @@ def _queue_due_schedules(schema: Schema, queue_cache: QueueCache, now: datetime,
             singleton_key=_singleton_key(schema, row[0], row[1]),
             singleton_seconds=60,
         )
-        for row, id in zip(due, ids.take(len(due)), strict=True)
+        for row, id in zip(due, ids.generate(len(due)), strict=True)
     ]
     yield from send(schema, queue_cache, requests, notify=False)
 
 
 def _forward_due_jobs(
-    schema: Schema, queue_cache: QueueCache, term: Term, ids: Ids, *, notify: bool
+    schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_MAX_FORWARDED)
     claimed = yield from claim(schema, queue_cache, request, RoundRobin(), ClaimBatches())
@@ -81,7 +81,7 @@ def _forward_due_jobs(
         try:
             options = _options(message)
             data = None if message.get("data") is None else msgspec.json.encode(message["data"]).decode()
-            (id,) = ids.take(1)
+            (id,) = ids.generate(1)
             yield from send(schema, queue_cache, [send_request_of(message["name"], data, id, options)], notify=notify)
             names.add(message["name"])
         except (OnwardError, msgspec.ValidationError, KeyError) as error:

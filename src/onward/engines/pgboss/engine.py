@@ -155,7 +155,7 @@ class PgBossEngine:
         self._direct = self.database if direct is None else Database(direct)
         self._listener = Listener(self._direct, self.schema.channel)
         self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
-        self.ids = enqueue.Ids()
+        self.ids = enqueue.IdGenerator()
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
         self._batches = ClaimBatches()
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
@@ -267,7 +267,7 @@ class PgBossEngine:
         return await self.run_plan(lambda: self._enqueue_plan(jobs), atomic=_is_more_than_one_statement(jobs))
 
     def _enqueue_plan(self, jobs: Sequence[NewJob]) -> Plan[list[Enqueued]]:
-        ids = self.ids.take(len(jobs))
+        ids = self.ids.generate(len(jobs))
         return enqueue.enqueue(self.schema, self.queue_cache, jobs, ids, notify=self.notifies)
 
     # Consumer

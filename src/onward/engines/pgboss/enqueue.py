@@ -81,14 +81,14 @@ _FIELD_WRITERS: Final = tuple(_SPECIAL_WRITERS.get(field, arrays.numbers) for fi
 """How each field of many jobs is written, as one value."""
 
 
-class Ids:
+class IdGenerator:
     """Ids that rise from call to call, so that jobs which came one after the other sort so."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last = ""
 
-    def take(self, count: int) -> list[str]:
+    def generate(self, count: int) -> list[str]:
         """Make so many."""
         with self._lock:
             ids = new_ids(count)
@@ -197,8 +197,8 @@ def send(
 
 def notify_queues(schema: Schema, names: Iterable[str]) -> Plan[None]:
     """Tell whoever listens that queues have work."""
-    if told := sorted(names):
-        yield schema.statement("notify", [schema.channel, told])
+    if queues := sorted(names):
+        yield schema.statement("notify", [schema.channel, queues])
 
 
 def _check(request: SendRequest, queue: Queue) -> None:

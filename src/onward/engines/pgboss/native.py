@@ -112,7 +112,7 @@ class PgBoss:
         """Send many jobs with the same options, all or none but those that are refused."""
         parsed = options_of(SendOptions, options)
         check_supported(self._schema, parsed)
-        ids = self._engine.ids.take(len(jobs))
+        ids = self._engine.ids.generate(len(jobs))
         datas = [None if data is None else encode_json(data, field="data") for data in jobs]
         requests = [send_request_of(queue, data, id, parsed) for data, id in zip(datas, ids, strict=True)]
         answers = await self._engine.run_plan(lambda: self._send(requests), within=within)

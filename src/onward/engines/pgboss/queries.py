@@ -43,9 +43,9 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
         micros, _, id = after.partition("-")
         # Where the one part is no id, the other cannot be a place either.
         since = moment_of(read_place(after, micros if is_id(id) else "", most=LAST_MOMENT))
-        created, place = condition.value(since), condition.value(id)
+        created, job_id = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"
-        condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {place}::uuid)")
+        condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {job_id}::uuid)")
     direction = "desc" if newest_first else "asc"
     order = f"order by j.created_on {direction}, j.id {direction} limit {condition.value(limit + 1)}::bigint"
     jobs = [

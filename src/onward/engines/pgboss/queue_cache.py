@@ -86,9 +86,9 @@ class QueueCache:
         cached = self._queues.get(queue)
         return None if cached is None else cached.policy
 
-    def lease_of(self, queue: str, asked: timedelta) -> timedelta:
+    def lease_of(self, queue: str, requested: timedelta) -> timedelta:
         """Say for how long a silent worker keeps the jobs of a queue."""
-        return self._leases.get(queue, asked)
+        return self._leases.get(queue, requested)
 
     def configured_lease_of(self, queue: str) -> timedelta | None:
         """Say whether a queue has a lease of its own."""

@@ -151,8 +151,8 @@ def result_of(output: str | None) -> Any:
 
 def failure_of(failure: Failure, *, end: State | None = None) -> str:
     """Write an error as Node's look; ``end`` where the counts of the job would tell another end than it has come to."""
-    told = {"name": failure.kind, "message": failure.message, "stack": failure.traceback, "end": end}
-    return _encode({name: value for name, value in told.items() if value is not None}).decode()
+    output = {"name": failure.kind, "message": failure.message, "stack": failure.traceback, "end": end}
+    return _encode({name: value for name, value in output.items() if value is not None}).decode()
 
 
 def error_of(output: Any) -> str | None:
@@ -249,17 +249,17 @@ def fences_of(tokens: Sequence[Token]) -> list[str]:
 
 
 def _backoff_in(extras: Mapping[str, Any]) -> Backoff | None:
-    told = extras.get("backoff")
+    value = extras.get("backoff")
     try:
-        return None if told is None else msgspec.convert(told, Backoff)
+        return None if value is None else msgspec.convert(value, Backoff)
     except (msgspec.ValidationError, ValueError):
         return None
 
 
 def _text_in(extras: Mapping[str, Any], name: str, default: str | None) -> str | None:
     """Read a text that was said beside a payload. Anybody may write there: what is none counts as not said."""
-    told = extras.get(name)
-    return told if isinstance(told, str) and told else default
+    value = extras.get(name)
+    return value if isinstance(value, str) and value else default
 
 
 # Queues ---------------------------------------------------------------------------------------------------------------

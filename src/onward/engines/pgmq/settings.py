@@ -132,14 +132,14 @@ _SIMPLE_OPTIONS: Final = frozenset({"completed", "type_field", "payload_field", 
 _QUEUE_OPTIONS: Final = {"type": "types", "read": "read_modes", "where": "conditions"}
 
 
-def from_url(asked: Iterable[tuple[str, str]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def from_url(parameters: Iterable[tuple[str, str]]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Take our settings out of those of a URL; the rest is libpq's.
 
     ``read=grouped`` is for all queues, ``read.orders=grouped`` for one; the same with ``type`` and ``where``.
     """
     ours: dict[str, Any] = {}
     rest: list[tuple[str, str]] = []
-    for name, value in asked:
+    for name, value in parameters:
         kind, _, queue = name.partition(".")
         if name in _SIMPLE_OPTIONS:
             ours[name] = value
