@@ -1624,7 +1624,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batches_held.py",
     ),
     _on_postgres(
-        "within: what was refused stays in the caller's transaction",
+        "caller transaction: what was refused stays in it",
         Edit(
             "pg/caller_transaction.py",
             "            for text in bounds.rollback:",
@@ -1808,7 +1808,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_listener.py",
     ),
     _on_postgres(
-        "listening: the server's last words are taken for an answer",
+        "listening: the server's final error is taken for a result",
         Edit("pg/listener.py", "if self._connection.pgconn.status == ConnStatus.OK:", "if True:"),
         f"{_OF_PG}/test_listener.py",
     ),

@@ -16,7 +16,7 @@ from onward.lifecycle import State
 from onward.pg.plans import Plan, Statement
 from onward.validation import LAST_MOMENT, read_place
 
-_COUNTED: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
+_GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
 
 def _read_variant(schema: Schema) -> str:
@@ -59,7 +59,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
 def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
     """Count jobs."""
     condition = Condition(schema, which)
-    counted = f"coalesce({org_of(schema)}, '')" if by is GroupBy.ORG else _COUNTED[by]
+    counted = f"coalesce({org_of(schema)}, '')" if by is GroupBy.ORG else _GROUP_COLUMNS[by]
     text = schema.text("count", variant=_read_variant(schema)).replace("select counted as", f"select {counted} as")
     rows = yield Statement(text.replace("where condition", f"where {condition}"), condition.values)
     return {row[0]: row[1] for row in rows}
