@@ -30,12 +30,12 @@ import psycopg
 
 from onward.app import App
 from onward.bench import scenarios
-from onward.bench.environment_postgres import PostgresGround
+from onward.bench.environment_postgres import PostgresEnvironment
 from onward.bench.handlers import QUEUE, Handler, make_app, make_producer, task_of
-from onward.bench.isolated import apart
-from onward.bench.statistics import Pace, take_turns
+from onward.bench.isolated import run_isolated
+from onward.bench.statistics import Measurement, run_interleaved
 from onward.bench.stopwatch import Stopwatch
-from onward.bench.verification import is_accounted_for
+from onward.bench.verification import is_verified
 from onward.engine.checked import Observation
 
 Found = dict[str, Any]
@@ -70,12 +70,14 @@ select 'async', '{QUEUE}', '{{"n": 0}}', 1, 1, 'w', now() - interval '1 hour', n
 class Store:
     """One store through all rounds, with something in it from the start."""
 
-    def __init__(self, ground: PostgresGround, seed: str | None = None, count: int = 0, *, ready: bool = False) -> None:
+    def __init__(
+        self, ground: PostgresEnvironment, seed: str | None = None, count: int = 0, *, ready: bool = False
+    ) -> None:
         self._url = ground.fresh()
         self._ran: list[int] = []
         self._filled = 0
         self._count = 0 if seed == ENDED else count
-        apart(scenarios.fill, self._url, Handler.ASYNC, 1 if ready else 0)
+        run_isolated(scenarios.fill, self._url, Handler.ASYNC, 1 if ready else 0)
         self._filled = int(ready)
         if seed is not None:
             with psycopg.connect(self._url, autocommit=True) as connection:
@@ -83,20 +85,20 @@ class Store:
                 connection.execute("vacuum analyze onward.job")
                 connection.execute("checkpoint")
 
-    def drain(self, sample: int) -> Pace:
+    def drain(self, sample: int) -> Measurement:
         """Add some jobs and run as many."""
-        apart(scenarios.fill, self._url, Handler.ASYNC, sample, first=self._filled)
+        run_isolated(scenarios.fill, self._url, Handler.ASYNC, sample, first=self._filled)
         self._filled += sample
-        drained = apart(scenarios.drain, self._url, sample, 100)
+        drained = run_isolated(scenarios.drain, self._url, sample, 100)
         self._ran += drained.ran
-        return drained.pace
+        return drained.measurement
 
-    def is_accounted_for(self) -> bool:
+    def is_verified(self) -> bool:
         """Say whether what ran has been completed once, and all the rest is as it was."""
-        return is_accounted_for(self._url, self._ran, waiting=self._filled + self._count - len(self._ran))
+        return is_verified(self._url, self._ran, waiting=self._filled + self._count - len(self._ran))
 
 
-def drains(ground: PostgresGround, *, quick: bool) -> Found:
+def drains(ground: PostgresEnvironment, *, quick: bool) -> Found:
     """Run jobs in stores with much in them, and in one with nothing else."""
     scale, sample, rounds = (100, 2_000, 1) if quick else (1, 20_000, 11)
     tell("seeding")
@@ -107,10 +109,10 @@ def drains(ground: PostgresGround, *, quick: bool) -> Found:
         "future": Store(ground, FUTURE, 1_000_000 // scale, ready=True),
         "running": Store(ground, RUNNING, 100_000 // scale, ready=True),
     }
-    sides: Mapping[str, Callable[[], Pace]] = {
+    sides: Mapping[str, Callable[[], Measurement]] = {
         name: (lambda store=store: store.drain(sample)) for name, store in stores.items()
     }
-    paces = take_turns(rounds, sides, tell)
+    paces = run_interleaved(rounds, sides, tell)
     control = paces.rate("control")
     return {
         "scenario": "drains",
@@ -123,7 +125,7 @@ def drains(ground: PostgresGround, *, quick: bool) -> Found:
 # A transaction held open
 
 
-def held(ground: PostgresGround, *, quick: bool) -> Found:
+def held(ground: PostgresEnvironment, *, quick: bool) -> Found:
     """Offer the same load to two databases, of which one has an open transaction, and compare what claims take.
 
     One after the other: side by side they would crowd each other out, and it would show which of them does so.
@@ -132,7 +134,7 @@ def held(ground: PostgresGround, *, quick: bool) -> Found:
     found: Found = {"scenario": "held", "seconds": seconds, "verified": True}
     for name in ("control", "held"):
         url = ground.fresh()
-        apart(scenarios.fill, url, Handler.ASYNC, 0)
+        run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
         with psycopg.connect(url) as blocker:
             if name == "held":
                 blocker.execute("set transaction isolation level repeatable read")
@@ -214,11 +216,11 @@ def claim_under_load(url: str, stop: Event, results: Any) -> None:
 # A fresh queue
 
 
-def fresh(ground: PostgresGround, *, quick: bool) -> Found:
+def fresh(ground: PostgresEnvironment, *, quick: bool) -> Found:
     """Enqueue the first job of a new queue now and then, while a worker is busy with a thousand others."""
     many, times = (10_000, 10) if quick else (1_000_000, 60)
     url = ground.fresh()
-    apart(scenarios.fill, url, Handler.ASYNC, 0)
+    run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
     with psycopg.connect(url, autocommit=True) as connection:
         seed = """
             insert into onward.job (type, queue, payload)
@@ -232,7 +234,7 @@ def fresh(ground: PostgresGround, *, quick: bool) -> Found:
         )
         connection.execute("vacuum analyze onward.job")
         connection.execute("checkpoint")  # or the disk is busy with what was put in, and every commit waits for it
-    waits = apart(first_jobs, url, times)
+    waits = run_isolated(first_jobs, url, times)
     waits.sort()
     return {
         "scenario": "fresh",
@@ -320,7 +322,7 @@ def main() -> None:
     rows: list[tuple[str, str, str, str]] = []
     verified = True
     for name in given.scenarios or WANTED:
-        with PostgresGround(given.url) as ground:
+        with PostgresEnvironment(given.url) as ground:
             found = scenarios[name](ground, quick=given.quick)
         print(json.dumps(found), flush=True)
         verified &= found["verified"]

@@ -26,11 +26,11 @@ import psycopg
 from bench import chart, table
 from bench.roster import PEERS, Peer, Store
 from onward.bench import scenarios
-from onward.bench.environment_postgres import PostgresGround
+from onward.bench.environment_postgres import PostgresEnvironment
 from onward.bench.handlers import Handler
-from onward.bench.isolated import apart
-from onward.bench.statistics import Pace, take_turns
-from onward.bench.verification import is_accounted_for
+from onward.bench.isolated import run_isolated
+from onward.bench.statistics import Measurement, run_interleaved
+from onward.bench.verification import is_verified
 from onward.worker.identity import onward_version
 from tests.servers.redis import RedisServer
 
@@ -62,12 +62,12 @@ class Stage:
                 self._fresh[Store.SQLITE] = self._fresh_sqlite
                 self.what[Store.SQLITE] = f"SQLite {sqlite3.sqlite_version}"
             if Store.POSTGRES in stores:
-                ground = stack.enter_context(PostgresGround(None))
-                url = ground.fresh()
+                environment = stack.enter_context(PostgresEnvironment(None))
+                url = environment.fresh()
                 with psycopg.connect(url) as connection:
                     number = connection.info.server_version
-                ground.remove(url)
-                self._fresh[Store.POSTGRES] = partial(_fresh_postgres, ground, [])
+                environment.remove(url)
+                self._fresh[Store.POSTGRES] = partial(_fresh_postgres, environment, [])
                 self.what[Store.POSTGRES] = f"PostgreSQL {number // 10_000}.{number % 10_000}, fsync on"
             if Store.REDIS in stores:
                 server = stack.enter_context(RedisServer(port=True))
@@ -81,20 +81,20 @@ class Stage:
             file.unlink()
         return str(self.folder / "peers.db")
 
-    def onward(self, store: Store, jobs: int) -> Pace:
+    def onward(self, store: Store, jobs: int) -> Measurement:
         """Fill an empty store, and drain it with Onward."""
         address = self.fresh(store)
         url = f"sqlite:///{address}" if store is Store.SQLITE else address
-        apart(scenarios.fill, url, Handler.ASYNC, jobs)
-        drained = apart(scenarios.drain, url, jobs, CONCURRENCY[store])
-        self.is_verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
-        return drained.pace
+        run_isolated(scenarios.fill, url, Handler.ASYNC, jobs)
+        drained = run_isolated(scenarios.drain, url, jobs, CONCURRENCY[store])
+        self.is_verified &= len(drained.ran) == jobs and is_verified(url, drained.ran)
+        return drained.measurement
 
 
-def _fresh_postgres(ground: PostgresGround, used: list[str]) -> str:
+def _fresh_postgres(environment: PostgresEnvironment, used: list[str]) -> str:
     while used:
-        ground.remove(used.pop())
-    used.append(ground.fresh())
+        environment.remove(used.pop())
+    used.append(environment.fresh())
     return used[0]
 
 
@@ -111,23 +111,25 @@ def compare(folder: Path, stores: list[Store], names: list[str], jobs: int, roun
     versions = {(peer.store, peer.name): peer.install(folder) for peer in peers}
     how = {(peer.store, peer.name): peer.how for peer in peers}
     with stage.opened(stores):
-        measures: dict[tuple[Store, str], Callable[[], Pace]] = {}
+        measures: dict[tuple[Store, str], Callable[[], Measurement]] = {}
         for store in stores:
             measures[store, table.ONWARD] = partial(stage.onward, store, jobs)
         for peer in peers:
             measures[peer.store, peer.name] = partial(_drained, stage, peer, jobs)
-        sides: Mapping[str, Callable[[], Pace]] = {f"{name} on {store}": do for (store, name), do in measures.items()}
-        paces = take_turns(rounds, sides, lambda line: print(line, file=sys.stderr, flush=True))
+        variants: Mapping[str, Callable[[], Measurement]] = {
+            f"{name} on {store}": do for (store, name), do in measures.items()
+        }
+        measurements = run_interleaved(rounds, variants, lambda line: print(line, file=sys.stderr, flush=True))
     rows = [
         table.Row(
             store,
             name,
             versions.get((store, name), onward_version()),
-            round(paces.rate(side), 1),
-            round(paces.cpu_per_job(side) * 1e6, 1),
+            round(measurements.rate(variant), 1),
+            round(measurements.cpu_per_job(variant) * 1e6, 1),
             how.get((store, name), f"{CONCURRENCY[store]} at once, results kept"),
         )
-        for (store, name), side in zip(measures, sides, strict=True)
+        for (store, name), variant in zip(measures, variants, strict=True)
     ]
     return table.Table(
         date=datetime.now(tz=UTC).date().isoformat(),
@@ -140,7 +142,7 @@ def compare(folder: Path, stores: list[Store], names: list[str], jobs: int, roun
     )
 
 
-def _drained(stage: Stage, peer: Peer, jobs: int) -> Pace:
+def _drained(stage: Stage, peer: Peer, jobs: int) -> Measurement:
     return peer.drain(stage.folder, stage.fresh(peer.store), jobs)
 
 

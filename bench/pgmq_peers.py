@@ -31,8 +31,8 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 
 from onward.app import App
-from onward.bench.server import server_of_our_own
-from onward.bench.statistics import Pace, take_turns
+from onward.bench.server import temporary_server
+from onward.bench.statistics import Pace, run_interleaved
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.lifecycle import Complete
 
@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    with server_of_our_own() as url:
+    with temporary_server() as url:
         environment = Environment(url)
         sides: dict[str, Callable[[], None]] = {
             "baseline": environment.baseline,
@@ -180,7 +180,7 @@ def main() -> None:
             name: partial(environment.turn, drain, arguments.jobs // 20 if name == "client" else arguments.jobs)
             for name, drain in sides.items()
         }
-        paces = take_turns(arguments.rounds, turns, lambda text: print(text, file=sys.stderr, flush=True))
+        paces = run_interleaved(arguments.rounds, turns, lambda text: print(text, file=sys.stderr, flush=True))
     rates = {name: round(paces.rate(name)) for name in sides}
     found = {
         "jobs": arguments.jobs,

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onward.bench import scenarios, stopwatch
-from onward.bench.environment_postgres import PostgresGround
+from onward.bench.environment_postgres import PostgresEnvironment
 from onward.bench.handlers import Handler
-from onward.bench.isolated import apart
+from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
-from onward.bench.statistics import Pace, Paces, take_turns
-from onward.bench.verification import is_accounted_for
+from onward.bench.statistics import Measurement, Measurements, run_interleaved
+from onward.bench.verification import is_verified
 from tests.servers.node import node_packages
 
 PGQUEUER = "pgqueuer[asyncpg]==1.6.0"
@@ -64,12 +64,12 @@ def sides_of(folder: Path) -> dict[str, Callable[[str, str, int], str]]:
     return {"pgqueuer": pgqueuer, "graphile": graphile}
 
 
-def pace_of(name: str, said: str) -> Pace:
+def pace_of(name: str, said: str) -> Measurement:
     """Read what a peer found."""
     found = json.loads(said.splitlines()[-1])
     if not found["once"]:
         sys.exit(f"{name} did not run each job once: there is nothing to compare")
-    return Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
+    return Measurement(found["jobs"], found["seconds"], found["cpu_seconds"])
 
 
 def main() -> None:
@@ -83,21 +83,21 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     sides, jobs, verified = sides_of(given.folder), given.jobs, True
-    bulks: dict[str, list[Pace]] = {name: [] for name in ("onward", *PEERS)}
-    with PostgresGround(given.url) as ground:
+    bulks: dict[str, list[Measurement]] = {name: [] for name in ("onward", *PEERS)}
+    with PostgresEnvironment(given.url) as ground:
 
-        def onward() -> Pace:
+        def onward() -> Measurement:
             nonlocal verified
             url = ground.fresh()
-            apart(scenarios.fill, url, Handler.ASYNC, 0)
-            bulks["onward"].append(apart(scenarios.enqueue_many, url, jobs, 1_000))
-            drained = apart(scenarios.drain, url, jobs, 100)
-            verified &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
+            run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
+            bulks["onward"].append(run_isolated(scenarios.enqueue_many, url, jobs, 1_000))
+            drained = run_isolated(scenarios.drain, url, jobs, 100)
+            verified &= len(drained.ran) == jobs and is_verified(url, drained.ran)
             ground.remove(url)
-            return drained.pace
+            return drained.measurement
 
-        def peer(name: str) -> Callable[[], Pace]:
-            def measure() -> Pace:
+        def peer(name: str) -> Callable[[], Measurement]:
+            def measure() -> Measurement:
                 url = ground.fresh()
                 sides[name]("prepare", url, jobs)
                 bulks[name].append(pace_of(name, sides[name]("bulk", url, jobs)))
@@ -108,8 +108,8 @@ def main() -> None:
             return measure
 
         turns = {"onward": onward, **{name: peer(name) for name in PEERS}}
-        drains = take_turns(given.rounds, turns, lambda line: print(line, file=sys.stderr))
-    for scenario, paces in (("drain", drains), ("bulk", Paces(bulks))):
+        drains = run_interleaved(given.rounds, turns, lambda line: print(line, file=sys.stderr))
+    for scenario, paces in (("drain", drains), ("bulk", Measurements(bulks))):
         best = max(PEERS, key=paces.rate)
         more: dict[str, float] = {}
         for name in PEERS:

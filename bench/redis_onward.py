@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from onward import App
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.isolated import apart
-from onward.bench.verification import all_finished
-from onward.bench.workers import Crew
+from onward.bench.isolated import run_isolated
+from onward.bench.verification import wait_until_finished
+from onward.bench.workers import WorkerProcesses
 
 GAP = 0.020
 """Seconds between two jobs: long enough for the worker to be idle again."""
@@ -50,8 +50,8 @@ def pickup(url: str, jobs: int) -> tuple[list[float], list[float]]:
     Twice: from before enqueue was called, which has the enqueue in it, and from when it had returned: by then the job
     has been in the store for half a round trip, and its handler may have begun (less than nothing).
     """
-    with Crew(url, concurrency=50) as crew:
-        sent = apart(_send, url, jobs)
+    with WorkerProcesses(url, concurrency=50) as crew:
+        sent = run_isolated(_send, url, jobs)
     started = [crew.started[number][0] for number in range(jobs)]
     from_call = [begun - called for begun, (called, _) in zip(started, sent, strict=True)]
     from_return = [begun - returned for begun, (_, returned) in zip(started, sent, strict=True)]
@@ -68,7 +68,7 @@ def _send(url: str, jobs: int) -> list[tuple[float, float]]:
                 called = time.monotonic()
                 await task.enqueue(n=number)
                 sent.append((called, time.monotonic()))
-            await all_finished(app, jobs, within=30)
+            await wait_until_finished(app, jobs, max_wait=30)
         return sent
 
     return asyncio.run(live())

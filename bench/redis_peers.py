@@ -28,8 +28,8 @@ from typing import Any
 from bench import redis_onward
 from bench.roster import BULLMQ, BULLMQ_FOR_PYTHON
 from onward.bench import scenarios
-from onward.bench.isolated import apart
-from onward.bench.statistics import Pace, take_turns
+from onward.bench.isolated import run_isolated
+from onward.bench.statistics import Measurement, run_interleaved
 from tests.servers.redis import Kind, RedisServer
 
 PEERS = (BULLMQ, BULLMQ_FOR_PYTHON)
@@ -80,21 +80,23 @@ class Stage:
 
 def bulk(stage: Stage, jobs: int, rounds: int) -> dict[str, Any]:
     """Say how many jobs a second are added, a thousand to a call."""
-    sides = stage.sides("bulk", jobs, lambda: apart(scenarios.enqueue_many, stage.url, jobs, 1000))
+    sides = stage.sides("bulk", jobs, lambda: run_isolated(scenarios.enqueue_many, stage.url, jobs, 1000))
     paced = {name: partial(_pace, do) for name, do in sides.items()}
-    paces = take_turns(rounds, paced, lambda line: print(line, file=sys.stderr))
+    paces = run_interleaved(rounds, paced, lambda line: print(line, file=sys.stderr))
     rates = {name: paces.rate(name) for name in sides}
     return {"per_s": _rounded(rates), "times": _rounded({name: rates["Onward"] / rate for name, rate in rates.items()})}
 
 
-def _pace(do: Callable[[], Any]) -> Pace:
+def _pace(do: Callable[[], Any]) -> Measurement:
     found = do()
-    return found if isinstance(found, Pace) else Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
+    return (
+        found if isinstance(found, Measurement) else Measurement(found["jobs"], found["seconds"], found["cpu_seconds"])
+    )
 
 
 def delay(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how late delayed jobs start, in milliseconds: the median of each round's median, and the worst of all."""
-    sides = stage.sides("delay", 200, lambda: apart(redis_onward.delay, stage.url, 200))
+    sides = stage.sides("delay", 200, lambda: run_isolated(redis_onward.delay, stage.url, 200))
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, rows in found.items():
@@ -117,7 +119,7 @@ def pickup(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
         found["p50_ms"].append(_median(from_call) * 1000)
         found["p99_ms"].append(from_call[len(from_call) * 99 // 100] * 1000)
         found["p50_from_return_ms"].append(_median(from_return) * 1000)
-        found["two_bare_trips_ms"].append(apart(redis_onward.bare_trip, stage.url, 200) * 2000)
+        found["two_bare_trips_ms"].append(run_isolated(redis_onward.bare_trip, stage.url, 200) * 2000)
         print({what: round(taken[-1], 2) for what, taken in found.items()}, file=sys.stderr)
     return _rounded({what: _median(taken) for what, taken in found.items()})
 
@@ -125,7 +127,7 @@ def pickup(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
 def idle(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how many commands a second an idle worker sends."""
     seconds = int(SETTLING + LISTENING + 2)
-    sides = stage.sides("idle", seconds, lambda: apart(redis_onward.idle, stage.url, seconds))
+    sides = stage.sides("idle", seconds, lambda: run_isolated(redis_onward.idle, stage.url, seconds))
     found = {name: [stage.counted(do) for _ in range(rounds)] for name, do in sides.items()}
     return {"commands_per_s": _rounded({name: _median(figures) for name, figures in found.items()})}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.virtualenvs import virtualenv
 from onward.bench import stopwatch
-from onward.bench.statistics import Pace
+from onward.bench.statistics import Measurement
 from tests.servers.node import NodePackages, node_packages
 
 HERE = Path(__file__).parent
@@ -86,18 +86,18 @@ class Peer:
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 
-    def drain(self, folder: Path, url: str, jobs: int) -> Pace:
+    def drain(self, folder: Path, url: str, jobs: int) -> Measurement:
         """Fill an empty store with its share of jobs, and drain it."""
         jobs //= self.share
         for step in STEPS[self.store]:
             self.do(folder, step, url, jobs)
-        return self.pace(self.do(folder, "drain", url, jobs))
+        return self.read_measurement(self.do(folder, "drain", url, jobs))
 
-    def pace(self, found: dict[str, Any]) -> Pace:
+    def read_measurement(self, found: dict[str, Any]) -> Measurement:
         """Read what it has found; a queue that has not run each job once is not compared with."""
         if not found["once"]:
             sys.exit(f"{self.name} on {self.store} did not run each job once: there is nothing to compare")
-        return Pace(found["jobs"], found["seconds"], found["cpu_seconds"])
+        return Measurement(found["jobs"], found["seconds"], found["cpu_seconds"])
 
 
 def _on_redis(name: str, *packages: str, how: str, share: int, word: str = "") -> Peer:

@@ -14,8 +14,8 @@ import pytest
 
 from onward.bench import scenarios
 from onward.bench.handlers import Handler
-from onward.bench.statistics import Pace, take_turns
-from onward.bench.verification import is_accounted_for
+from onward.bench.statistics import Measurement, run_interleaved
+from onward.bench.verification import is_verified
 from tests.cli.conftest import Cli, Said
 from tests.servers.postgres import postgres_url
 
@@ -29,7 +29,7 @@ RATES = [
     (("enqueue", "--jobs", "40", "--callers", "8"), {"callers", "single", "of_single"}),
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "executemany", "json_each"}),
     (("backlog", "--jobs", "200", "--sample", "50"), {"beside_future", "future_ratio", "memory_mb", "few_memory_mb"}),
-    (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
+    (("events", "--jobs", "60"), {"with_listener", "of_unrecorded", "last_event_ms"}),
     (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
     (("prune", "--jobs", "4000", "--sample", "50"), {"archived_meanwhile", "archived_per_second"}),
 ]
@@ -40,7 +40,7 @@ POSTGRES = [
     (("drain", "--jobs", "60", "--processes", "2"), {"processes", "one", "of_one"}),
     (("enqueue", "--jobs", "20", "--producers", "2"), {"producers"}),
     (("bulk", "--jobs", "100", "--batch", "30"), {"batch", "unnest", "copy"}),
-    (("events", "--jobs", "60"), {"heard", "of_silent", "last_heard_ms"}),
+    (("events", "--jobs", "60"), {"with_listener", "of_unrecorded", "last_event_ms"}),
     (("batches", "--jobs", "60"), {"drained", "drained_plain", "of_plain"}),
     (("prune", "--jobs", "4000", "--sample", "50"), {"archived_meanwhile", "archived_per_second"}),
 ]
@@ -140,26 +140,26 @@ def test_what_cannot_be_measured_is_said(cli: Cli):
 def test_an_account_holds_only_if_store_and_ledger_agree(tmp_path: Path):
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     scenarios.fill(url, Handler.ASYNC, 5)
-    assert not is_accounted_for(url, range(5))  # the store has not completed them
+    assert not is_verified(url, range(5))  # the store has not completed them
     ran = scenarios.drain(url, 5, 10).ran
     assert sorted(ran) == list(range(5))
-    assert is_accounted_for(url, ran)
-    assert not is_accounted_for(url, [*ran, 3])  # ran twice
-    assert not is_accounted_for(url, ran[:-1])  # the store has one more
+    assert is_verified(url, ran)
+    assert not is_verified(url, [*ran, 3])  # ran twice
+    assert not is_verified(url, ran[:-1])  # the store has one more
     scenarios.fill(url, Handler.ASYNC, 1, first=5)
-    assert not is_accounted_for(url, ran)  # one is left
-    assert is_accounted_for(url, ran, waiting=1)
+    assert not is_verified(url, ran)  # one is left
+    assert is_verified(url, ran, waiting=1)
 
 
 def test_sides_take_turns_and_the_median_counts():
     seconds = {"a": iter([1.0, 2.0, 9.0]), "b": iter([2.0, 8.0, 2.0])}
     order: list[str] = []
 
-    def side(name: str) -> Pace:
+    def variant(name: str) -> Measurement:
         order.append(name)
-        return Pace(10, next(seconds[name]))
+        return Measurement(10, next(seconds[name]))
 
-    paces = take_turns(3, {"a": lambda: side("a"), "b": lambda: side("b")}, lambda _: None)
+    measurements = run_interleaved(3, {"a": lambda: variant("a"), "b": lambda: variant("b")}, lambda _: None)
     assert order == ["a", "b"] * 3
-    assert paces.rate("a") == 5
-    assert paces.rate("b") == 5
+    assert measurements.rate("a") == 5
+    assert measurements.rate("b") == 5

@@ -11,8 +11,8 @@ as JSON, into a table with those columns and the indexes on them, by a plain psy
 statement. What it leaves out is what a queue adds: an API for it, arguments that are checked, rules that the store
 holds, lanes, settings of queues, and word for those who wait for work.
 
-:func:`hand_over` and :func:`take_over` are the yardstick of a pickup: that row, told of, and taken by who was told.
-They leave out the same, and an event loop: each waits for nothing else.
+:func:`insert_and_notify` and :func:`listen_and_claim` are the yardstick of a pickup: that row, a notification, and a
+claim by the listener. They leave out the same, and an event loop: each waits for nothing else.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import psycopg
 
-from onward.bench.isolated import everybody_is_ready
-from onward.bench.statistics import Pace
+from onward.bench.isolated import wait_at_barrier
+from onward.bench.statistics import Measurement
 from onward.bench.stopwatch import Stopwatch
 from onward.errors import EngineNotIncluded
 from onward.ids import new_id
@@ -67,29 +67,29 @@ update job
    set lease = null, worker = null, run_at = now() + make_interval(secs => least(3600, 2 ^ attempts)), error = $2
  where id = $1
 """
-_BEAT: Final = "update job set lease = now() + interval '30 s' where id = any($1::bigint[]) and worker = $2"
+_HEARTBEAT: Final = "update job set lease = now() + interval '30 s' where id = any($1::bigint[]) and worker = $2"
 _INSERT: Final = """
 insert into enqueued (id, queue, type, payload) values ($1::text::uuid, $2::text, $3::text, $4::text::json)
 """
-_INSERT_AND_TELL: Final = f"with added as ({_INSERT}) select pg_notify('work', '')"
-_TAKE: Final = """
+_INSERT_AND_NOTIFY: Final = f"with added as ({_INSERT}) select pg_notify('work', '')"
+_CLAIM: Final = """
 update enqueued set max_attempts = max_attempts - 1
  where ctid = any (array(
          select ctid from enqueued where queue = 'bench' and max_attempts = 5
           order by priority desc, ready_at, seq limit 10 for update skip locked))
 returning payload
 """
-_END: Final = "delete from enqueued where queue = 'bench' and max_attempts < 5"
+_FINISH: Final = "delete from enqueued where queue = 'bench' and max_attempts < 5"
 _INSERT_ALL: Final = "insert into job (task, payload) select 'noop', p::jsonb from unnest($1::text[]) p"
 _COPY: Final = "copy job (task, payload) from stdin"
 _PAYLOAD: Final = '{"n": 123}'
 
 _BATCH: Final = 200
 """Jobs that the yardstick takes at a time: the best of what was tried."""
-_LONGEST: Final = 60.0
+_NOTIFY_TIMEOUT: Final = 60.0
 """Seconds until rows that do not come are given up."""
-_HANDS: Final = 50
-_ME: Final = 1
+_SLOTS: Final = 50
+_WORKER_ID: Final = 1
 
 
 def prepare(url: str) -> None:
@@ -106,59 +106,59 @@ def _row(number: int) -> tuple[str, ...]:
     return new_id(), "bench", "noop", json.dumps({"n": number})
 
 
-def insert(url: str, jobs: int, first: int = 0) -> Pace:
+def insert(url: str, jobs: int, first: int = 0) -> Measurement:
     """Insert rows one by one, each durable before the next."""
     with _connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("select 1")
-        everybody_is_ready()
+        wait_at_barrier()
         began, cpu = time.monotonic(), time.process_time()
         for number in range(first, first + jobs):
             cursor.execute(_INSERT, _row(number))
-        return Pace(jobs, time.monotonic() - began, time.process_time() - cpu)
+        return Measurement(jobs, time.monotonic() - began, time.process_time() - cpu)
 
 
-def hand_over(url: str, jobs: int, gap: float) -> list[float]:
+def insert_and_notify(url: str, jobs: int, interval: float) -> list[float]:
     """Insert a row now and then, and tell of it; answer when each was begun."""
     began = []
     with _connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("select 1")
-        everybody_is_ready()
+        wait_at_barrier()
         for number in range(jobs):
-            time.sleep(gap)
+            time.sleep(interval)
             began.append(time.monotonic())
-            cursor.execute(_INSERT_AND_TELL, _row(number))
+            cursor.execute(_INSERT_AND_NOTIFY, _row(number))
     return began
 
 
-def take_over(url: str, jobs: int) -> dict[int, float]:
+def listen_and_claim(url: str, jobs: int) -> dict[int, float]:
     """Take rows whenever they are told of; answer when each was held, durably."""
     held: dict[int, float] = {}
-    with _connect(url) as told, _connect(url) as connection, connection.cursor() as cursor:
-        told.execute("listen work")
-        everybody_is_ready()
-        until = time.monotonic() + _LONGEST
+    with _connect(url) as listener, _connect(url) as connection, connection.cursor() as cursor:
+        listener.execute("listen work")
+        wait_at_barrier()
+        until = time.monotonic() + _NOTIFY_TIMEOUT
         while len(held) < jobs and time.monotonic() < until:
-            select.select([told.fileno()], [], [], 0.1)
-            told.pgconn.consume_input()
-            while told.pgconn.notifies() is not None:
+            select.select([listener.fileno()], [], [], 0.1)
+            listener.pgconn.consume_input()
+            while listener.pgconn.notifies() is not None:
                 pass
-            taken = cursor.execute(_TAKE).fetchall()
+            taken = cursor.execute(_CLAIM).fetchall()
             held |= dict.fromkeys([payload["n"] for (payload,) in taken], time.monotonic())
-            cursor.execute(_END)
+            cursor.execute(_FINISH)
     return held
 
 
-def insert_by_unnest(url: str, jobs: int, batch: int) -> Pace:
+def insert_by_unnest(url: str, jobs: int, batch: int) -> Measurement:
     """Insert rows in batches, a durable statement for each, from an array that was there before."""
     payloads = [_PAYLOAD] * batch
     with _connect(url) as connection, connection.cursor() as cursor:
         began, cpu = time.monotonic(), time.process_time()
         for _ in range(0, jobs, batch):
             cursor.execute(_INSERT_ALL, (payloads,))
-        return Pace(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
+        return Measurement(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
 
 
-def insert_by_copy(url: str, jobs: int, batch: int) -> Pace:
+def insert_by_copy(url: str, jobs: int, batch: int) -> Measurement:
     """Insert rows in batches, a durable COPY for each, of a text that was there before."""
     text = f"noop\t{_PAYLOAD}\n" * batch
     with _connect(url) as connection, connection.cursor() as cursor:
@@ -166,10 +166,10 @@ def insert_by_copy(url: str, jobs: int, batch: int) -> Pace:
         for _ in range(0, jobs, batch):
             with cursor.copy(_COPY) as copy:
                 copy.write(text)
-        return Pace(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
+        return Measurement(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
 
 
-def drain(url: str, jobs: int, batch: int | None = None) -> Pace:
+def drain(url: str, jobs: int, batch: int | None = None) -> Measurement:
     """Run jobs that are there already, with the yardstick's worker; see that each is in the archive, once."""
     try:
         import uvloop  # noqa: PLC0415 - only the yardstick needs them, and few who have Onward have both
@@ -180,18 +180,18 @@ def drain(url: str, jobs: int, batch: int | None = None) -> Pace:
         for first in range(0, jobs, 5_000):
             payloads = [json.dumps({"n": number}) for number in range(first, min(first + 5_000, jobs))]
             connection.execute(_INSERT_ALL, (payloads,))
-    watch: Stopwatch = uvloop.run(_live(url, jobs, batch or _BATCH))
+    watch: Stopwatch = uvloop.run(_run(url, jobs, batch or _BATCH))
     with _connect(url) as connection:
         kept, different, left = connection.execute(
             "select count(*), count(distinct payload), (select count(*) from job) from archive where attempts = 1"
         ).fetchall()[0]
     if sorted(watch.started) != list(range(jobs)) or (kept, different, left) != (jobs, jobs, 0):
-        message = f"the bare side finished {kept} of {jobs} jobs"
+        message = f"the baseline finished {kept} of {jobs} jobs"
         raise AssertionError(message)
-    return Pace(jobs - 1, watch.seconds, watch.cpu_seconds)
+    return Measurement(jobs - 1, watch.seconds, watch.cpu_seconds)
 
 
-async def _live(url: str, jobs: int, batch: int) -> Stopwatch:
+async def _run(url: str, jobs: int, batch: int) -> Stopwatch:
     loop, finished = asyncio.get_running_loop(), asyncio.Event()
     if hasattr(asyncio, "eager_task_factory"):  # since 3.12
         loop.set_task_factory(asyncio.eager_task_factory)
@@ -213,7 +213,7 @@ async def _live(url: str, jobs: int, batch: int) -> Stopwatch:
 
 
 class _Worker:
-    """Fetches batches, runs what they hold, as many at once as there are hands."""
+    """Fetches batches, runs what they hold, as many at once as there are slots."""
 
     def __init__(self, url: str, tasks: dict[str, Callable[..., Coroutine[Any, Any, None]]], batch: int) -> None:
         self._url = url
@@ -268,7 +268,7 @@ class _Worker:
                 if not one.done():
                     self._alive.add(one)
                     one.add_done_callback(self._alive.discard)
-                while len(running) >= _HANDS:
+                while len(running) >= _SLOTS:
                     self._slot.clear()
                     await self._slot.wait()
                 begun += 1
@@ -287,7 +287,7 @@ class _Worker:
                 continue
             self._leaving, self._done = self._done, []
             self._wake.clear()
-            rows = await self._next.fetch(self._batch, _ME, self._leaving)
+            rows = await self._next.fetch(self._batch, _WORKER_ID, self._leaving)
             self._leaving = []
             while self._failed:
                 await self._connection.execute(_FAIL, *self._failed.pop())
@@ -307,4 +307,4 @@ class _Worker:
         while True:
             await asyncio.sleep(10)
             if held := [*self._running, *(row[0] for row in self._ready)]:
-                await self._other.execute(_BEAT, held, _ME)
+                await self._other.execute(_HEARTBEAT, held, _WORKER_ID)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from onward.bench.statistics import Pace
+from onward.bench.statistics import Measurement
 
 _SCHEMA: Final = """
 create table job (
@@ -45,28 +45,28 @@ def _connect(path: Path, durable: str) -> sqlite3.Connection:
     return connection
 
 
-def insert(path: Path, durable: str, jobs: int) -> Pace:
+def insert(path: Path, durable: str, jobs: int) -> Measurement:
     """Insert rows one by one, each durable before the next."""
     connection = _connect(path, durable)
     began, cpu = time.monotonic(), time.process_time()
     for _ in range(jobs):
         connection.execute(_INSERT, (_PAYLOAD,))
-    return Pace(jobs, time.monotonic() - began, time.process_time() - cpu)
+    return Measurement(jobs, time.monotonic() - began, time.process_time() - cpu)
 
 
-def insert_at_intervals(path: Path, durable: str, jobs: int, gap: float) -> list[float]:
+def insert_at_intervals(path: Path, durable: str, jobs: int, interval: float) -> list[float]:
     """Insert a row now and then; answer how many seconds each took to be durable."""
     connection = _connect(path, durable)
     took = []
     for _ in range(jobs):
-        time.sleep(gap)
+        time.sleep(interval)
         began = time.monotonic()
         connection.execute(_INSERT, (_PAYLOAD,))
         took.append(time.monotonic() - began)
     return took
 
 
-def insert_by_executemany(path: Path, durable: str, jobs: int, batch: int) -> Pace:
+def insert_by_executemany(path: Path, durable: str, jobs: int, batch: int) -> Measurement:
     """Insert rows in batches, a durable transaction for each, bound one by one."""
     connection = _connect(path, durable)
     rows = [(_PAYLOAD,)] * batch
@@ -75,20 +75,20 @@ def insert_by_executemany(path: Path, durable: str, jobs: int, batch: int) -> Pa
         connection.execute("begin immediate")
         connection.executemany(_INSERT, rows)
         connection.execute("commit")
-    return Pace(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
+    return Measurement(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
 
 
-def insert_by_json(path: Path, durable: str, jobs: int, batch: int) -> Pace:
+def insert_by_json(path: Path, durable: str, jobs: int, batch: int) -> Measurement:
     """Insert rows in batches, a durable statement for each, all of a batch in one JSON text that was there before."""
     connection = _connect(path, durable)
     text = json.dumps([_PAYLOAD] * batch)
     began, cpu = time.monotonic(), time.process_time()
     for _ in range(0, jobs, batch):
         connection.execute(_INSERT_ALL, (text,))
-    return Pace(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
+    return Measurement(-(-jobs // batch) * batch, time.monotonic() - began, time.process_time() - cpu)
 
 
-def drain(path: Path, durable: str, jobs: int, batch: int) -> Pace:
+def drain(path: Path, durable: str, jobs: int, batch: int) -> Measurement:
     """Run jobs that are there already: finish one batch and claim the next in one durable transaction."""
     connection = _connect(path, durable)
     connection.execute(_INSERT_ALL, (json.dumps([_PAYLOAD] * jobs),))
@@ -115,9 +115,9 @@ def drain(path: Path, durable: str, jobs: int, batch: int) -> Pace:
     used = time.process_time() - cpu
     finished = connection.execute("select count(*) from job where state = 2 and attempts = 1").fetchone()[0]
     if ran != jobs or finished != jobs:
-        message = f"the bare side finished {finished} of {jobs} jobs"
+        message = f"the baseline finished {finished} of {jobs} jobs"
         raise AssertionError(message)
-    return Pace(jobs - 1, last - first, used)
+    return Measurement(jobs - 1, last - first, used)
 
 
 def _handle(n: int) -> int:

@@ -8,68 +8,72 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from onward.bench.environment import Ground
+from onward.bench.environment import Environment
 from onward.bench.handlers import Handler, make_producer, task_of
-from onward.bench.isolated import apart
+from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
-from onward.bench.statistics import Tell, percentile
-from onward.bench.verification import all_finished, is_accounted_for
-from onward.bench.workers import Crew
+from onward.bench.statistics import ReportProgress, percentile
+from onward.bench.verification import is_verified, wait_until_finished
+from onward.bench.workers import WorkerProcesses
 
-_SOONEST: Final = 0.2
-_LATEST: Final = 1.5
+_MIN_DELAY: Final = 0.2
+_MAX_DELAY: Final = 1.5
 """Seconds from the enqueue until jobs are due."""
 _STEP: Final = 0.6180339887
 """By the golden section, any number of moments are spread evenly, and each job comes due before some that came first:
 whoever waits for the next one must learn of it."""
-_EARLY: Final = 0.001
+_CLOCK_TOLERANCE: Final = 0.001
 """Seconds by which the store's clock and ours may differ over so short a time: a job that starts earlier was early."""
 
 
-def due(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int) -> Report:
+def due(
+    environment: Environment, *, jobs: int, rounds: int, report_progress: ReportProgress, concurrency: int
+) -> Report:
     """Enqueue jobs with delays, and see when an idle worker in another process starts each."""
-    halves: list[float] = []
+    medians: list[float] = []
     most: list[float] = []
     worst: list[float] = []
-    bare: list[float] = []
+    baseline: list[float] = []
     verified = True
     for number in range(1, rounds + 1):
-        url = ground.fresh()
-        with Crew(url, concurrency=concurrency) as crew:
-            asked = apart(_send, url, jobs)
-        late = [crew.started[n][0] - moment for n, moment in enumerate(asked) if n in crew.started]
-        verified &= len(crew.ran) == jobs and is_accounted_for(url, crew.ran) and min(late, default=0) > -_EARLY
-        ground.remove(url)
-        halves.append(percentile(late, 50))
+        url = environment.fresh()
+        with WorkerProcesses(url, concurrency=concurrency) as workers:
+            asked = run_isolated(_enqueue_delayed, url, jobs)
+        late = [workers.started[n][0] - moment for n, moment in enumerate(asked) if n in workers.started]
+        verified &= (
+            len(workers.ran) == jobs and is_verified(url, workers.ran) and min(late, default=0) > -_CLOCK_TOLERANCE
+        )
+        environment.remove(url)
+        medians.append(percentile(late, 50))
         most.append(percentile(late, 99))
         worst.append(percentile(late, 100))
-        tell(f"round {number} of {rounds}: {_told(late)}")
-        late = apart(_wait, jobs)
-        bare.append(percentile(late, 99))
-        tell(f"round {number} of {rounds}: raw {_told(late)}")
+        report_progress(f"round {number} of {rounds}: {_format(late)}")
+        late = run_isolated(_run_timers, jobs)
+        baseline.append(percentile(late, 99))
+        report_progress(f"round {number} of {rounds}: raw {_format(late)}")
     p99 = statistics.median(most) * 1e3
     return Report(
-        engine=ground.engine,
+        engine=environment.engine,
         scenario="due",
         jobs=jobs,
         onward=p99,
-        raw=statistics.median(bare) * 1e3,
+        raw=statistics.median(baseline) * 1e3,
         unit="ms",
         verified=verified,
         against="as many timers of asyncio, in a process that has nothing else to do",
         rounds=rounds,
-        more={"p50_ms": statistics.median(halves) * 1e3, "p99_ms": p99, "worst_ms": max(worst) * 1e3},
+        more={"p50_ms": statistics.median(medians) * 1e3, "p99_ms": p99, "worst_ms": max(worst) * 1e3},
     )
 
 
 def _delays(jobs: int) -> list[float]:
-    return [_SOONEST + (_LATEST - _SOONEST) * (number * _STEP % 1) for number in range(jobs)]
+    return [_MIN_DELAY + (_MAX_DELAY - _MIN_DELAY) * (number * _STEP % 1) for number in range(jobs)]
 
 
-def _send(url: str, jobs: int) -> list[float]:
+def _enqueue_delayed(url: str, jobs: int) -> list[float]:
     """Enqueue jobs one after the other; answer when each is due, counted from before its enqueue."""
 
-    async def live() -> list[float]:
+    async def run() -> list[float]:
         moments: list[float] = []
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
@@ -77,13 +81,13 @@ def _send(url: str, jobs: int) -> list[float]:
                 moments.append(time.monotonic() + delay)
                 await task.using(delay=timedelta(seconds=delay)).enqueue(n=number)
             await asyncio.sleep(max(moments) - time.monotonic())  # so long, nobody asks the store anything
-            await all_finished(app, jobs, within=30)
+            await wait_until_finished(app, jobs, max_wait=30)
         return moments
 
-    return asyncio.run(live())
+    return asyncio.run(run())
 
 
-def _wait(jobs: int) -> list[float]:
+def _run_timers(jobs: int) -> list[float]:
     """Have the event loop call at the same moments; answer how late it does."""
 
     async def wait(delay: float) -> float:
@@ -91,12 +95,12 @@ def _wait(jobs: int) -> list[float]:
         await asyncio.sleep(delay)
         return time.monotonic() - moment
 
-    async def live() -> list[float]:
+    async def run() -> list[float]:
         return await asyncio.gather(*map(wait, _delays(jobs)))
 
-    return asyncio.run(live())
+    return asyncio.run(run())
 
 
-def _told(late: list[float]) -> str:
+def _format(late: list[float]) -> str:
     p50, p99, worst = (percentile(late, percent) * 1e3 for percent in (50, 99, 100))
     return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, worst {worst:.2f} ms late"

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from onward.app import App
-from onward.bench.statistics import Pace, Side
+from onward.bench.statistics import Measurement, Variant
 from onward.errors import InvalidJob
 
 
-class Bare(Protocol):
+class Baseline(Protocol):
     """The store without a queue around it. Each measurement takes place apart, on an empty store."""
 
     @property
@@ -22,35 +22,35 @@ class Bare(Protocol):
         """What it is called where figures are told."""
         ...
 
-    def drain(self, jobs: int, batch: int | None) -> Pace:
+    def drain(self, jobs: int, batch: int | None) -> Measurement:
         """Run jobs that are there already, so many at a time; None: as many as are best."""
         ...
 
-    def insert(self, jobs: int, producers: int) -> Pace:
+    def insert(self, jobs: int, producers: int) -> Measurement:
         """Insert rows one by one, each durable before the next, in so many processes at once."""
         ...
 
     @property
-    def pickup(self) -> str:
-        """What :meth:`pick_up` measures, in words."""
+    def pickup_description(self) -> str:
+        """What :meth:`pickup_times` measures, in words."""
         ...
 
-    def pick_up(self, jobs: int, gap: float) -> list[float]:
+    def pickup_times(self, jobs: int, interval: float) -> list[float]:
         """Insert a row now and then; answer after how many seconds each was held, or durable where nobody takes it."""
         ...
 
-    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+    def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:
         """Give the ways to insert rows in batches, by name."""
         ...
 
 
-class Ground(Protocol):
+class Environment(Protocol):
     """Empty stores, for as long as a block lasts."""
 
     engine: str
 
     @property
-    def bare(self) -> Bare:
+    def baseline(self) -> Baseline:
         """The other side."""
         ...
 
@@ -73,16 +73,16 @@ class Ground(Protocol):
         ...
 
 
-def ground_of(url: str) -> Ground:
-    """Find the ground for a URL; ``postgresql://`` alone is a server of our own, started for the purpose."""
-    from onward.bench.environment_postgres import PostgresGround  # noqa: PLC0415 - drivers are loaded for who needs them
-    from onward.bench.environment_sqlite import SQLiteGround  # noqa: PLC0415
+def environment_for(url: str) -> Environment:
+    """Find the environment for a URL; ``postgresql://`` alone is a server of our own, started for the purpose."""
+    from onward.bench.environment_postgres import PostgresEnvironment  # noqa: PLC0415 - drivers are loaded for who needs them
+    from onward.bench.environment_sqlite import SQLiteEnvironment  # noqa: PLC0415
 
     if url.partition("?")[0] in {"postgresql://", "postgres://"}:
-        return PostgresGround(None)
+        return PostgresEnvironment(None)
     engine = App(url).capabilities.engine  # connects to nothing; refuses what is no URL of ours
     if engine == "SQLite":
-        return SQLiteGround(url)
+        return SQLiteEnvironment(url)
     if engine == "PostgreSQL":
-        return PostgresGround(url)
-    raise InvalidJob("url", url, f"there is no bare baseline for {engine}: give sqlite:///file.db or postgresql://…")
+        return PostgresEnvironment(url)
+    raise InvalidJob("url", url, f"there is no baseline for {engine}: give sqlite:///file.db or postgresql://…")

@@ -15,20 +15,20 @@ import psycopg
 from psycopg import sql
 
 from onward.bench import baseline_postgres
-from onward.bench.isolated import apart, side_by_side, together
-from onward.bench.server import server_of_our_own
-from onward.bench.statistics import Pace, Side
+from onward.bench.isolated import run_in_parallel, run_isolated, run_pair
+from onward.bench.server import temporary_server
+from onward.bench.statistics import Measurement, Variant
 from onward.errors import InvalidJob, StoreUnavailable
 
 
-class PostgresGround:
+class PostgresEnvironment:
     """Databases with names of their own; they go when the block ends."""
 
     engine = "PostgreSQL"
 
     def __init__(self, url: str | None) -> None:
         """``url`` None: on a server that is started for the length of the block."""
-        self.bare = BarePostgres(self)
+        self.baseline = PostgresBaseline(self)
         self._url = url or ""
         self._stack = ExitStack()
         self._made: set[str] = set()
@@ -37,10 +37,10 @@ class PostgresGround:
     def __enter__(self) -> Self:
         """Start the server, if it is to be ours."""
         if not self._url:
-            self._url = self._stack.enter_context(server_of_our_own())
+            self._url = self._stack.enter_context(temporary_server())
         with self._server() as connection:
             version = connection.info.server_version // 10_000
-            self.bare.name = f"PostgreSQL {version} alone"
+            self.baseline.name = f"PostgreSQL {version} alone"
         return self
 
     def __exit__(
@@ -59,8 +59,8 @@ class PostgresGround:
         self._made.add(name)
         return _in_database(self._url, name)
 
-    def fresh_bare(self) -> str:
-        """Give the address of a database for the bare side, with its tables in it."""
+    def fresh_baseline(self) -> str:
+        """Give the address of a database for the baseline, with its tables in it."""
         url = _without_ours(self.fresh())
         baseline_postgres.prepare(url)
         return url
@@ -85,49 +85,50 @@ class PostgresGround:
             raise StoreUnavailable(f"PostgreSQL: {error}") from error
 
 
-class BarePostgres:
+class PostgresBaseline:
     """PostgreSQL alone: see :mod:`onward.bench.baseline_postgres`."""
 
-    def __init__(self, ground: PostgresGround) -> None:
+    def __init__(self, environment: PostgresEnvironment) -> None:
         self.name = "PostgreSQL alone"
-        self._ground = ground
+        self._environment = environment
 
-    def drain(self, jobs: int, batch: int | None) -> Pace:
+    def drain(self, jobs: int, batch: int | None) -> Measurement:
         """Run jobs that are there already."""
-        url = self._ground.fresh_bare()
-        pace = apart(baseline_postgres.drain, url, jobs, batch)
-        self._ground.remove(url)
-        return pace
+        url = self._environment.fresh_baseline()
+        measurement = run_isolated(baseline_postgres.drain, url, jobs, batch)
+        self._environment.remove(url)
+        return measurement
 
-    def insert(self, jobs: int, producers: int) -> Pace:
+    def insert(self, jobs: int, producers: int) -> Measurement:
         """Insert rows one by one."""
-        url = self._ground.fresh_bare()
-        pace = together(producers, baseline_postgres.insert, url, jobs)
-        self._ground.remove(url)
-        return pace
+        url = self._environment.fresh_baseline()
+        measurement = run_in_parallel(producers, baseline_postgres.insert, url, jobs)
+        self._environment.remove(url)
+        return measurement
 
     @property
-    def pickup(self) -> str:
-        """What :meth:`pick_up` measures."""
+    def pickup_description(self) -> str:
+        """What :meth:`pickup_times` measures."""
         return f"a durable insert that tells, and a durable claim by one who listens, by {self.name}"
 
-    def pick_up(self, jobs: int, gap: float) -> list[float]:
+    def pickup_times(self, jobs: int, interval: float) -> list[float]:
         """Insert a row now and then, and have another process take it."""
-        url = self._ground.fresh_bare()
-        began, held = side_by_side(
-            partial(baseline_postgres.hand_over, url, jobs, gap), partial(baseline_postgres.take_over, url, jobs)
+        url = self._environment.fresh_baseline()
+        began, held = run_pair(
+            partial(baseline_postgres.insert_and_notify, url, jobs, interval),
+            partial(baseline_postgres.listen_and_claim, url, jobs),
         )
-        self._ground.remove(url)
+        self._environment.remove(url)
         return [held[number] - moment for number, moment in enumerate(began) if number in held]
 
-    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+    def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:
         """Give the ways to insert rows in batches."""
 
-        def measure(way: Any) -> Pace:
-            url = self._ground.fresh_bare()
-            pace: Pace = apart(way, url, jobs, batch)
-            self._ground.remove(url)
-            return pace
+        def measure(way: Any) -> Measurement:
+            url = self._environment.fresh_baseline()
+            measurement: Measurement = run_isolated(way, url, jobs, batch)
+            self._environment.remove(url)
+            return measurement
 
         ways = {"unnest": baseline_postgres.insert_by_unnest, "copy": baseline_postgres.insert_by_copy}
         return {name: partial(measure, way) for name, way in ways.items()}

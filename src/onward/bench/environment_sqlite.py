@@ -13,21 +13,21 @@ from urllib.parse import quote
 
 from onward.app import App
 from onward.bench import baseline_sqlite
-from onward.bench.isolated import apart
-from onward.bench.statistics import Pace, Side
+from onward.bench.isolated import run_isolated
+from onward.bench.statistics import Measurement, Variant
 from onward.errors import InvalidJob
 
 _BATCH: Final = 100
-"""Jobs that the bare store takes at a time, where nobody says."""
+"""Jobs that the baseline takes at a time by default."""
 
 
-class SQLiteGround:
+class SQLiteEnvironment:
     """A folder of databases; it goes when the block ends."""
 
     engine = "SQLite"
 
     def __init__(self, url: str) -> None:
-        self.bare = BareSQLite(self)
+        self.baseline = SQLiteBaseline(self)
         self._query = url.partition("?")[2]
         path = None if url.partition("?")[0] == "sqlite://" else App(url).engine.describe()["path"]
         self._beside = None if path is None else Path(path).parent
@@ -52,8 +52,8 @@ class SQLiteGround:
         path = quote(str(self._folder / f"{next(self._numbers)}.db"))
         return f"sqlite:///{path}" + (f"?{self._query}" if self._query else "")
 
-    def fresh_bare(self) -> tuple[Path, str]:
-        """Give the path of a database for the bare side, which is not there yet, and how durable it is to be."""
+    def fresh_baseline(self) -> tuple[Path, str]:
+        """Give the path of a database for the baseline, which is not there yet, and how durable it is to be."""
         durable = "normal" if "synchronous=normal" in self._query else "full"
         return self._folder / f"{next(self._numbers)}.db", durable
 
@@ -64,37 +64,41 @@ class SQLiteGround:
             file.unlink(missing_ok=True)
 
 
-class BareSQLite:
+class SQLiteBaseline:
     """SQLite alone: see :mod:`onward.bench.baseline_sqlite`."""
 
     name = "SQLite alone"
 
-    def __init__(self, ground: SQLiteGround) -> None:
-        self._ground = ground
+    def __init__(self, environment: SQLiteEnvironment) -> None:
+        self._environment = environment
 
-    def drain(self, jobs: int, batch: int | None) -> Pace:
+    def drain(self, jobs: int, batch: int | None) -> Measurement:
         """Run jobs that are there already."""
-        return apart(baseline_sqlite.drain, *self._ground.fresh_bare(), jobs, batch or _BATCH)
+        return run_isolated(baseline_sqlite.drain, *self._environment.fresh_baseline(), jobs, batch or _BATCH)
 
-    def insert(self, jobs: int, producers: int) -> Pace:
+    def insert(self, jobs: int, producers: int) -> Measurement:
         """Insert rows one by one."""
         if producers > 1:
             raise InvalidJob("producers", producers, "is for servers: SQLite has one writer at a time")
-        return apart(baseline_sqlite.insert, *self._ground.fresh_bare(), jobs)
+        return run_isolated(baseline_sqlite.insert, *self._environment.fresh_baseline(), jobs)
 
     @property
-    def pickup(self) -> str:
-        """What :meth:`pick_up` measures: SQLite has nothing to tell others with."""
+    def pickup_description(self) -> str:
+        """What :meth:`pickup_times` measures: SQLite has nothing to tell others with."""
         return f"one durable insert by {self.name}, which nobody picks up"
 
-    def pick_up(self, jobs: int, gap: float) -> list[float]:
+    def pickup_times(self, jobs: int, interval: float) -> list[float]:
         """Insert a row now and then."""
-        return apart(baseline_sqlite.insert_at_intervals, *self._ground.fresh_bare(), jobs, gap)
+        return run_isolated(baseline_sqlite.insert_at_intervals, *self._environment.fresh_baseline(), jobs, interval)
 
-    def in_bulk(self, jobs: int, batch: int) -> Mapping[str, Side]:
+    def bulk_variants(self, jobs: int, batch: int) -> Mapping[str, Variant]:
         """Give the ways to insert rows in batches."""
-        ground = self._ground
+        environment = self._environment
         return {
-            "executemany": lambda: apart(baseline_sqlite.insert_by_executemany, *ground.fresh_bare(), jobs, batch),
-            "json_each": lambda: apart(baseline_sqlite.insert_by_json, *ground.fresh_bare(), jobs, batch),
+            "executemany": lambda: run_isolated(
+                baseline_sqlite.insert_by_executemany, *environment.fresh_baseline(), jobs, batch
+            ),
+            "json_each": lambda: run_isolated(
+                baseline_sqlite.insert_by_json, *environment.fresh_baseline(), jobs, batch
+            ),
         }

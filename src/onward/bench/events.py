@@ -12,15 +12,15 @@ from typing import Final
 
 from onward.app import App
 from onward.bench import scenarios
-from onward.bench.environment import Ground
+from onward.bench.environment import Environment
 from onward.bench.handlers import QUEUE, Handler
-from onward.bench.isolated import apart
+from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
-from onward.bench.statistics import Pace, Side, Tell, take_turns
-from onward.bench.verification import is_accounted_for
+from onward.bench.statistics import Measurement, ReportProgress, Variant, run_interleaved
+from onward.bench.verification import is_verified
 from onward.events import JobCompleted
 
-_PATIENCE: Final = 60.0
+_EVENT_TIMEOUT: Final = 60.0
 """Seconds until an event that does not come is given up."""
 
 
@@ -29,11 +29,11 @@ def listen(url: str, jobs: int) -> tuple[int, float]:
     ended: set[str] = set()
     late = 0.0
 
-    async def live() -> None:
+    async def run() -> None:
         nonlocal late
         async with App(url) as app, app.events(QUEUE) as events:
-            _everybody.wait()
-            async with asyncio.timeout(_PATIENCE):
+            _barrier.wait()
+            async with asyncio.timeout(_EVENT_TIMEOUT):
                 async for event in events:
                     if isinstance(event, JobCompleted):
                         ended.add(event.ref.id)
@@ -42,70 +42,76 @@ def listen(url: str, jobs: int) -> tuple[int, float]:
                             return
 
     with suppress(TimeoutError):  # the number says what is missing
-        asyncio.run(live())
+        asyncio.run(run())
     return len(ended), late
 
 
-def events(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int) -> Report:
+def events(
+    environment: Environment, *, jobs: int, rounds: int, report_progress: ReportProgress, concurrency: int
+) -> Report:
     """Run jobs where nothing is recorded, where everything is, and where somebody listens to it."""
-    holds = True
+    passed = True
     lateness: list[float] = []
 
-    def drain(url: str) -> Pace:
-        nonlocal holds
-        drained = apart(scenarios.drain, url, jobs, concurrency)
-        holds &= len(drained.ran) == jobs and is_accounted_for(url, drained.ran)
-        return drained.pace
+    def drain(url: str) -> Measurement:
+        nonlocal passed
+        drained = run_isolated(scenarios.drain, url, jobs, concurrency)
+        passed &= len(drained.ran) == jobs and is_verified(url, drained.ran)
+        return drained.measurement
 
-    def side(*, recorded: bool = False, heard: bool = False) -> Side:
-        def measure() -> Pace:
-            nonlocal holds
-            fresh = ground.fresh()
+    def variant(*, recorded: bool = False, with_listener: bool = False) -> Variant:
+        def measure() -> Measurement:
+            nonlocal passed
+            fresh = environment.fresh()
             # As many are kept as there are, or whoever listens might be left behind.
-            told = f"{'&' if '?' in fresh else '?'}events=all&keep_events={jobs * 4}"
-            url = fresh + told if recorded or heard else fresh
-            apart(scenarios.fill, url, Handler.ASYNC, jobs)
-            if not heard:
-                pace = drain(url)
+            recording = f"{'&' if '?' in fresh else '?'}events=all&keep_events={jobs * 4}"
+            url = fresh + recording if recorded or with_listener else fresh
+            run_isolated(scenarios.fill, url, Handler.ASYNC, jobs)
+            if not with_listener:
+                measurement = drain(url)
             else:
                 spawn = get_context("spawn")
-                barrier = spawn.Barrier(2, timeout=_PATIENCE)
-                with ProcessPoolExecutor(1, mp_context=spawn, initializer=_meet_at, initargs=(barrier,)) as process:
-                    hearing = process.submit(listen, url, jobs)
+                barrier = spawn.Barrier(2, timeout=_EVENT_TIMEOUT)
+                with ProcessPoolExecutor(1, mp_context=spawn, initializer=_set_barrier, initargs=(barrier,)) as process:
+                    listener = process.submit(listen, url, jobs)
                     barrier.wait()
-                    pace = drain(url)
-                    ended, late = hearing.result()
-                holds &= ended == jobs
+                    measurement = drain(url)
+                    ended, late = listener.result()
+                passed &= ended == jobs
                 lateness.append(late)
-            ground.remove(fresh)
-            return pace
+            environment.remove(fresh)
+            return measurement
 
         return measure
 
-    paces = take_turns(rounds, {"silent": side(), "recorded": side(recorded=True), "heard": side(heard=True)}, tell)
+    measurements = run_interleaved(
+        rounds,
+        {"unrecorded": variant(), "recorded": variant(recorded=True), "with_listener": variant(with_listener=True)},
+        report_progress,
+    )
     return Report(
-        engine=ground.engine,
+        engine=environment.engine,
         scenario="events",
         jobs=jobs,
-        onward=paces.rate("recorded"),
-        raw=paces.rate("silent"),
+        onward=measurements.rate("recorded"),
+        raw=measurements.rate("unrecorded"),
         unit="jobs/s",
-        verified=holds,
+        verified=passed,
         against="the same worker where nothing is recorded",
         rounds=rounds,
         more={
-            "heard": paces.rate("heard"),
-            "of_silent": paces.rate("heard") / paces.rate("silent"),
-            "last_heard_ms": max(lateness) * 1e3,
-            "cpu_us": paces.cpu_per_job("recorded") * 1e6,
-            "raw_cpu_us": paces.cpu_per_job("silent") * 1e6,
+            "with_listener": measurements.rate("with_listener"),
+            "of_unrecorded": measurements.rate("with_listener") / measurements.rate("unrecorded"),
+            "last_event_ms": max(lateness) * 1e3,
+            "cpu_us": measurements.cpu_per_job("recorded") * 1e6,
+            "raw_cpu_us": measurements.cpu_per_job("unrecorded") * 1e6,
         },
     )
 
 
-def _meet_at(barrier: Barrier) -> None:
-    global _everybody  # noqa: PLW0603 - a process has one
-    _everybody = barrier
+def _set_barrier(barrier: Barrier) -> None:
+    global _barrier  # noqa: PLW0603 - a process has one
+    _barrier = barrier
 
 
-_everybody: Barrier
+_barrier: Barrier

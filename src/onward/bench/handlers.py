@@ -11,7 +11,7 @@ from onward.bench.stopwatch import Stopwatch
 from onward.task import Task
 
 QUEUE: Final = "bench"
-NAP: Final = 0.010
+SLEEP_SECONDS: Final = 0.010
 """Seconds that a napping handler sleeps."""
 
 
@@ -41,9 +41,9 @@ def make_app(url: str, watch: Stopwatch) -> App:
         return n
 
     @app.task(name=Handler.SLEEP10, queue=QUEUE)
-    async def nap(n: int) -> int:
+    async def sleep10(n: int) -> int:
         watch.start(n)
-        await asyncio.sleep(NAP)
+        await asyncio.sleep(SLEEP_SECONDS)
         return n
 
     @app.task(name="slow", queue=QUEUE)

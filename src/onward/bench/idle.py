@@ -10,41 +10,50 @@ from typing import Final
 
 from onward.bench import scenarios
 from onward.bench.counting import count_statements
-from onward.bench.environment import Ground
+from onward.bench.environment import Environment
 from onward.bench.handlers import Handler, make_app
-from onward.bench.isolated import apart
+from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
-from onward.bench.statistics import Tell
+from onward.bench.statistics import ReportProgress
 from onward.bench.stopwatch import Stopwatch
-from onward.bench.verification import all_finished, is_accounted_for
+from onward.bench.verification import is_verified, wait_until_finished
 
-_SETTLE: Final = 0.3
+_SETTLE_FRACTION: Final = 0.3
 """The part of the time, before it counts, in which the worker comes to rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Idled:
+class _IdleSample:
     queries_per_s: float
     cpu_percent: float
     ran: list[int]
 
 
-def idle(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int, seconds: float) -> Report:
+def idle(
+    environment: Environment,
+    *,
+    jobs: int,
+    rounds: int,
+    report_progress: ReportProgress,
+    concurrency: int,
+    seconds: float,
+) -> Report:
     """Run some jobs, then watch the worker wait for more."""
-    idled: list[_Idled] = []
+    samples: list[_IdleSample] = []
     verified = True
     for number in range(1, rounds + 1):
-        url = ground.fresh()
-        apart(scenarios.fill, url, Handler.ASYNC, jobs)
-        idled.append(apart(_wait_for_work, url, jobs, concurrency, seconds))
-        verified &= len(idled[-1].ran) == jobs and is_accounted_for(url, idled[-1].ran)
-        ground.remove(url)
-        tell(
-            f"round {number} of {rounds}: {idled[-1].queries_per_s:.1f} statements/s, {idled[-1].cpu_percent:.2f} % CPU"
+        url = environment.fresh()
+        run_isolated(scenarios.fill, url, Handler.ASYNC, jobs)
+        samples.append(run_isolated(_wait_for_work, url, jobs, concurrency, seconds))
+        verified &= len(samples[-1].ran) == jobs and is_verified(url, samples[-1].ran)
+        environment.remove(url)
+        report_progress(
+            f"round {number} of {rounds}: {samples[-1].queries_per_s:.1f} statements/s, "
+            f"{samples[-1].cpu_percent:.2f} % CPU"
         )
-    cpu = statistics.median(one.cpu_percent for one in idled)
+    cpu = statistics.median(one.cpu_percent for one in samples)
     return Report(
-        engine=ground.engine,
+        engine=environment.engine,
         scenario="idle",
         jobs=jobs,
         onward=cpu,
@@ -53,24 +62,24 @@ def idle(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int
         against="nothing: an idle store does nothing",
         rounds=rounds,
         more={
-            "queries_per_s": statistics.median(one.queries_per_s for one in idled),
+            "queries_per_s": statistics.median(one.queries_per_s for one in samples),
             "cpu_percent": cpu,
             "seconds": seconds,
         },
     )
 
 
-def _wait_for_work(url: str, jobs: int, concurrency: int, seconds: float) -> _Idled:
+def _wait_for_work(url: str, jobs: int, concurrency: int, seconds: float) -> _IdleSample:
     statements = count_statements(url)
 
-    async def live() -> _Idled:
+    async def run() -> _IdleSample:
         watch = Stopwatch(jobs)
         async with make_app(url, watch) as app, app.worker(concurrency=concurrency):
-            await all_finished(app, jobs, within=30)
-            await asyncio.sleep(seconds * _SETTLE)
+            await wait_until_finished(app, jobs, max_wait=30)
+            await asyncio.sleep(seconds * _SETTLE_FRACTION)
             before, cpu, began = statements[0], time.process_time(), time.monotonic()
             await asyncio.sleep(seconds)
             asked, used, took = statements[0] - before, time.process_time() - cpu, time.monotonic() - began
-        return _Idled(asked / took, used / took * 100, watch.started)
+        return _IdleSample(asked / took, used / took * 100, watch.started)
 
-    return asyncio.run(live())
+    return asyncio.run(run())

@@ -6,29 +6,31 @@ import asyncio
 import statistics
 from typing import Final
 
-from onward.bench.environment import Ground
+from onward.bench.environment import Environment
 from onward.bench.handlers import Handler, make_producer, task_of
 from onward.bench.report import Report
-from onward.bench.statistics import Tell
-from onward.bench.verification import all_finished, finished_jobs, is_accounted_for
-from onward.bench.workers import Crew
+from onward.bench.statistics import ReportProgress
+from onward.bench.verification import finished_jobs, is_verified, wait_until_finished
+from onward.bench.workers import WorkerProcesses
 
 _WORKERS: Final = 2
 
 
-def mixed(ground: Ground, *, jobs: int, rounds: int, tell: Tell, concurrency: int, slow: float) -> Report:
+def mixed(
+    environment: Environment, *, jobs: int, rounds: int, report_progress: ReportProgress, concurrency: int, slow: float
+) -> Report:
     """Enqueue a slow job and quick ones behind it, all at once, for two idle workers; time the quick ones."""
     quick: list[float] = []
     verified = True
     for number in range(1, rounds + 1):
-        url = ground.fresh()
-        with Crew(url, workers=_WORKERS, concurrency=concurrency) as crew:
+        url = environment.fresh()
+        with WorkerProcesses(url, workers=_WORKERS, concurrency=concurrency) as workers:
             quick.append(asyncio.run(_quick_ones(url, jobs, slow)))
-        verified &= len(crew.ran) == jobs and is_accounted_for(url, crew.ran)
-        ground.remove(url)
-        tell(f"round {number} of {rounds}: the quick ones took {quick[-1]:.3f} s")
+        verified &= len(workers.ran) == jobs and is_verified(url, workers.ran)
+        environment.remove(url)
+        report_progress(f"round {number} of {rounds}: the quick ones took {quick[-1]:.3f} s")
     return Report(
-        engine=ground.engine,
+        engine=environment.engine,
         scenario="mixed",
         jobs=jobs,
         onward=statistics.median(quick),
@@ -47,7 +49,7 @@ async def _quick_ones(url: str, jobs: int, slow: float) -> float:
         made = [app.find_task("slow").job(n=0, seconds=slow)]
         made += [quick.job(n=number) for number in range(1, jobs)]
         await app.enqueue_many(made)
-        await all_finished(app, jobs, within=slow + 60)
+        await wait_until_finished(app, jobs, max_wait=slow + 60)
         return max(
             [
                 (job.completed_at - job.created_at).total_seconds()

@@ -36,17 +36,17 @@ _SETTINGS: Final = {
     "max_wal_size": "8GB",
     "log_min_messages": "fatal",
 }
-_PATIENCE: Final = 60.0
+_START_TIMEOUT: Final = 60.0
 """Seconds until a server that does not come up is given up."""
 
 
 @contextmanager
-def server_of_our_own() -> Iterator[str]:
+def temporary_server() -> Iterator[str]:
     """Start a server in a temporary folder, give its URL, and leave nothing behind."""
     programs, folder = _programs(), Path(tempfile.mkdtemp(prefix="onward-bench-pg-"))
-    as_whom: dict[str, Any] = {}
+    credentials: dict[str, Any] = {}
     if os.getuid() == 0:  # the server refuses to run as root
-        as_whom = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+        credentials = {"user": "nobody", "group": "nogroup", "extra_groups": []}
         shutil.chown(folder, "nobody", "nogroup")
     process: subprocess.Popen[bytes] | None = None
     # Whoever ends the benchmark by a signal does not mean the server to stay.
@@ -54,11 +54,11 @@ def server_of_our_own() -> Iterator[str]:
     try:
         data = folder / "data"
         made = ["-D", str(data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"]
-        subprocess.run([str(programs / "initdb"), *made], check=True, capture_output=True, cwd=folder, **as_whom)  # noqa: S603 - ours
+        subprocess.run([str(programs / "initdb"), *made], check=True, capture_output=True, cwd=folder, **credentials)  # noqa: S603 - ours
         options = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
         command = [str(programs / "postgres"), "-D", str(data), "-k", str(folder), *options]
         with (folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True, **as_whom)  # noqa: S603 - ours
+            process = subprocess.Popen(command, cwd=folder, stderr=log, start_new_session=True, **credentials)  # noqa: S603 - ours
         url = f"postgresql:///postgres?host={quote(str(folder), safe='')}&user=postgres"
         _wait_until_up(url, process)
         yield url
@@ -81,7 +81,7 @@ def _programs() -> Path:
 
 
 def _wait_until_up(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _START_TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
         with suppress(psycopg.OperationalError):
             psycopg.connect(url).close()

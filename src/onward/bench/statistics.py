@@ -1,4 +1,4 @@
-"""How fast one side was in one round, and what becomes of several rounds."""
+"""How fast one variant was in one round, and what becomes of several rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Measurement:
     """So many jobs in so many seconds, and the processor time they took."""
 
     jobs: int
@@ -26,36 +26,36 @@ class Pace:
         return self.cpu_seconds / self.jobs if self.jobs else 0.0
 
 
-Side = Callable[[], Pace]
-"""Measures one side once, on a store of its own."""
-Tell = Callable[[str], None]
-"""Told how it goes."""
+Variant = Callable[[], Measurement]
+"""Measures one variant once, on a store of its own."""
+ReportProgress = Callable[[str], None]
+"""Receives one line of progress."""
 
 
-class Paces:
-    """What each side did in each round."""
+class Measurements:
+    """What each variant did in each round."""
 
-    def __init__(self, by_side: Mapping[str, list[Pace]]) -> None:
-        self._by_side = by_side
+    def __init__(self, by_variant: Mapping[str, list[Measurement]]) -> None:
+        self._by_variant = by_variant
 
-    def rate(self, side: str) -> float:
-        """Jobs per second of a side: the median of its rounds."""
-        return statistics.median(pace.rate for pace in self._by_side[side])
+    def rate(self, variant: str) -> float:
+        """Jobs per second of a variant: the median of its rounds."""
+        return statistics.median(measurement.rate for measurement in self._by_variant[variant])
 
-    def cpu_per_job(self, side: str) -> float:
-        """Processor seconds per job of a side: the median of its rounds."""
-        return statistics.median(pace.cpu_per_job for pace in self._by_side[side])
+    def cpu_per_job(self, variant: str) -> float:
+        """Processor seconds per job of a variant: the median of its rounds."""
+        return statistics.median(measurement.cpu_per_job for measurement in self._by_variant[variant])
 
 
-def take_turns(rounds: int, sides: Mapping[str, Side], tell: Tell) -> Paces:
-    """Measure each side in each round, one after the other, so that whatever disturbs the machine disturbs all."""
-    paces: dict[str, list[Pace]] = {name: [] for name in sides}
+def run_interleaved(rounds: int, variants: Mapping[str, Variant], report_progress: ReportProgress) -> Measurements:
+    """Measure each variant in each round, one after the other, so that whatever disturbs the machine disturbs all."""
+    measurements: dict[str, list[Measurement]] = {name: [] for name in variants}
     for number in range(1, rounds + 1):
-        for name, measure in sides.items():
-            pace = measure()
-            paces[name].append(pace)
-            tell(f"round {number} of {rounds}: {name} {pace.rate:,.0f}/s".replace(",", " "))
-    return Paces(paces)
+        for name, measure in variants.items():
+            measurement = measure()
+            measurements[name].append(measurement)
+            report_progress(f"round {number} of {rounds}: {name} {measurement.rate:,.0f}/s".replace(",", " "))
+    return Measurements(measurements)
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

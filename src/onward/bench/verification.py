@@ -13,19 +13,19 @@ from onward.job import Job
 from onward.lifecycle import State
 
 _PAGE: Final = 2_000
-_PATIENCE: Final = 0.02
+_POLL_INTERVAL: Final = 0.02
 """Seconds between two looks at the store."""
 
 
-def is_accounted_for(url: str, ran: Sequence[int], *, waiting: int = 0) -> bool:
+def is_verified(url: str, ran: Sequence[int], *, waiting: int = 0) -> bool:
     """Say whether the store has completed exactly the jobs that ran, each once and with its own result.
 
     ``waiting`` more are to be there that have not run.
     """
-    return asyncio.run(_account(url, ran, waiting))
+    return asyncio.run(_verify(url, ran, waiting))
 
 
-async def _account(url: str, ran: Sequence[int], waiting: int) -> bool:
+async def _verify(url: str, ran: Sequence[int], waiting: int) -> bool:
     seen: set[int] = set()
     async with App(url) as app:
         counts = await app.jobs.count(JobFilter(queues=(QUEUE,)))
@@ -49,13 +49,13 @@ async def finished_jobs(app: App) -> AsyncIterator[Job]:
             return
 
 
-async def all_finished(app: App, jobs: int, *, within: float) -> bool:
+async def wait_until_finished(app: App, jobs: int, *, max_wait: float) -> bool:
     """Wait until so many jobs are completed; False: they were not, in so many seconds."""
     which = JobFilter(queues=(QUEUE,))
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(max_wait):
             while (await app.jobs.count(which)).get(State.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
-                await asyncio.sleep(_PATIENCE)
+                await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError:
         return False
     return True

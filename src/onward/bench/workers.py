@@ -10,16 +10,16 @@ from types import TracebackType
 from typing import Final, Self
 
 from onward.bench.handlers import make_app
-from onward.bench.statistics import Pace
+from onward.bench.statistics import Measurement
 from onward.bench.stopwatch import Stopwatch
 
-_NEWS_EVERY: Final = 0.05
+_COUNT_INTERVAL: Final = 0.05
 """Seconds between two counts that a worker sends while it works."""
-_SLOWEST: Final = 200
-"""Jobs per second below which a crew is given up."""
+_MIN_RATE: Final = 200
+"""Jobs per second below which the workers are given up."""
 
 
-class Crew:
+class WorkerProcesses:
     """So many worker processes, at work for the length of a block."""
 
     def __init__(self, url: str, *, workers: int = 1, concurrency: int) -> None:
@@ -27,9 +27,9 @@ class Crew:
         """When each job's handler was started, by the clock that all processes share. Known after the block."""
         self.cpu_seconds = 0.0
         spawn = get_context("spawn")
-        self._lines = [spawn.Pipe() for _ in range(workers)]
+        self._pipes = [spawn.Pipe() for _ in range(workers)]
         self._processes = [
-            spawn.Process(target=_work, args=(url, concurrency, theirs), daemon=True) for _, theirs in self._lines
+            spawn.Process(target=_work, args=(url, concurrency, theirs), daemon=True) for _, theirs in self._pipes
         ]
 
     @property
@@ -38,15 +38,15 @@ class Crew:
         return [number for number, times in self.started.items() for _ in times]
 
     @property
-    def pace(self) -> Pace:
+    def measurement(self) -> Measurement:
         """How fast they were together, from the first start to the last. Known after the block."""
         times = [moment for moments in self.started.values() for moment in moments]
-        return Pace(len(times) - 1, max(times) - min(times), self.cpu_seconds) if times else Pace(0, 0)
+        return Measurement(len(times) - 1, max(times) - min(times), self.cpu_seconds) if times else Measurement(0, 0)
 
     def wait_for(self, jobs: int) -> None:
         """Wait until so many jobs have started, or for as long as the slowest may take; ask the store nothing."""
-        counts = dict.fromkeys((ours for ours, _ in self._lines), 0)
-        deadline = time.monotonic() + 60 + jobs / _SLOWEST
+        counts = dict.fromkeys((ours for ours, _ in self._pipes), 0)
+        deadline = time.monotonic() + 60 + jobs / _MIN_RATE
         while sum(counts.values()) < jobs and time.monotonic() < deadline:
             for ours in wait(list(counts), timeout=1):
                 if isinstance(ours, Connection):
@@ -56,7 +56,7 @@ class Crew:
         """Start them, and wait until they wait for work."""
         for process in self._processes:
             process.start()
-        for ours, theirs in self._lines:
+        for ours, theirs in self._pipes:
             theirs.close()
             ours.recv()
         return self
@@ -65,12 +65,12 @@ class Crew:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop them in good order, and gather their ledgers."""
-        for ours, _ in self._lines:
+        for ours, _ in self._pipes:
             ours.send("stop")
-        for ours, _ in self._lines:
-            while isinstance(said := ours.recv(), int):
+        for ours, _ in self._pipes:
+            while isinstance(message := ours.recv(), int):
                 pass
-            ledger, cpu_seconds = said
+            ledger, cpu_seconds = message
             for number, moment in ledger:
                 self.started.setdefault(number, []).append(moment)
             self.cpu_seconds += cpu_seconds
@@ -79,25 +79,25 @@ class Crew:
             process.join()
 
 
-def _work(url: str, concurrency: int, line: Connection) -> None:
-    async def live() -> None:
-        loop, told = asyncio.get_running_loop(), asyncio.Event()
+def _work(url: str, concurrency: int, pipe: Connection) -> None:
+    async def run() -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
         watch = Stopwatch(0)
         async with make_app(url, watch) as app, app.worker(concurrency=concurrency):
-            loop.add_reader(line.fileno(), told.set)
-            line.send("ready")
+            loop.add_reader(pipe.fileno(), stopping.set)
+            pipe.send("ready")
             cpu, sent = time.process_time(), 0
-            while not told.is_set():
+            while not stopping.is_set():
                 try:
-                    async with asyncio.timeout(_NEWS_EVERY):
-                        await told.wait()
+                    async with asyncio.timeout(_COUNT_INTERVAL):
+                        await stopping.wait()
                 except TimeoutError:
                     pass
                 if len(watch.started) > sent:
                     sent = len(watch.started)
-                    line.send(sent)
+                    pipe.send(sent)
             used = time.process_time() - cpu
-            loop.remove_reader(line.fileno())
-        line.send((list(zip(watch.started, watch.times, strict=True)), used))
+            loop.remove_reader(pipe.fileno())
+        pipe.send((list(zip(watch.started, watch.times, strict=True)), used))
 
-    asyncio.run(live())
+    asyncio.run(run())

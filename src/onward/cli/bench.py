@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from onward.bench.environment import Ground, ground_of
+from onward.bench.environment import Environment, environment_for
 from onward.bench.handlers import Handler
 from onward.bench.report import Report
-from onward.bench.statistics import Tell
+from onward.bench.statistics import ReportProgress
 from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
 from onward.cli.errors import told
@@ -73,11 +73,11 @@ def drain(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(
-            ground,
+        lambda environment, report_progress: scenario(
+            environment,
             jobs=jobs or many,
             rounds=rounds,
-            tell=tell,
+            report_progress=report_progress,
             handler=handler,
             concurrency=concurrency,
             batch=batch,
@@ -103,8 +103,8 @@ def enqueue(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(
-            ground, jobs=jobs, rounds=rounds, tell=tell, callers=callers, producers=producers
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, callers=callers, producers=producers
         ),
     )
 
@@ -121,7 +121,14 @@ def bulk(
     """Enqueue in bulk, by enqueue_many."""
     from onward.bench.throughput import bulk as scenario  # noqa: PLC0415 - as above
 
-    _run(url, json, debug, lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, batch=batch))
+    _run(
+        url,
+        json,
+        debug,
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, batch=batch
+        ),
+    )
 
 
 @bench.command()
@@ -140,7 +147,9 @@ def latency(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency
+        ),
     )
 
 
@@ -160,7 +169,9 @@ def due(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency
+        ),
     )
 
 
@@ -181,8 +192,13 @@ def idle(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(
-            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, seconds=seconds
+        lambda environment, report_progress: scenario(
+            environment,
+            jobs=jobs,
+            rounds=rounds,
+            report_progress=report_progress,
+            concurrency=concurrency,
+            seconds=seconds,
         ),
     )
 
@@ -206,7 +222,9 @@ def mixed(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, slow=slow),
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency, slow=slow
+        ),
     )
 
 
@@ -227,8 +245,13 @@ def backlog(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(
-            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, sample=sample
+        lambda environment, report_progress: scenario(
+            environment,
+            jobs=jobs,
+            rounds=rounds,
+            report_progress=report_progress,
+            concurrency=concurrency,
+            sample=sample,
         ),
     )
 
@@ -249,7 +272,9 @@ def batches(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency
+        ),
     )
 
 
@@ -269,7 +294,9 @@ def events(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency),
+        lambda environment, report_progress: scenario(
+            environment, jobs=jobs, rounds=rounds, report_progress=report_progress, concurrency=concurrency
+        ),
     )
 
 
@@ -290,17 +317,22 @@ def prune(
         url,
         json,
         debug,
-        lambda ground, tell: scenario(
-            ground, jobs=jobs, rounds=rounds, tell=tell, concurrency=concurrency, sample=sample
+        lambda environment, report_progress: scenario(
+            environment,
+            jobs=jobs,
+            rounds=rounds,
+            report_progress=report_progress,
+            concurrency=concurrency,
+            sample=sample,
         ),
     )
 
 
-def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Ground, Tell], Report]) -> None:
+def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Environment, ReportProgress], Report]) -> None:
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
     with told(debug=debug):
-        with ground_of(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as ground:
-            report = scenario(ground, output.note)
+        with environment_for(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as environment:
+            report = scenario(environment, output.note)
         if json:
             sys.stdout.write(msgspec.json.encode(report.flat()).decode() + "\n")
         else:
