@@ -105,7 +105,7 @@ def _ended(job: Job) -> Reason:
             says = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
         case _:
             says = f"it failed for good{at}: {job.last_error}"
-    return Reason(why=Why.ENDED, says=says, remedy=f"onward jobs retry {job.id}")
+    return Reason(why=Why.ENDED, says=says, remedy=f"onward jobs replay {job.id}")
 
 
 def _held(
@@ -153,7 +153,7 @@ def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -
     if settings.concurrency is not None and held >= settings.concurrency:
         names = ", ".join(other.id for other in holding if other.id != job.id)
         says = f"{queue.name} may have {settings.concurrency} running at once, and has {held}: {names}"
-        remedy = f"onward queues limit {queue.name} --concurrency N"
+        remedy = f"onward queues configure {queue.name} --global-concurrency N"
         reasons.append(Reason(why=Why.CONCURRENCY, says=says, remedy=remedy))
     if settings.rate is not None and queue.next_permit_at is not None and queue.next_permit_at > now:
         says = f"{queue.name} may start {settings.rate.count} in {settings.rate.period}, and the next slot is to come"

@@ -179,7 +179,7 @@ async def test_a_job_that_has_ended_and_how(shop: App, clock: ManualClock, name:
     await shop.tick()
     reason = await told(shop, job, Why.ENDED)
     assert says in reason.says
-    assert reason.remedy == (f"onward jobs retry {job.id}" if remedy else "")
+    assert reason.remedy == (f"onward jobs replay {job.id}" if remedy else "")
 
 
 async def test_a_job_that_was_cancelled_and_why(shop: App):

@@ -73,6 +73,10 @@ class Said:
             assert word in self.err
         return self
 
+    def unreachable(self, *words: str) -> Said:
+        """The store could not be reached."""
+        return self.failed(*words, code=3)
+
     def wrong(self, *words: str) -> Said:
         """It was asked for wrongly."""
         return self.failed(*words, code=2)

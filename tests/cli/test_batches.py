@@ -38,7 +38,7 @@ def some(shop: Cli, on_store: Callable[[Callable[[App], Awaitable[None]]], None]
 
 def test_batches_are_listed_with_how_they_stand(some: Cli):
     lines = some("batches", "list").ok().out.splitlines()
-    assert lines[0].split() == ["batch", "state", "progress", "total", "completed", "failed", "cancelled", "age"]
+    assert lines[0].split() == ["batch", "status", "progress", "total", "completed", "failed", "cancelled", "age"]
     assert lines[1].split()[:5] == ["cards", "open", "0", "%", "1"]
     assert lines[2].split()[:6] == ["letters", "running", "25", "%", "4", "1"]
     (found,) = some("batches", "show", "letters", "--json").ok().json["batches"]
@@ -62,21 +62,21 @@ def test_a_batch_is_paused_resumed_cancelled_and_deleted(some: Cli):
     assert "paused" in some("queues", "list").ok().out
     some("batches", "resume", "cards").ok()
     assert "paused" not in some("queues", "list").ok().out
-    some("batches", "pause", "letters").wrong("has no queue of its own")
-    some("batches", "delete", "cards", "--yes").wrong("has not finished")
-    some("batches", "cancel", "cards").wrong("1 jobs of the batch cards will be cancelled", "--yes")
-    assert "1 jobs of cards are cancelled" in some("batches", "cancel", "cards", "--yes").ok().err
+    some("batches", "pause", "letters").failed("has no queue of its own")
+    some("batches", "delete", "cards", "--yes").failed("has not finished")
+    some("batches", "cancel", "cards").wrong("1 job of the batch cards will be cancelled", "--yes")
+    assert "1 job of cards cancelled" in some("batches", "cancel", "cards", "--yes").ok().err
     some("batches", "delete", "cards", "--yes").ok()
     assert len(some("batches", "list", "--json").ok().json["batches"]) == 1
 
 
-@pytest.mark.parametrize("verb", [("batches", "show"), ("batches", "cancel"), ("flow", "show")])
+@pytest.mark.parametrize("verb", [("batches", "show"), ("batches", "cancel"), ("batches", "graph")])
 def test_an_unknown_batch_is_answered_with_the_nearest(some: Cli, verb):
-    some(*verb, "lettres").wrong("there is no batch 'lettres'", "did you mean 'letters'?")
+    some(*verb, "lettres").failed("there is no batch 'lettres'", "did you mean 'letters'?")
 
 
 def test_a_flow_is_drawn_in_the_terminal(some: Cli):
-    drawn = [re.sub(r" [0-9a-f]{6}\b", "", line) for line in some("flow", "show", "letters").ok().out.splitlines()]
+    drawn = [re.sub(r" [0-9a-f]{6}\b", "", line) for line in some("batches", "graph", "letters").ok().out.splitlines()]
     assert drawn == [
         "✓ send_mail  completed",
         "├─ ● send_mail  pending",
@@ -86,14 +86,14 @@ def test_a_flow_is_drawn_in_the_terminal(some: Cli):
 
 
 def test_a_flow_is_drawn_as_mermaid(some: Cli):
-    lines = some("flow", "show", "letters", "--as", "mermaid").ok().out.splitlines()
+    lines = some("batches", "graph", "letters", "--as", "mermaid").ok().out.splitlines()
     assert lines[0] == "flowchart LR"
     assert sum("-->" in line for line in lines) == 4
     assert '  j0["send_mail<br/>completed"]:::completed' in lines
 
 
 def test_a_flow_is_drawn_as_svg(some: Cli):
-    svg = ET.fromstring(some("flow", "show", "letters", "--as", "svg").ok().out)
+    svg = ET.fromstring(some("batches", "graph", "letters", "--as", "svg").ok().out)
     space = "{http://www.w3.org/2000/svg}"
     assert len(svg.findall(f"{space}path")) == 4
     places = [box.attrib["transform"] for box in svg.findall(f"{space}g")]
@@ -101,8 +101,11 @@ def test_a_flow_is_drawn_as_svg(some: Cli):
 
 
 def test_a_flow_is_told_as_json(some: Cli):
-    told = some("flow", "show", "letters", "--json").ok().json
-    assert (len(told["jobs"]), len(told["links"]), told["batch"]["name"]) == (4, 4, "letters")
+    told = some("batches", "graph", "letters", "--json").ok().json
+    assert (len(told["jobs"]), len(told["dependencies"]), told["batch"]["name"]) == (4, 4, "letters")
+    first = told["jobs"][0]["id"] if told["jobs"][0]["status"] == "completed" else told["jobs"][-1]["id"]
+    assert sum(one["depends_on"] == first for one in told["dependencies"]) == 2
+    assert all(one["job"] != first for one in told["dependencies"])
 
 
 def job(job_id: str, type: str = "t") -> Job:
@@ -113,12 +116,12 @@ def job(job_id: str, type: str = "t") -> Job:
 def test_a_chain_of_thousands_is_drawn_and_links_to_what_is_gone_are_left_out():
     jobs = [job(f"{number:06}") for number in range(3000)]
     links = [Link(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Link("gone", "000000")]
-    plan = graph.plan_of(list(reversed(jobs)), links)
+    plan = graph.graph_of(list(reversed(jobs)), links)
     assert [one.id for one in plan.jobs] == [one.id for one in jobs]
     assert len(graph.lines_of(plan)) == 3000
 
 
 def test_names_of_strangers_cannot_break_a_drawing():
-    plan = graph.plan_of([job("000001", '<b>"x"</b>')], [])
+    plan = graph.graph_of([job("000001", '<b>"x"</b>')], [])
     assert "<b>" not in graph.svg_of(plan)
     assert '"x"' not in graph.mermaid_of(plan).replace('["', "").replace('"]', "")

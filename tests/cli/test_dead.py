@@ -44,5 +44,5 @@ def test_only_dead_letters_can_be_named(shop: Cli, two, verb):
     shop("dead", verb, "nope").failed("there is no job nope")
 
 
-def test_dead_letters_have_no_other_state(shop: Cli):
-    shop("dead", "list", "--state", "pending").wrong("--state")
+def test_dead_letters_have_no_other_status(shop: Cli):
+    shop("dead", "list", "--status", "pending").wrong("--status")

@@ -9,7 +9,7 @@ import pytest
 from onward import Job, State
 from onward.cli.demo.kinds import ATTEMPTS, CRASHER, KINDS, POISON, Kind
 from onward.cli.demo.ledger import Entry, Ledger, read
-from onward.cli.demo.verification import settle_up
+from onward.cli.demo.verification import verify
 from tests.cli.conftest import Cli
 
 QUICK = KINDS[0]
@@ -18,7 +18,12 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def stored(kind: Kind, state: State | None = None) -> Job:
     return Job(
-        id=f"{kind.name}-1", type=kind.name, queue=kind.name, status=state or kind.ends, created_at=NOW, updated_at=NOW
+        id=f"{kind.name}-1",
+        type=kind.name,
+        queue=kind.name,
+        status=state or kind.final_status,
+        created_at=NOW,
+        updated_at=NOW,
     )
 
 
@@ -30,14 +35,14 @@ def wrote(kind: Kind, *, begun: int = 1, done: int = 0) -> list[Entry]:
     ]
 
 
-def amiss(kind: Kind, job: Job | None, entries: Iterable[Entry]) -> tuple[str, ...]:
-    return settle_up({f"{kind.name}-1": kind}, {job.id: job} if job else {}, entries).amiss
+def errors(kind: Kind, job: Job | None, entries: Iterable[Entry]) -> tuple[str, ...]:
+    return verify({f"{kind.name}-1": kind}, {job.id: job} if job else {}, entries).errors
 
 
 def test_jobs_that_ended_as_they_must_are_accounted_for():
-    assert amiss(QUICK, stored(QUICK), wrote(QUICK, done=1)) == ()
-    assert amiss(POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS)) == ()
-    assert amiss(CRASHER, stored(CRASHER), wrote(CRASHER, begun=2)) == ()
+    assert errors(QUICK, stored(QUICK), wrote(QUICK, done=1)) == ()
+    assert errors(POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS)) == ()
+    assert errors(CRASHER, stored(CRASHER), wrote(CRASHER, begun=2)) == ()
 
 
 @pytest.mark.parametrize(
@@ -53,18 +58,18 @@ def test_jobs_that_ended_as_they_must_are_accounted_for():
     ],
 )
 def test_a_job_that_is_lost_or_wrong_is_found(kind, job, entries, told):  # X3
-    (found,) = amiss(kind, job, entries)
+    (found,) = errors(kind, job, entries)
     assert told in found
 
 
 def test_work_that_nobody_enqueued_is_found():
-    (found,) = settle_up({}, {}, wrote(QUICK)).amiss
+    (found,) = verify({}, {}, wrote(QUICK)).errors
     assert "never enqueued" in found
 
 
 def test_work_done_twice_is_counted_and_not_called_lost():
-    account = settle_up({"quick-1": QUICK}, {"quick-1": stored(QUICK)}, wrote(QUICK, begun=2, done=2))
-    assert (account.amiss, account.repeated, account.runs, account.jobs) == ((), 1, 2, 1)
+    verification = verify({"quick-1": QUICK}, {"quick-1": stored(QUICK)}, wrote(QUICK, begun=2, done=2))
+    assert (verification.errors, verification.repeated, verification.runs, verification.jobs) == ((), 1, 2, 1)
 
 
 def test_the_ledger_keeps_what_several_hands_write(tmp_path):
@@ -82,10 +87,10 @@ def test_the_demo_loses_nothing_though_workers_are_killed(cli: Cli):  # X3
     said = cli("demo", "--jobs", "40", "--workers", "2", "--json").ok()
     assert said.json["ok"] is True
     assert said.json["jobs"] == sum(kind.number(40) for kind in KINDS)
-    assert said.json["amiss"] == []
+    assert said.json["errors"] == []
     kinds = {kind["kind"]: kind for kind in said.json["kinds"]}
-    assert kinds["poison"]["states"] == {"dead_letter": 1}
-    assert kinds["crasher"]["states"] == {"dead_letter": 1}
+    assert kinds["poison"]["statuses"] == {"dead_letter": 1}
+    assert kinds["crasher"]["statuses"] == {"dead_letter": 1}
     assert kinds["crasher"]["runs"] == 3  # once in company, twice alone
     assert "a job has killed its process" in said.err
     assert "found out" in said.err
@@ -97,16 +102,16 @@ def test_the_demo_refuses_sizes_that_make_no_sense(cli: Cli):
 
 
 def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The story is told by somebody else here, who lost a job."""
+    """A demo that lost a job."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the folder stays, for whoever wants to know why
 
     class Sad:
         def __init__(self, *_: object, **__: object) -> None: ...
 
         async def run(self) -> object:
-            return settle_up({"quick-1": QUICK}, {}, [])
+            return verify({"quick-1": QUICK}, {}, [])
 
-    monkeypatch.setattr("onward.cli.demo.story.Story", Sad)
+    monkeypatch.setattr("onward.cli.demo.runner.DemoRun", Sad)
     said = cli("demo")
     assert said.code == 1
     assert "1 job of 1 NOT accounted for" in said.out

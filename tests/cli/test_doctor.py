@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from onward import App, QueueInfo, Rate, State, WorkerInfo
-from onward.cli.doctor import LITTLE_SPACE, LONG_LOG, Finding, Level, examine
-from onward.cli.snapshot import Picture
+from onward.cli.doctor import MAX_WAL_BYTES, MIN_FREE_BYTES, Finding, Level, examine
+from onward.cli.snapshot import Snapshot
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.values import EngineInfo, QueueSettings
 from onward.engines.sqlite.migrations import MIGRATIONS
@@ -17,7 +17,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 CAPABILITIES = Capabilities(engine="Any", features=dict.fromkeys(Feature, NATIVE), status_aliases={})
 
 
-def picture(**known: Any) -> Picture:
+def snapshot(**known: Any) -> Snapshot:
     """A store in which everything is well, but for what is said."""
     well: dict[str, Any] = {
         "at": NOW,
@@ -30,7 +30,7 @@ def picture(**known: Any) -> Picture:
         "wal_bytes": 1000,
         "free_bytes": 10**12,
     }
-    return Picture(**(well | known))
+    return Snapshot(**(well | known))
 
 
 def queue(name: str, *, waited: float = 1.0, settings: QueueSettings | None = None, **counts: int) -> QueueInfo:
@@ -54,16 +54,16 @@ def worker(id: str, *, silent: float = 1.0, is_leader: bool = False, **known: An
     return WorkerInfo(id=id, last_heartbeat=beat, is_leader=is_leader, **(well | known))
 
 
-def found(picture: Picture) -> list[Finding]:
-    return list(examine(picture, CAPABILITIES))
+def found(snapshot: Snapshot) -> list[Finding]:
+    return list(examine(snapshot, CAPABILITIES))
 
 
 def test_where_everything_is_well_nothing_is_found():
-    assert found(picture()) == []
+    assert found(snapshot()) == []
 
 
 @pytest.mark.parametrize(
-    ("known", "level", "what", "remedy"),
+    ("known", "level", "message", "remedy"),
     [
         ({"workers": ()}, Level.PROBLEM, "no worker is there, and 3 jobs wait", "onward work"),
         (
@@ -101,10 +101,15 @@ def test_where_everything_is_well_nothing_is_found():
             {"queues": (queue("mail", pending=1, waited=301, settings=QueueSettings(rate=Rate(1))),)},
             Level.WARNING,
             "the queue is limited",
-            "onward queues limit mail",
+            "onward queues configure mail",
         ),
-        ({"wal_bytes": LONG_LOG + 1}, Level.WARNING, "write-ahead log of jobs.db has grown to 64 MB", "lsof jobs.db"),
-        ({"free_bytes": LITTLE_SPACE - 1}, Level.PROBLEM, "only 199 MB are left", "free some space"),
+        (
+            {"wal_bytes": MAX_WAL_BYTES + 1},
+            Level.WARNING,
+            "write-ahead log of jobs.db has grown to 64 MB",
+            "lsof jobs.db",
+        ),
+        ({"free_bytes": MIN_FREE_BYTES - 1}, Level.PROBLEM, "only 199 MB are left", "free some space"),
         ({"queues": (queue("mail", dead_letter=2),)}, Level.WARNING, "2 dead letters", "onward dead list"),
         (
             {"info": EngineInfo(engine="Any", server="Any 1", warnings=("beware",))},
@@ -126,25 +131,25 @@ def test_where_everything_is_well_nothing_is_found():
         ),
     ],
 )
-def test_what_is_wrong_is_found_and_only_that(known, level, what, remedy):
-    (finding,) = found(picture(**known))
+def test_what_is_wrong_is_found_and_only_that(known, level, message, remedy):
+    (finding,) = found(snapshot(**known))
     assert finding.level is level
-    assert what in finding.what
+    assert message in finding.message
     assert remedy in finding.remedy
 
 
 def test_a_worker_that_has_just_started_need_not_lead_yet():
     young = worker("vm-1-a", started_at=NOW - timedelta(seconds=1))
-    assert found(picture(workers=(young,))) == []
+    assert found(snapshot(workers=(young,))) == []
 
 
 def test_the_work_of_a_paused_queue_is_not_held_against_its_age():
     old = queue("mail", pending=1, waited=9999, settings=QueueSettings(paused=True))
-    assert [finding.level for finding in found(picture(queues=(old,)))] == [Level.WARNING]
+    assert [finding.level for finding in found(snapshot(queues=(old,)))] == [Level.WARNING]
 
 
 def test_the_worst_comes_first():
-    levels = [finding.level for finding in found(picture(free_bytes=1, wal_bytes=LONG_LOG + 1))]
+    levels = [finding.level for finding in found(snapshot(free_bytes=1, wal_bytes=MAX_WAL_BYTES + 1))]
     assert levels == [Level.PROBLEM, Level.WARNING]
 
 
@@ -179,6 +184,7 @@ def test_work_that_nobody_does_is_a_problem(shop: Cli):
     assert told.code == 1
     assert told.json["ok"] is False
     assert told.json["findings"][0]["level"] == "problem"
+    assert "no worker is there" in told.json["findings"][0]["message"]
 
 
 def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeypatch: pytest.MonkeyPatch):
@@ -195,14 +201,14 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
 def test_a_store_that_is_away_is_a_finding(cli: Cli, at_home):
     (at_home / "text.db").write_text("not a database, " * 100)
     said = cli("doctor", "--url", "sqlite:///text.db")
-    assert said.code == 1
+    assert said.code == 3
     assert "not an SQLite database" in said.out
     assert "Traceback" not in said.err
     told = cli("doctor", "--url", "sqlite:///text.db", "--json")
-    assert (told.code, told.json["ok"]) == (1, False)
+    assert (told.code, told.json["ok"]) == (3, False)
 
 
 def test_the_doctor_needs_a_store(cli: Cli):
     cli("doctor").wrong("which store?")
-    cli("doctor", "--url", "sqlite:///nope.db").failed("there is no database")
+    cli("doctor", "--url", "sqlite:///nope.db").unreachable("there is no database")
     cli("doctor", "--url", "sqlite:///nope.db", "--max-wait", "x").wrong("no duration")

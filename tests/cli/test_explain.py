@@ -12,7 +12,8 @@ def test_all_that_keeps_a_job_is_told_with_what_to_do(shop: Cli):
     assert "- no worker serves mail" in said.out
     assert "onward queues resume mail" in said.err
     reasons = shop("explain", job, "--json").ok().json["reasons"]
-    assert [reason["why"] for reason in reasons] == ["paused", "no worker"]
+    assert [reason["code"] for reason in reasons] == ["paused", "no_worker"]
+    assert reasons[0]["message"].startswith("the queue mail is paused")
 
 
 def test_when_it_will_be_gone_by_itself_is_told(shop: Cli):

@@ -25,6 +25,8 @@ def test_jobs_are_listed_newest_first(shop: Cli, three):
     assert "\x1b" not in said.out
     assert "scheduled" in lines[1]
     assert "due in" in lines[1]
+    assert lines[0].split() == ["id", "type", "queue", "status", "attempts", "age", "details"]
+    assert "--cursor " in shop("jobs", "list", "-n", "1").ok().err
 
 
 def test_control_characters_of_strangers_do_not_reach_the_terminal(shop: Cli, three):
@@ -39,15 +41,17 @@ def test_a_list_as_json_has_jobs_and_a_cursor(shop: Cli, three):
     assert [job["id"] for job in page["jobs"]] == [three[2], three[1]]
     assert page["jobs"][1]["status"] == "failed"
     assert page["jobs"][0]["org_id"] == "acme"
-    rest = shop("jobs", "list", "--json", "--after", page["after"]).ok().json
+    rest = shop("jobs", "list", "--json", "--cursor", page["next_cursor"]).ok().json
     assert [job["id"] for job in rest["jobs"]] == [three[0]]
-    assert rest["after"] is None
+    assert rest["next_cursor"] is None
 
 
 @pytest.mark.parametrize(
     ("filter", "expected"),
     [
-        (("--state", "failed"), [1]),
+        (("--status", "failed"), [1]),
+        (("--status", "failed,completed"), [1, 0]),
+        (("--status", "failed, completed", "--status", "scheduled"), [2, 1, 0]),
         (("-s", "failed", "-s", "completed"), [1, 0]),
         (("--queue", "mail"), [2, 0]),
         (("--type", "broken"), [1]),
@@ -71,11 +75,12 @@ def test_no_jobs_are_no_error(shop: Cli):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--state", "runing"), "did you mean 'running'?"),
+        (("--status", "runing"), "did you mean 'running'?"),
         (("--older-than", "soon"), "no duration"),
         (("--queue", "Not A Queue"), "must be a queue name"),
         (("--limit", "0"), "--limit"),
-        (("--after", "x"), "after"),
+        (("--cursor", "x"), "cursor"),
+        (("--status", ","), "names no status"),
     ],
 )
 def test_a_filter_that_means_nothing_is_refused(shop: Cli, words, told):
@@ -113,14 +118,14 @@ def test_what_cannot_be_done_to_a_job_is_said(shop: Cli, three):
     said = shop("jobs", "cancel", three[0], three[2], "--json")
     assert said.code == 1
     assert said.json == {
-        "verb": "cancel",
+        "action": "cancel",
         "changed": 1,
         "jobs": [{"queue": "mail", "id": three[2], "before": "scheduled"}],
     }
 
 
-def test_a_failed_job_is_retried_and_a_finished_one_deleted(shop: Cli, three):
-    assert shop("jobs", "retry", three[1], "--json").ok().json["changed"] == 1
+def test_a_failed_job_is_replayed_and_a_finished_one_deleted(shop: Cli, three):
+    assert shop("jobs", "replay", three[1], "--json").ok().json["changed"] == 1
     assert shop("jobs", "show", three[1], "--json").ok().json["status"] == "pending"
     shop("jobs", "delete", three[0]).ok()
     shop("jobs", "show", three[0]).failed("there is no job")
@@ -143,7 +148,7 @@ async def _count(app: App) -> int:
 
 def test_a_bulk_verb_counts_only_what_it_can_move(shop: Cli, three):
     assert shop("jobs", "cancel", "--queue", "*", "--dry-run", "--json").ok().json["matching"] == 1
-    assert shop("jobs", "retry", "--state", "completed", "--yes").ok().out == "no job to be made ready again\n"
+    assert shop("jobs", "replay", "--status", "completed", "--yes").ok().out == "no job to be replayed\n"
 
 
 def test_more_jobs_than_one_batch_are_all_moved(shop: Cli, on_store):
@@ -154,7 +159,7 @@ def test_more_jobs_than_one_batch_are_all_moved(shop: Cli, on_store):
     assert shop("jobs", "cancel", "--type", "bulk", "--yes").ok().out == "2 500 jobs cancelled\n"
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "delete"])
+@pytest.mark.parametrize("verb", ["cancel", "replay", "delete"])
 def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
     shop("jobs", verb).wrong("which jobs", "--all")
     shop("jobs", verb, "some-id", "--queue", "mail").wrong("not both")
@@ -162,5 +167,5 @@ def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
 
 
 def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, at_home: Path):
-    cli("jobs", "list", "--url", "sqlite:///typo.db").failed("there is no database", "onward migrate")
+    cli("jobs", "list", "--url", "sqlite:///typo.db").unreachable("there is no database", "onward migrate")
     assert not (at_home / "typo.db").exists()

@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from onward import App, QueueInfo, State, WorkerInfo
-from onward.cli.snapshot import Picture
+from onward.cli.snapshot import Snapshot
 from onward.cli.top import frame, rates_of
-from onward.cli.worker_command import place_file
+from onward.cli.worker_command import health_file_for
 from onward.engine.values import EngineInfo
 from onward.worker.health import HealthRecorder
 from tests.cli.conftest import Cli
@@ -32,7 +32,7 @@ def test_workers_are_listed(shop: Cli, on_store):  # O5
     assert "no workers" in shop("workers").ok().err
     on_store(register)
     lines = shop("workers").ok().out.splitlines()
-    assert lines[1].split()[:4] == ["vm-1-a", "works", "*", "4"]
+    assert lines[1].split()[:4] == ["vm-1-a", "live", "*", "4"]
     told = shop("workers", "--json").ok().json
     assert told["workers"][0]["id"] == "vm-1-a"
     assert told["silent"] == []
@@ -41,6 +41,7 @@ def test_workers_are_listed(shop: Cli, on_store):  # O5
 def test_a_store_that_answers_is_healthy(shop: Cli):
     assert shop("health").ok().out.startswith("ok: SQLite")
     assert shop("health", "--json").ok().json["ok"] is True
+    assert shop("health", "--json").ok().json["message"].startswith("SQLite")
 
 
 def test_health_can_ask_for_a_worker_on_this_machine(shop: Cli, on_store):
@@ -49,15 +50,16 @@ def test_health_can_ask_for_a_worker_on_this_machine(shop: Cli, on_store):
     shop("health", "--worker").failed("no worker on")
     on_store(register)
     assert "1 worker here" in shop("health", "--worker").ok().out
-    shop("health", "--worker", "--within", "0s").failed("no worker on")
+    shop("health", "--worker", "--max-age", "0s").failed("no worker on")
 
 
 def test_ill_health_is_an_exit_code_and_json(cli: Cli, at_home: Path):
     (at_home / "text.db").write_text("not a database, " * 100)
-    cli("health", "--url", "sqlite:///text.db").failed("not an SQLite database")
+    cli("health", "--url", "sqlite:///text.db").unreachable("not an SQLite database")
     told = cli("health", "--url", "sqlite:///text.db", "--json")
-    assert (told.code, told.json["ok"]) == (1, False)
-    cli("health", "--url", "sqlite:///nope.db").failed("there is no database")
+    assert (told.code, told.json["ok"]) == (3, False)
+    assert "not an SQLite database" in told.json["message"]
+    cli("health", "--url", "sqlite:///nope.db").unreachable("there is no database")
     cli("health").wrong("which store?")
 
 
@@ -66,7 +68,7 @@ def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
     cli("health", "--file", str(file)).failed("no worker writes it")
     HealthRecorder("vm-1-a", poll_interval=timedelta(seconds=1), file=file).record_heartbeat()
     assert "1 worker beats and polls" in cli("health", "--file", str(file)).ok().out
-    cli("health", "--file", str(file), "--within", "0s").failed("last successful")
+    cli("health", "--file", str(file), "--max-age", "0s").failed("last successful")
     cli("health", "--file", str(file), "--worker").wrong("do not go together")
 
 
@@ -74,11 +76,11 @@ def test_every_process_of_several_must_be_healthy(cli: Cli, at_home: Path):
     file = at_home / "health"
     for place in "01":
         HealthRecorder(
-            f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=place_file(file, place)
+            f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=health_file_for(file, place)
         ).record_heartbeat()
     (at_home / "health-0.4711").touch()  # a draft that a killed process left behind
     assert "2 workers beat and poll" in cli("health", "--file", str(file)).ok().out
-    place_file(file, "1").write_text("{}")
+    health_file_for(file, "1").write_text("{}")
     cli("health", "--file", str(file)).failed("health-1")
 
 
@@ -95,11 +97,11 @@ def test_one_frame_can_be_piped(shop: Cli, on_store):
 
 def test_top_needs_a_store(cli: Cli):
     cli("top", "--once").wrong("which store?")
-    cli("top", "--once", "--url", "sqlite:///nope.db").failed("there is no database")
+    cli("top", "--once", "--url", "sqlite:///nope.db").unreachable("there is no database")
 
 
-def picture(seconds: float, **completed: int) -> Picture:
-    return Picture(
+def snapshot(seconds: float, **completed: int) -> Snapshot:
+    return Snapshot(
         at=NOW + timedelta(seconds=seconds),
         info=EngineInfo(engine="Any", server="Any 1"),
         worker_timeout=timedelta(seconds=30),
@@ -107,14 +109,14 @@ def picture(seconds: float, **completed: int) -> Picture:
     )
 
 
-def test_rates_are_what_has_ended_between_two_pictures():
-    assert rates_of([picture(0, mail=10), picture(2, mail=30, video=4)]) == {"mail": 10.0, "video": 2.0}
-    assert rates_of([picture(0, mail=10)]) == {}
-    assert rates_of([picture(0, mail=10), picture(1, mail=3)]) == {"mail": 0.0}  # retention has taken some away
+def test_rates_are_what_has_ended_between_two_snapshots():
+    assert rates_of([snapshot(0, mail=10), snapshot(2, mail=30, video=4)]) == {"mail": 10.0, "video": 2.0}
+    assert rates_of([snapshot(0, mail=10)]) == {}
+    assert rates_of([snapshot(0, mail=10), snapshot(1, mail=3)]) == {"mail": 0.0}  # retention has taken some away
 
 
 def test_a_frame_fits_its_screen():
-    crowd = picture(1, **{f"queue-{number:03}": number for number in range(200)})
+    crowd = snapshot(1, **{f"queue-{number:03}": number for number in range(200)})
     crowd = msgspec.structs.replace(
         crowd,
         workers=tuple(
@@ -124,7 +126,7 @@ def test_a_frame_fits_its_screen():
     )
     console = Console(width=120, height=30, file=io.StringIO())
     with console.capture() as captured:
-        console.print(frame([picture(0), crowd], height=30, trouble="the store is away"))
+        console.print(frame([snapshot(0), crowd], height=30, error_text="the store is away"))
     lines = captured.get().splitlines()
     assert len(lines) <= 30
     assert "queue-199" in captured.get()  # the busiest first
@@ -133,6 +135,6 @@ def test_a_frame_fits_its_screen():
     assert "the store is away" in captured.get()
 
 
-@pytest.mark.parametrize("words", [("top", "--interval", "x"), ("workers", "--nope"), ("health", "--within", "x")])
+@pytest.mark.parametrize("words", [("top", "--interval", "x"), ("workers", "--nope"), ("health", "--max-age", "x")])
 def test_what_means_nothing_is_refused(shop: Cli, words):
     shop(*words).wrong("Error")

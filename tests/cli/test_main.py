@@ -7,14 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from onward.cli import completion, output
-from onward.cli.errors import trouble_of
+from onward.cli.errors import to_command_error
 from onward.cli.main import onward
 from onward.errors import StoreUnavailable
 from tests.cli.conftest import Cli
 
 COMMANDS = [
-    "work", "tick", "enqueue", "jobs", "queues", "dead", "top", "workers", "doctor", "health", "migrate", "demo",
-    "bench", "version",
+    "work", "tick", "enqueue", "jobs", "queues", "schedules", "batches", "dead", "archive", "top", "explain", "workers",
+    "usage", "metrics", "doctor", "health", "migrate", "demo", "bench", "version",
 ]  # fmt: skip
 
 
@@ -41,6 +41,45 @@ def test_help_names_every_command_and_imports_no_driver_and_no_app(at_home):
     assert drivers == ""
     for command in COMMANDS:
         assert any(line.split()[:1] == [command] for line in help)
+
+
+def test_exit_codes_say_what_went_wrong(shop: Cli, at_home):
+    (at_home / "text.db").write_text("not a database, " * 100)
+    codes = {
+        0: [("jobs", "list"), ("--help",), ("doctor",)],
+        1: [
+            ("jobs", "show", "nope"),
+            ("jobs", "cancel", "nope"),
+            ("queues", "pause", "nope"),
+            ("queues", "configure", "nope", "--weight", "2"),
+            ("batches", "show", "nope"),
+            ("schedules", "show", "nope"),
+            ("health", "--worker"),
+            ("migrate", "--check", "--url", "sqlite:///nope.db"),
+        ],
+        2: [
+            ("nope",),
+            ("jobs", "list", "--nope"),
+            ("jobs", "list", "--status", "nope"),
+            ("jobs", "cancel"),
+            ("queues", "configure", "mail", "--rate", "often"),
+            ("jobs", "list", "--url", "nope://x"),
+        ],
+        3: [
+            ("jobs", "list", "--url", "sqlite:///nope.db"),
+            ("jobs", "list", "--url", "sqlite:///text.db"),
+            ("doctor", "--url", "sqlite:///text.db"),
+            ("health", "--url", "sqlite:///text.db"),
+            ("jobs", "list", "--url", "postgresql:///jobs?host=/nowhere"),
+            ("jobs", "list", "--url", "redis://localhost:1/0"),
+        ],
+    }
+    for code, commands in codes.items():
+        for words in commands:
+            said = shop(*words)
+            assert said.code == code, (words, said)
+            assert "Traceback" not in said.err
+    assert "0 ok, 1 failed or not found, 2 wrong usage, 3 store unreachable" in " ".join(shop("--help").out.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -70,15 +109,15 @@ def test_colour_is_for_terminals_only(shop: Cli, monkeypatch: pytest.MonkeyPatch
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert output.output().color_system is not None
+    assert output.stdout().color_system is not None
     monkeypatch.setenv("NO_COLOR", "1")
-    assert output.output().no_color
+    assert output.stdout().no_color
 
 
 def test_text_of_strangers_is_shown_not_sent():
-    assert output.clean("a\x1b[2Jb\r\nc\u202e") == "a\\x1b[2Jb\\r\\nc\\u202e"
-    assert output.clean("grüße 日本") == "grüße 日本"
-    assert output.clean_lines("one\ntwo\x07") == "one\ntwo\\x07"
+    assert output.escape("a\x1b[2Jb\r\nc\u202e") == "a\\x1b[2Jb\\r\\nc\\u202e"
+    assert output.escape("grüße 日本") == "grüße 日本"
+    assert output.escape_lines("one\ntwo\x07") == "one\ntwo\\x07"
 
 
 def test_a_bug_is_called_one_without_a_traceback(shop: Cli, monkeypatch: pytest.MonkeyPatch):
@@ -98,14 +137,14 @@ def test_a_bug_is_called_one_without_a_traceback(shop: Cli, monkeypatch: pytest.
     ("engine", "start"), [("PostgreSQL", "pg_ctl start"), ("BullMQ", "redis-server"), ("SQLite", "doctor")]
 )
 def test_an_unreachable_store_is_answered_with_what_to_start(engine, start):
-    trouble = trouble_of(StoreUnavailable("no answer"), engine)
-    assert (trouble.code, trouble.cause) == (1, "no answer")
-    assert start in trouble.remedy
+    error = to_command_error(StoreUnavailable("no answer"), engine)
+    assert (error.code, error.cause) == (3, "no answer")
+    assert start in error.remedy
 
 
 def test_of_a_store_that_is_there_nobody_is_told_to_start_it():
-    trouble = trouble_of(StoreUnavailable("no such database", remedy="createdb shop"), "PostgreSQL")
-    assert (trouble.cause, trouble.remedy) == ("no such database", "createdb shop")
+    error = to_command_error(StoreUnavailable("no such database", remedy="createdb shop"), "PostgreSQL")
+    assert (error.cause, error.remedy) == ("no such database", "createdb shop")
 
 
 def complete(*words: str) -> list[str]:
@@ -115,14 +154,14 @@ def complete(*words: str) -> list[str]:
     return CliRunner().invoke(onward, [], env=environment, prog_name="onward").stdout.split()
 
 
-def test_queues_tasks_and_states_are_completed(shop: Cli):
+def test_queues_tasks_and_statuses_are_completed(shop: Cli):
     shop("enqueue", "send_mail", "to=ann").ok()
-    assert complete("jobs", "list", "--state", "dead") == ["dead_letter"]
+    assert complete("jobs", "list", "--status", "dead") == ["dead_letter"]
     assert complete("queues", "pause", "ma") == ["mail"]
     assert complete("enqueue", "send") == ["send_mail"]
 
 
 def test_completion_is_silent_where_it_knows_nothing(cli: Cli, at_home):
     assert complete("queues", "pause", "ma") == []
-    assert completion.states()
+    assert completion.statuses()
     assert not list(at_home.glob("*.db"))

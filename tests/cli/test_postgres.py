@@ -72,7 +72,7 @@ def test_from_nothing_to_a_job_that_is_done(here: Cli, spawn: Callable[..., subp
     assert "mail" in here("top", "--once").ok().out
     facts = here("doctor", "--json").json
     (problem,) = [each for each in facts["findings"] if each["level"] == "problem"]
-    assert "fsync is off" in problem["what"]  # X3, on a server for tests
+    assert "fsync is off" in problem["message"]  # X3, on a server for tests
     assert facts["store"]["server"].startswith("PostgreSQL 1")
     assert (facts["store"]["workers"], facts["store"]["waiting"], facts["store"]["dead"]) == (1, 1, 1)
     worker.send_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ def test_who_cannot_connect_is_told_the_remedy_that_fits(
     address = "&".join(f"{name}={value}" for name, value in asked.items())
     monkeypatch.setenv("ONWARD_URL", f"postgresql:///?{address}")
     said = cli(*words.split())
-    assert said.code == 1
+    assert said.code == 3
     shown = said.out + said.err
     assert cause in shown
     assert remedy.format(host=known["host"]) in shown

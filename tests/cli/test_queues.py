@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
-from onward import App, Retention
+from onward import App, Backoff, Retention
 from tests.cli.conftest import Cli
 
 
@@ -35,10 +36,10 @@ def test_no_queues_are_no_error(shop: Cli):
     assert shop("queues", "list", "--json").ok().json == {"queues": []}
 
 
-@pytest.mark.parametrize("verb", ["list", "pause", "resume", "limit"])
+@pytest.mark.parametrize("verb", ["list", "pause", "resume", "configure"])
 def test_an_unknown_queue_is_answered_with_the_nearest(some: Cli, verb):
-    more = ("--concurrency", "1") if verb == "limit" else ()
-    some("queues", verb, "mial", *more).wrong("there is no queue 'mial'", "did you mean 'mail'?", "onward queues list")
+    more = ("--weight", "1") if verb == "configure" else ()
+    some("queues", verb, "mial", *more).failed("there is no queue 'mial'", "did you mean 'mail'?", "onward queues list")
 
 
 def test_a_queue_is_paused_and_resumed(some: Cli):
@@ -53,7 +54,7 @@ def test_many_queues_are_paused_only_with_a_yes(some: Cli, on_store):
     assert on_store(_paused) == []
     some("queues", "pause", "video/*", "--yes").ok()
     assert on_store(_paused) == ["video/acme", "video/bolt"]
-    some("queues", "pause", "nothing/*").wrong("no queue is below nothing/")
+    some("queues", "pause", "nothing/*").failed("no queue is below nothing/")
 
 
 async def _paused(app: App) -> list[str]:
@@ -61,21 +62,29 @@ async def _paused(app: App) -> list[str]:
 
 
 def test_a_queue_can_be_paused_before_its_first_job(shop: Cli, on_store):
-    shop("queues", "pause", "campaign-7").wrong("there is no queue")
+    shop("queues", "pause", "campaign-7").failed("there is no queue")
     shop("queues", "pause", "campaign-7", "--create").ok()
     assert on_store(_paused) == ["campaign-7"]
 
 
 def test_a_queue_is_limited_and_set_free(some: Cli, on_store):
-    assert "600/min, 3 at once" in some("queues", "limit", "mail", "--rate", "600/min", "--concurrency", "3").ok().out
+    said = some("queues", "configure", "mail", "--rate", "600/min", "--global-concurrency", "3").ok().out
+    assert facts(said)["rate"] == "600/min"
+    assert facts(said)["global concurrency"] == "3"
+    assert "600/min, 3 at once" in some("queues", "list").ok().out
     settings = on_store(_mail)
     assert (settings.rate.count, settings.rate.period.total_seconds(), settings.concurrency) == (600, 60, 3)
-    some("queues", "limit", "mail", "--rate", "5/10s", "--burst", "2").ok()
+    some("queues", "configure", "mail", "--rate", "5/10s", "--burst", "2").ok()
     settings = on_store(_mail)
     assert (settings.rate.count, settings.rate.burst, settings.concurrency) == (5, 2, 3)
-    some("queues", "limit", "mail", "--rate", "none", "--concurrency", "none").ok()
+    some("queues", "configure", "mail", "--rate", "none", "--global-concurrency", "none").ok()
     settings = on_store(_mail)
     assert (settings.rate, settings.concurrency) == (None, None)
+
+
+def facts(said: str) -> dict[str, str]:
+    pairs = (line.strip().split("  ", 1) for line in said.splitlines())
+    return {name: value.strip() for name, value in pairs}
 
 
 async def _mail(app: App):
@@ -83,29 +92,72 @@ async def _mail(app: App):
 
 
 @pytest.mark.parametrize(
+    ("words", "field", "value", "shown"),
+    [
+        (("--weight", "4"), "weight", 4, ("weight", "4")),
+        (("--lease", "5m"), "lease", timedelta(minutes=5), ("lease", "5 min")),
+        (("--max-attempts", "9"), "max_attempts", 9, ("max attempts", "9")),
+        (("--backoff", "30s"), "backoff", Backoff.fixed(30), ("backoff", "30 s")),
+        (("--backoff", "1s..10m"), "backoff", Backoff.exponential(1, cap=600), ("backoff", "1.0 s, × 2 up to 10 min")),
+    ],
+)
+def test_each_setting_of_a_queue_is_changed_by_itself(some: Cli, on_store, words, field, value, shown):
+    before = on_store(_mail)
+    said = some("queues", "configure", "mail", *words).ok().out
+    assert on_store(_mail) == msgspec.structs.replace(before, **{field: value})
+    assert facts(said)[shown[0]] == shown[1]
+
+
+def test_a_setting_is_taken_back(some: Cli, on_store):
+    before = on_store(_mail)
+    given = ("--lease", "5m", "--max-attempts", "9", "--backoff", "30s")
+    some("queues", "configure", "mail", *given).ok()
+    some("queues", "configure", "mail", "--lease", "none", "--max-attempts", "none", "--backoff", "none").ok()
+    assert on_store(_mail) == before
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "which limit?"),
+        ((), "nothing to configure"),
         (("--rate", "often"), "no rate"),
         (("--rate", "0/s"), "at least 1"),
         (("--rate", "5/s", "--burst", "9"), "burst"),
         (("--burst", "2"), "--rate"),
-        (("--concurrency", "0"), "at least 1"),
-        (("--concurrency", "many"), "no limit"),
+        (("--global-concurrency", "0"), "at least 1"),
+        (("--global-concurrency", "many"), "no limit"),
+        (("--weight", "0"), "--weight"),
+        (("--lease", "soon"), "no duration"),
+        (("--max-attempts", "0"), "at least 1"),
+        (("--backoff", "1s..soon"), "no duration"),
+        (("--backoff", "0s"), "more than 0"),
+        (("--keep-completed", "long"), "no duration"),
     ],
 )
-def test_a_limit_that_cannot_be_kept_is_refused(some: Cli, on_store, words, told):
-    some("queues", "limit", "mail", *words).wrong(told)
-    settings = on_store(_mail)
-    assert (settings.rate, settings.concurrency) == (None, None)
+def test_a_setting_that_cannot_be_kept_is_refused(some: Cli, on_store, words, told):
+    before = on_store(_mail)
+    some("queues", "configure", "mail", *words).wrong(told)
+    assert on_store(_mail) == before
 
 
-def test_a_queue_is_told_how_long_to_keep_jobs(some: Cli, on_store):  # P9
-    said = some("queues", "keep", "mail", "--completed", "12h", "--cancelled", "0", "--archived", "forever").ok().out
-    assert said == (
-        "mail keeps jobs that have ended: completed 12 h; failed for ever; cancelled not at all; archived for ever\n"
-    )
-    some("queues", "keep", "mail", "--failed", "90d", "--json").ok()
+def test_many_queues_are_configured_only_with_a_yes(some: Cli, on_store):
+    async def weights(app: App) -> list[int]:
+        return [queue.settings.weight for queue in await app.queues.list("video/*")]
+
+    some("queues", "configure", "video/*", "--weight", "3").wrong("2 queues will be configured", "--yes")
+    assert on_store(weights) == [1, 1]
+    some("queues", "configure", "video/*", "--weight", "3", "--yes").ok()
+    assert on_store(weights) == [3, 3]
+
+
+def test_the_retention_of_a_queue_is_configured(some: Cli, on_store):  # P9
+    words = ("--keep-completed", "12h", "--keep-cancelled", "0", "--keep-archived", "forever")
+    said = some("queues", "configure", "mail", *words).ok().out
+    assert facts(said)["retention"] == "completed 12 h; failed forever; cancelled not kept; archived forever"
+    found = some("queues", "configure", "mail", "--keep-failed", "90d", "--rate", "5/min", "--json").ok().json
+    settings = found["queues"][0]["settings"]
+    assert settings["retention"]["completed"] == 12 * 3600  # durations are seconds
+    assert settings["rate"]["period"] == 60
 
     async def retention(app: App) -> Retention:
         return (await app.queues.get("mail")).settings.retention
@@ -115,10 +167,8 @@ def test_a_queue_is_told_how_long_to_keep_jobs(some: Cli, on_store):  # P9
     )
 
 
-def test_what_is_to_be_kept_must_be_said(some: Cli):
-    some("queues", "keep", "mail").wrong("which jobs, and for how long?", "onward queues keep mail --completed 12h")
-    some("queues", "keep", "mail", "--completed", "long").wrong("'long' is no duration")
-    some("queues", "keep", "mial", "--completed", "1h").wrong("there is no queue 'mial'", "mail")
-    assert (
-        some("queues", "keep", "new", "--completed", "1h", "--create", "--json").ok().json["queues"][0]["name"] == "new"
-    )
+def test_a_queue_is_configured_before_its_first_job(some: Cli):
+    words = ("configure", "new", "--keep-completed", "1500ms")
+    some("queues", *words).failed("there is no queue")
+    (found,) = some("queues", *words, "--create", "--json").ok().json["queues"]
+    assert (found["name"], found["settings"]["retention"]["completed"]) == ("new", 1.5)

@@ -14,9 +14,9 @@ def some(shop: Cli) -> Cli:
     return shop
 
 
-def test_schedules_are_listed_with_their_rhythm_and_next_turn(some: Cli):
+def test_schedules_are_listed_with_when_they_run_and_their_next_run(some: Cli):
     lines = some("schedules", "list").ok().out.splitlines()
-    assert lines[0].split() == ["schedule", "status", "rhythm", "task", "queue", "next", "last"]
+    assert lines[0].split() == ["schedule", "status", "when", "type", "queue", "next", "last"]
     assert "digest" in lines[1]
     assert "30 6 * * mon-fri (Europe/Berlin)" in lines[1]
     assert "in " in lines[1]
@@ -31,10 +31,10 @@ def test_no_schedules_are_no_error(shop: Cli):
 
 
 def test_the_next_turns_are_told(some: Cli):
-    turns = some("schedules", "show", "digest", "--turns", "3", "--json").ok().json["turns"]
+    turns = some("schedules", "show", "digest", "--upcoming", "3", "--json").ok().json["upcoming"]
     assert len(turns) == 3
     assert turns == sorted(turns)
-    assert some("schedules", "show", "digest", "--turns", "3").ok().out.count("turn ") == 3
+    assert some("schedules", "show", "digest", "--upcoming", "3").ok().out.count("\nnext   ") == 3
 
 
 def test_a_schedule_is_changed_by_setting_it_again(some: Cli):
@@ -57,7 +57,7 @@ def test_a_schedule_is_paused_resumed_run_and_deleted(some: Cli):
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "run", "delete"])
 def test_an_unknown_schedule_is_answered_with_the_nearest(some: Cli, verb):
-    some("schedules", verb, "digets").wrong("there is no schedule 'digets'", "did you mean 'digest'?")
+    some("schedules", verb, "digets").failed("there is no schedule 'digets'", "did you mean 'digest'?")
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,10 @@ def test_an_app_that_names_its_store_cannot_be_given_another(cli: Cli):
 @pytest.mark.parametrize(
     ("url", "code", "told"),
     [
-        ("redis://me:secret@localhost:1/0", 1, "start Redis"),
+        ("redis://me:secret@localhost:1/0", 3, "start Redis"),
         ("sqlit:///jobs.db", 2, "did you mean sqlite://?"),
         ("jobs.db", 2, "must be a URL"),
-        ("sqlite:///no/such/folder/jobs.db", 1, "the folder"),
+        ("sqlite:///no/such/folder/jobs.db", 3, "the folder"),
     ],
 )
 def test_a_store_that_cannot_be_opened_is_told_with_the_remedy(cli: Cli, url, code, told):
@@ -116,4 +116,4 @@ def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, at_home: 
 
 def test_a_file_that_is_no_database_is_told(cli: Cli, at_home: Path):
     (at_home / "text.db").write_text("not a database, " * 100)
-    cli("jobs", "list", "--url", "sqlite:///text.db").failed("not an SQLite database", "try:")
+    cli("jobs", "list", "--url", "sqlite:///text.db").unreachable("not an SQLite database", "try:")

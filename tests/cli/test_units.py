@@ -5,8 +5,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from onward import Rate
-from onward.cli.units import age, count, duration, rate, read_duration, read_limit, read_moment, read_rate
+from onward import Backoff, Rate
+from onward.cli.units import (
+    age,
+    count,
+    describe_backoff,
+    duration,
+    rate,
+    read_backoff,
+    read_datetime,
+    read_duration,
+    read_limit,
+    read_optional_duration,
+    read_rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +79,40 @@ def test_limits_are_read():
             read_limit(text)
 
 
-def test_moments_always_have_a_time_zone():
-    assert read_moment("2030-01-31T12:00+02:00") == datetime(2030, 1, 31, 10, tzinfo=UTC)
-    assert read_moment("2030-01-31").tzinfo is not None
+@pytest.mark.parametrize(
+    ("text", "backoff", "shown"),
+    [
+        ("30s", Backoff.fixed(30), "30 s"),
+        ("2s..10m", Backoff.exponential(2, cap=600), "2.0 s, × 2 up to 10 min"),
+        ("none", None, ""),
+    ],
+)
+def test_backoffs_are_read_and_written(text, backoff, shown):
+    assert read_backoff(text) == backoff
+    if backoff is not None:
+        assert describe_backoff(backoff) == shown
+
+
+def test_what_cannot_be_typed_of_a_backoff_is_written_too():
+    assert describe_backoff(Backoff.exponential(1, factor=3, cap=None, jitter=0.2)) == "1.0 s, × 3, jitter 20%"
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0s", "1s..", "..1m", "1s..0s"])
+def test_what_is_no_backoff_is_refused(text):
     with pytest.raises(typer.BadParameter):
-        read_moment("tomorrow")
+        read_backoff(text)
+
+
+def test_a_duration_can_be_taken_away():
+    assert read_optional_duration("5m") == timedelta(minutes=5)
+    assert read_optional_duration("none") is None
+
+
+def test_moments_always_have_a_time_zone():
+    assert read_datetime("2030-01-31T12:00+02:00") == datetime(2030, 1, 31, 10, tzinfo=UTC)
+    assert read_datetime("2030-01-31").tzinfo is not None
+    with pytest.raises(typer.BadParameter):
+        read_datetime("tomorrow")
 
 
 @pytest.mark.parametrize(

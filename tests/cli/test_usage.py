@@ -16,10 +16,10 @@ def some(shop: Cli) -> Cli:
 
 
 def test_usage_is_summed_up_by_what_is_asked(some: Cli):
-    lines = some("usage", "--by", "type", "--by", "outcome", "--span", "all").ok().out.splitlines()
-    assert lines[0].split() == ["since", "type", "outcome", "runs", "waited", "took", "in", "all"]
+    lines = some("usage", "--by", "type", "--by", "outcome", "--bucket", "all").ok().out.splitlines()
+    assert lines[0].split() == ["since", "type", "outcome", "runs", "avg", "wait", "avg", "run", "total", "run"]
     assert [line.split()[:3] for line in lines[1:]] == [["doomed", "dead_letter", "1"], ["send_mail", "completed", "2"]]
-    (found,) = some("usage", "--task", "send_mail", "--last", "1d", "--json").ok().json["usage"]
+    (found,) = some("usage", "--type", "send_mail", "--last", "1d", "--json").ok().json["usage"]
     assert found["runs"] == 2
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from onward.cli.reload import changes, snapshot
+from onward.cli.reload import changes, modification_times
 from onward.cli.work import read_queues
-from onward.cli.worker_command import Orders, Settings
+from onward.cli.worker_command import Settings, WorkerCommand
 from tests.cli.conftest import SHOP, Cli
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
@@ -67,6 +67,10 @@ def test_queues_are_read_with_their_shares(texts, expected):
         (("--queues", ","), "no queue was named"),
         (("--concurrency", "0"), "--concurrency"),
         (("--processes", "0"), "--processes"),
+        (("--process-slots", "0"), "--process-slots"),
+        (("--tasks", "send_mial"), "did you mean 'send_mail'?"),
+        (("--only", "send_mail"), "--only"),
+        (("--max-memory", "0"), "--max-memory"),
         (("--lease", "0s"), "more than 0"),
         (("--lease", "x"), "no duration"),
         (("--log", "xml"), "--log"),
@@ -82,21 +86,27 @@ def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(sh
     shop("work", "--app", "sick", "--processes", "2").failed("importing sick failed")
 
 
-def test_a_process_that_is_handed_its_orders_imports_no_command_line():
+def test_a_worker_process_imports_no_command_line():
     code = "import onward.cli.worker_command, sys; print(*{'typer', 'rich', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "\n"
 
 
-def test_orders_arrive_as_they_were_given():
+def test_a_worker_command_arrives_as_it_was_given():
     settings = Settings(
-        queues={"mail/*": 3}, only=["send"], lease=timedelta(milliseconds=1500), health_file="health", max_memory=2**30
+        queues={"mail/*": 3},
+        tasks=["send"],
+        process_slots=2,
+        lease=timedelta(milliseconds=1500),
+        health_file="health",
+        max_memory=2**30,
     )
-    orders = Orders(app="shop:app", processes=3, log_format="json", settings=settings)
-    assert msgspec.json.decode(orders.command[-1], type=Orders) == orders
+    command = WorkerCommand(app="shop:app", processes=3, log_format="json", settings=settings)
+    assert msgspec.json.decode(command.argv[-1], type=WorkerCommand) == command
     assert settings.given() == {
         "queues": {"mail/*": 3},
         "only": ["send"],
+        "processes": 2,
         "lease": timedelta(milliseconds=1500),
         "health_file": Path("health"),
         "max_memory": 2**30,
@@ -105,8 +115,8 @@ def test_orders_arrive_as_they_were_given():
 
 def test_an_app_that_breaks_after_the_start_is_told_in_the_log(at_home: Path):
     (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
-    orders = Orders(app="sick:app", log_format="json")
-    done = subprocess.run(orders.command, cwd=at_home, capture_output=True, text=True, check=False, timeout=60)
+    command = WorkerCommand(app="sick:app", log_format="json")
+    done = subprocess.run(command.argv, cwd=at_home, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     told = json.loads(done.stderr)
     assert told["level"] == "critical"
@@ -182,13 +192,13 @@ def test_changes_are_seen_in_source_files_only(at_home: Path):
     (at_home / ".venv").mkdir()
     (at_home / "env").mkdir()
     (at_home / "env" / "pyvenv.cfg").touch()
-    before = snapshot(at_home)
+    before = modification_times(at_home)
     for name in (".venv/a.py", "env/b.py", "notes.txt"):
         (at_home / name).touch()
-    assert changes(before, snapshot(at_home)) == set()
+    assert changes(before, modification_times(at_home)) == set()
     (at_home / "new.py").touch()
-    assert changes(before, snapshot(at_home)) == {str(at_home / "new.py")}
-    before = snapshot(at_home)
+    assert changes(before, modification_times(at_home)) == {str(at_home / "new.py")}
+    before = modification_times(at_home)
     os.utime(at_home / "shop.py", ns=(1, 1))
     (at_home / "new.py").unlink()
-    assert changes(before, snapshot(at_home)) == {str(at_home / "new.py"), str(at_home / "shop.py")}
+    assert changes(before, modification_times(at_home)) == {str(at_home / "new.py"), str(at_home / "shop.py")}

@@ -8,7 +8,7 @@ import typer
 
 from onward.app import App
 from onward.cli import bulk
-from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.jobs import AllOption, show_job, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import FINISHED
@@ -19,24 +19,24 @@ archive = typer.Typer(no_args_is_help=True, help="Look at archived jobs, and pur
 @archive.command("list")
 @on_app()
 async def list_archived(
-    app: App, which: JobFilter, limit: LimitOption = 50, after: AfterOption = None, json: JsonOption = False
+    app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List archived jobs, the last one first."""
-    show_page(await app.archive.find(which, limit=limit, after=after), json=json)
+    show_page(await app.archive.find(job_filter, limit=limit, after=cursor), json=json)
 
 
 @archive.command()
 @on_app()
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
     """Show everything about one archived job: its arguments, result and errors."""
-    show_job(await app.archive.get(bulk.name_of(id)), [], json=json)
+    show_job(await app.archive.get(bulk.parse_job_ref(id)), [], json=json)
 
 
 @archive.command()
 @on_app()
 async def purge(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     everything: AllOption = False,
     yes: YesOption = False,
@@ -44,5 +44,7 @@ async def purge(
     json: JsonOption = False,
 ) -> None:
     """Remove archived jobs before their time, by id or by filter."""
-    verb = bulk.Verb(name="purge", done="purged", sources=FINISHED, act=app.archive.purge, among=app.archive)
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    action = bulk.Action(
+        name="purge", past_tense="purged", sources=FINISHED, act=app.archive.purge, resource=app.archive
+    )
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)

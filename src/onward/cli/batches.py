@@ -1,4 +1,4 @@
-"""``onward batches`` and ``onward flow``: look at sets of jobs, draw them, and press their buttons."""
+"""``onward batches``: look at sets of jobs, draw them, and press their buttons."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from onward.batches.resources import Batch
 from onward.batches.values import BatchInfo
 from onward.cli import bulk, completion, graph, output
 from onward.cli.command import JsonOption, YesOption, on_app
-from onward.cli.errors import usage
-from onward.cli.units import duration
+from onward.cli.errors import refusal
+from onward.cli.units import count, duration
 from onward.errors import InvalidJob
 from onward.job import Job
 
-batches = typer.Typer(no_args_is_help=True, help="Look at batches of jobs, pause, resume and cancel them.")
-flow = typer.Typer(no_args_is_help=True, help="Look at jobs that wait for each other.")
+batches = typer.Typer(no_args_is_help=True, help="Look at batches and flows, pause, resume and cancel them.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", autocompletion=completion.batches)]
-_DRAWN: Final = 2000
+_MAX_JOBS: Final = 2000
 """Jobs of a flow that are drawn at most."""
 
 
-class Form(StrEnum):
+class Format(StrEnum):
     """How a flow is drawn."""
 
     TREE = "tree"
@@ -55,7 +54,7 @@ async def list_batches(
 @on_app()
 async def show_batch(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Show how a batch stands."""
-    _show([await (await _named(app, name)).info()], json=json)
+    _show([await (await _find(app, name)).info()], json=json)
 
 
 @batches.command()
@@ -63,76 +62,77 @@ async def show_batch(app: App, name: NameArgument, json: JsonOption = False) -> 
 async def pause(app: App, name: NameArgument) -> None:
     """Start none of its jobs, where it has a queue of its own."""
     try:
-        await (await _named(app, name)).pause()
+        await (await _find(app, name)).pause()
     except InvalidJob as error:
-        raise usage(str(error)) from None
-    output.note(f"{name} is paused; what runs goes on")
+        raise refusal(str(error)) from None
+    output.note(f"{name} is paused; running jobs continue")
 
 
 @batches.command()
 @on_app()
 async def resume(app: App, name: NameArgument) -> None:
     """Go on with a batch that was paused."""
-    await (await _named(app, name)).resume()
-    output.note(f"{name} goes on")
+    await (await _find(app, name)).resume()
+    output.note(f"{name} is resumed")
 
 
 @batches.command()
 @on_app()
 async def cancel(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Cancel what waits and what runs of a batch; nothing can be added to it any more."""
-    batch = await _named(app, name)
+    batch = await _find(app, name)
     info = await batch.info()
-    bulk.agree(f"{info.total - info.ended} jobs of the batch {name} will be cancelled", yes=yes)
-    output.note(f"{await batch.cancel()} jobs of {name} are cancelled")
+    bulk.confirm(f"{count(info.total - info.ended, 'job')} of the batch {name} will be cancelled", yes=yes)
+    output.note(f"{count(await batch.cancel(), 'job')} of {name} cancelled")
 
 
 @batches.command()
 @on_app()
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Forget a batch that has finished; its jobs stay for as long as their queue keeps them."""
-    await _named(app, name)
-    bulk.agree(f"the batch {name} will be deleted", yes=yes)
+    await _find(app, name)
+    bulk.confirm(f"the batch {name} will be deleted", yes=yes)
     try:
         await app.batches.delete(name)
     except InvalidJob as error:
-        raise usage(str(error), remedy=f"onward batches cancel {name}") from None
+        raise refusal(str(error), remedy=f"onward batches cancel {name}") from None
     output.note(f"{name} is deleted; its jobs stay for as long as their queue keeps them")
 
 
-@flow.command("show")
+@batches.command("graph")
 @on_app()
-async def show_flow(
+async def show_graph(
     app: App,
     name: NameArgument,
-    form: Annotated[Form, typer.Option("--as", help="How to draw it.")] = Form.TREE,
+    format: Annotated[Format, typer.Option("--as", help="How to draw it.")] = Format.TREE,
     json: JsonOption = False,
 ) -> None:
-    """Draw the jobs of a flow and what each waits for: in the terminal, as Mermaid, or as SVG."""
-    batch = await _named(app, name)
+    """Draw the dependencies between the jobs of a flow: as a tree, as Mermaid, or as SVG."""
+    batch = await _find(app, name)
     jobs = await _jobs(batch)
     links = await batch.links()
     if json:
-        output.show_json({"batch": await batch.info(), "jobs": jobs, "links": links})
+        dependencies = [{"job": link.child, "depends_on": link.parent} for link in links]
+        output.show_json({"batch": await batch.info(), "jobs": jobs, "dependencies": dependencies})
         return
-    plan = graph.plan_of(jobs, links)
-    match form:
-        case Form.MERMAID:
-            output.say(graph.mermaid_of(plan).rstrip())
-        case Form.SVG:
-            output.say(graph.svg_of(plan).rstrip())
-        case Form.TREE:
-            for line, job in graph.lines_of(plan):
-                output.say(Text.assemble(output.clean(line), "  ", output.state(job.status)))
-    if len(jobs) == _DRAWN:
-        output.note(f"only the first {_DRAWN} jobs are drawn")
+    drawn = graph.graph_of(jobs, links)
+    match format:
+        case Format.MERMAID:
+            output.write(graph.mermaid_of(drawn).rstrip())
+        case Format.SVG:
+            output.write(graph.svg_of(drawn).rstrip())
+        case Format.TREE:
+            for line, job in graph.lines_of(drawn):
+                output.write(Text.assemble(output.escape(line), "  ", output.styled(job.status)))
+    if len(jobs) == _MAX_JOBS:
+        output.note(f"only the first {_MAX_JOBS} jobs are drawn")
 
 
 async def _jobs(batch: Batch) -> list[Job]:
     jobs: list[Job] = []
     after: str | None = None
-    while len(jobs) < _DRAWN:
-        page = await batch.jobs(after=after, limit=min(500, _DRAWN - len(jobs)))
+    while len(jobs) < _MAX_JOBS:
+        page = await batch.jobs(after=after, limit=min(500, _MAX_JOBS - len(jobs)))
         jobs += page.items
         after = page.after
         if after is None:
@@ -140,11 +140,14 @@ async def _jobs(batch: Batch) -> list[Job]:
     return jobs
 
 
-async def _named(app: App, name: str) -> Batch:
+async def _find(app: App, name: str) -> Batch:
     try:
         return await app.batches.get(name)
     except InvalidJob as error:
-        raise usage(f"there is no batch {name!r}{error.rule.removeprefix('there is no such batch')}") from None
+        raise refusal(
+            f"there is no batch {name!r}{error.rule.removeprefix('there is no such batch')}",
+            remedy="onward batches list",
+        ) from None
 
 
 def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None:
@@ -153,7 +156,7 @@ def _show(found: tuple[BatchInfo, ...] | list[BatchInfo], *, json: bool) -> None
         return
     now = datetime.now(UTC)
     output.show_table(
-        ("batch", "state", "progress", "total", "completed", "failed", "cancelled", "age"),
+        ("batch", "status", "progress", "total", "completed", "failed", "cancelled", "age"),
         [
             (
                 one.name,

@@ -19,7 +19,7 @@ from onward.bench.report import Report
 from onward.bench.statistics import ReportProgress
 from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
-from onward.cli.errors import told
+from onward.cli.errors import report_errors
 from onward.config import URL_VARIABLE
 
 bench = typer.Typer(help="Measure Onward beside the bare store.", no_args_is_help=True)
@@ -330,7 +330,7 @@ def prune(
 
 def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Environment, ReportProgress], Report]) -> None:
     """Run a scenario and write what it found; exit 1 if not every job could be accounted for."""
-    with told(debug=debug):
+    with report_errors(debug=debug):
         with environment_for(url or os.environ.get(URL_VARIABLE, "").strip() or "sqlite://") as environment:
             report = scenario(environment, output.note)
         if json:
@@ -338,7 +338,7 @@ def _run(url: str | None, json: bool, debug: bool, scenario: Callable[[Environme
         else:
             _show(report.flat())
         if not report.verified:
-            output.complain(
+            output.print_error(
                 "store and ledger do not agree that each job was completed once", "the figures mean nothing"
             )
             raise typer.Exit(1)

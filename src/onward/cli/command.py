@@ -19,7 +19,7 @@ import typer
 from onward.app import App
 from onward.arguments import nearest
 from onward.cli import completion
-from onward.cli.errors import told, usage
+from onward.cli.errors import report_errors, usage_error
 from onward.cli.target import find_app, is_server, refuse_missing_file
 from onward.cli.units import read_duration
 from onward.engine.values import JobFilter
@@ -38,19 +38,19 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON.", show_def
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say how many there are.", show_default=False)]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most so many.")]
-AfterOption = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="Go on where a page ended.", show_default=False)
+CursorOption = Annotated[
+    str | None, typer.Option("--cursor", metavar="CURSOR", help="Continue after this page.", show_default=False)
 ]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Jobs, by id.", show_default=False)]
 
-StatesOption = Annotated[
+StatusOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--state",
+        "--status",
         "-s",
-        metavar="STATE",
-        help="In this state; may be given again.",
-        autocompletion=completion.states,
+        metavar="STATUS",
+        help="In one of these statuses: failed,dead_letter.",
+        autocompletion=completion.statuses,
         show_default=False,
     ),
 ]
@@ -99,8 +99,8 @@ NewerOption = Annotated[
     ),
 ]
 
-_WHICH: dict[str, Any] = {
-    "state": StatesOption,
+_FILTER_OPTIONS: dict[str, Any] = {
+    "status": StatusOption,
     "queue": QueuesOption,
     "type": TypesOption,
     "org": OrgOption,
@@ -115,18 +115,22 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 
 
 def on_app(
-    *, needs_tasks: bool = False, makes_store: bool = False, checks_store: bool = True, with_states: bool = True
+    *, needs_tasks: bool = False, creates_store: bool = False, checks_store: bool = True, has_status_option: bool = True
 ) -> Callable[[Command], Callable[..., None]]:
     """Make a command of a coroutine function: see the module.
 
-    ``needs_tasks``: a bare store is not enough. ``makes_store``: a database that is not there is made, and one that is
-    not up to date is brought up. ``checks_store``: whether other commands refuse that; one that does not, says what is
-    wrong itself. ``with_states``: whether jobs may be chosen by state.
+    ``needs_tasks``: a store alone is not enough. ``creates_store``: a missing database is made, and one that is not up
+    to date is brought up. ``checks_store``: whether other commands refuse that; one that does not, says what is
+    wrong itself. ``has_status_option``: whether jobs may be chosen by status.
     """
 
     def make(function: Command) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
-        chosen = {name: hint for name, hint in _WHICH.items() if with_states or name not in {"state", "worker"}}
+        filter_options = {
+            name: hint
+            for name, hint in _FILTER_OPTIONS.items()
+            if has_status_option or name not in {"status", "worker"}
+        }
 
         @wraps(function)
         def command(*, app: str | None, url: str | None, debug: bool, **given: Any) -> None:
@@ -135,21 +139,21 @@ def on_app(
             def engine_name() -> str:
                 return engine
 
-            with told(debug=debug, engine=engine_name):
-                if takes_filter:
-                    given["which"] = filter_of(**{name: given.pop(name) for name in chosen})
+            with report_errors(debug=debug, engine=engine_name):
+                if has_filter:
+                    given["job_filter"] = filter_of(**{name: given.pop(name) for name in filter_options})
                 found = find_app(app, url, needs_tasks=needs_tasks)
                 engine = found.capabilities.engine
-                if not makes_store:
+                if not creates_store:
                     refuse_missing_file(found)
-                checks = checks_store and not makes_store and is_server(found)
-                asyncio.run(_live(lambda: function(found, **given), found, checks_store=checks))
+                checks = checks_store and not creates_store and is_server(found)
+                asyncio.run(_run(lambda: function(found, **given), found, checks_store=checks))
 
-        takes_filter = hints.get("which") is JobFilter
+        has_filter = hints.get("job_filter") is JobFilter
         parameters = []
         for name, parameter in list(inspect.signature(function).parameters.items())[1:]:
-            if name == "which" and takes_filter:
-                parameters += [_option(one, hint, None) for one, hint in chosen.items()]
+            if name == "job_filter" and has_filter:
+                parameters += [_option(one, hint, None) for one, hint in filter_options.items()]
             else:
                 parameters.append(parameter.replace(annotation=hints[name]))
         parameters += [_option("app", AppOption, None), _option("url", UrlOption, None)]
@@ -166,7 +170,7 @@ def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
 
-async def _live(work: Callable[[], Coroutine[Any, Any, None]], app: App, *, checks_store: bool) -> None:
+async def _run(work: Callable[[], Coroutine[Any, Any, None]], app: App, *, checks_store: bool) -> None:
     try:
         if checks_store:
             await app.engine.check()
@@ -177,7 +181,7 @@ async def _live(work: Callable[[], Coroutine[Any, Any, None]], app: App, *, chec
 
 def filter_of(
     *,
-    state: list[str] | None = None,
+    status: list[str] | None = None,
     queue: list[str] | None = None,
     type: list[str] | None = None,
     org: str | None = None,
@@ -190,7 +194,7 @@ def filter_of(
     """Read the options that say which jobs."""
     now = datetime.now(UTC)
     return JobFilter(
-        states=frozenset(map(_state, state)) if state else None,
+        states=_parse_statuses(status) if status else None,
         queues=tuple(queue) if queue else None,
         types=tuple(type) if type else None,
         org_id=org,
@@ -202,8 +206,16 @@ def filter_of(
     )
 
 
-def _state(word: str) -> State:
+def _parse_statuses(texts: list[str]) -> frozenset[State]:
+    words = [word.strip() for text in texts for word in text.split(",") if word.strip()]
+    if not words:
+        raise usage_error("--status names no status", remedy="--status failed,dead_letter")
+    return frozenset(map(_parse_status, words))
+
+
+def _parse_status(word: str) -> State:
     try:
         return State(word.lower().replace("-", "_"))
     except ValueError:
-        raise usage(f"there is no state {word!r}{nearest(word, [state.value for state in State])}") from None
+        known = [status.value for status in State]
+        raise usage_error(f"there is no status {word!r}{nearest(word, known)}") from None

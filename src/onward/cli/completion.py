@@ -1,4 +1,4 @@
-"""What the shell offers at a press of the tab key: states, and the names of what the store knows.
+"""What the shell offers at a press of the tab key: statuses, and the names of what the store knows.
 
 It must be quick and must never be in the way: whatever goes wrong, nothing is offered and nothing is said.
 """
@@ -16,33 +16,33 @@ import typer
 from onward.app import App
 from onward.lifecycle import State
 
-_PATIENCE: Final = 1.0
+_TIMEOUT: Final = 1.0
 """Seconds: nobody waits longer for a suggestion."""
 
 
-def states() -> list[str]:
-    """Offer the states."""
-    return [state.value for state in State]
+def statuses() -> list[str]:
+    """Offer the statuses."""
+    return [status.value for status in State]
 
 
 def queues(ctx: typer.Context) -> list[str]:
     """Offer the queues that there are."""
-    return _asked(ctx, _queues)
+    return _complete(ctx, _queues)
 
 
 def tasks(ctx: typer.Context) -> list[str]:
     """Offer the tasks of the app, and those that the workers have registered."""
-    return _asked(ctx, _tasks)
+    return _complete(ctx, _tasks)
 
 
 def schedules(ctx: typer.Context) -> list[str]:
     """Offer the schedules that there are."""
-    return _asked(ctx, _schedules)
+    return _complete(ctx, _schedules)
 
 
 def batches(ctx: typer.Context) -> list[str]:
     """Offer the newest batches."""
-    return _asked(ctx, _batches)
+    return _complete(ctx, _batches)
 
 
 async def _batches(app: App) -> list[str]:
@@ -61,11 +61,11 @@ async def _tasks(app: App) -> list[str]:
     return sorted({*app.tasks, *(type for worker in await app.workers.list() for type in worker.types)})
 
 
-def _asked(ctx: typer.Context, ask: Callable[[App], Awaitable[list[str]]]) -> list[str]:
-    async def answer(app: App) -> list[str]:
+def _complete(ctx: typer.Context, query: Callable[[App], Awaitable[list[str]]]) -> list[str]:
+    async def run(app: App) -> list[str]:
         try:
-            async with asyncio.timeout(_PATIENCE):
-                return await ask(app)
+            async with asyncio.timeout(_TIMEOUT):
+                return await query(app)
         finally:
             await app.close()
 
@@ -75,5 +75,5 @@ def _asked(ctx: typer.Context, ask: Callable[[App], Awaitable[list[str]]]) -> li
 
         app = find_app(ctx.params.get("app"), ctx.params.get("url"))
         refuse_missing_file(app)
-        return asyncio.run(answer(app))
+        return asyncio.run(run(app))
     return []

@@ -6,7 +6,7 @@ import typer
 
 from onward.app import App
 from onward.cli import bulk
-from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.jobs import AllOption, show_page
 from onward.engine.values import JobFilter
 from onward.lifecycle import State
@@ -15,19 +15,19 @@ dead = typer.Typer(no_args_is_help=True, help="Look at dead letters, and replay 
 
 
 @dead.command("list")
-@on_app(with_states=False)
+@on_app(has_status_option=False)
 async def list_dead(
-    app: App, which: JobFilter, limit: LimitOption = 50, after: AfterOption = None, json: JsonOption = False
+    app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List dead letters, the newest first."""
-    show_page(await app.dead.find(which, limit=limit, after=after), json=json)
+    show_page(await app.dead.find(job_filter, limit=limit, after=cursor), json=json)
 
 
 @dead.command()
-@on_app(with_states=False)
+@on_app(has_status_option=False)
 async def replay(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     everything: AllOption = False,
     yes: YesOption = False,
@@ -35,15 +35,17 @@ async def replay(
     json: JsonOption = False,
 ) -> None:
     """Give dead letters a new life, by id or by filter: ready now, with all their attempts."""
-    verb = bulk.Verb(name="replay", done="replayed", sources=_states(app), act=app.dead.replay, among=app.jobs)
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    action = bulk.Action(
+        name="replay", past_tense="replayed", sources=_states(app), act=app.dead.replay, resource=app.jobs
+    )
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @dead.command()
-@on_app(with_states=False)
+@on_app(has_status_option=False)
 async def purge(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     everything: AllOption = False,
     yes: YesOption = False,
@@ -51,8 +53,8 @@ async def purge(
     json: JsonOption = False,
 ) -> None:
     """Remove dead letters for good, by id or by filter."""
-    verb = bulk.Verb(name="purge", done="purged", sources=_states(app), act=app.dead.purge, among=app.jobs)
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    action = bulk.Action(name="purge", past_tense="purged", sources=_states(app), act=app.dead.purge, resource=app.jobs)
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 def _states(app: App) -> frozenset[State]:

@@ -1,7 +1,8 @@
 """``onward doctor``: looks for what is wrong, says it in plain words, and says what to do.
 
-:func:`examine` is pure: a picture in, findings out. A *problem* means that jobs are not run, or may be lost, until
-somebody acts; a *warning* may well be meant so; a *note* is worth knowing. Only problems make the exit code 1.
+:func:`examine` is pure: a snapshot in, findings out. A *problem* means that jobs are not run, or may be lost, until
+somebody acts; a *warning* may well be meant so; a *note* is worth knowing. The exit code is 1 if there is a problem,
+and 3 if the store cannot be reached.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.errors import trouble_of
-from onward.cli.snapshot import Picture, take, where
+from onward.cli.errors import EXIT_FAILED, EXIT_STORE_UNREACHABLE, to_command_error
+from onward.cli.snapshot import Snapshot, describe_store, take_snapshot
 from onward.cli.units import count, duration, read_duration
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import WorkerInfo
-from onward.errors import OnwardError
+from onward.errors import OnwardError, StoreUnavailable
 from onward.lifecycle import HELD, WAITING, State
 from onward.validation import matches
 
 MEGABYTE: Final = 1024 * 1024
-LONG_LOG: Final = 64 * MEGABYTE
+MAX_WAL_BYTES: Final = 64 * MEGABYTE
 """A write-ahead log is overwritten from its start long before: somebody holds a read transaction open."""
-LITTLE_SPACE: Final = 200 * MEGABYTE
-LONG_WAIT: Final = timedelta(minutes=5)
+MIN_FREE_BYTES: Final = 200 * MEGABYTE
+MAX_WAIT: Final = timedelta(minutes=5)
 
 
 class Level(StrEnum):
@@ -48,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that the doctor has to say."""
 
     level: Level
-    what: str
+    message: str
     remedy: str = ""
 
 
@@ -66,51 +67,53 @@ async def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Look for what is wrong, and say what to do about it; exit 1 if something is."""
-    picture: Picture | None = None
+    """Look for problems and say what to do about them; exit 1 on a problem, 3 if the store is unreachable."""
+    snapshot: Snapshot | None = None
+    code = EXIT_FAILED
     try:
-        picture = await take(app, with_types=True)
-        found = list(examine(picture, app.capabilities, max_wait=LONG_WAIT if max_wait is None else max_wait))
+        snapshot = await take_snapshot(app, with_types=True)
+        found = list(examine(snapshot, app.capabilities, max_wait=MAX_WAIT if max_wait is None else max_wait))
     except OnwardError as error:
-        trouble = trouble_of(error, app.capabilities.engine)
-        found = [Finding(Level.PROBLEM, trouble.cause, "" if trouble.remedy == "onward doctor" else trouble.remedy)]
+        failure = to_command_error(error, app.capabilities.engine)
+        code = EXIT_STORE_UNREACHABLE if isinstance(error, StoreUnavailable) else EXIT_FAILED
+        found = [Finding(Level.PROBLEM, failure.cause, "" if failure.remedy == "onward doctor" else failure.remedy)]
     ok = not any(finding.level is Level.PROBLEM for finding in found)
     if json:
-        output.show_json({"ok": ok, "store": _facts(app, picture), "findings": found})
+        output.show_json({"ok": ok, "store": _facts(app, snapshot), "findings": found})
     else:
-        _show(app, picture, found)
+        _show(app, snapshot, found)
     if not ok:
-        raise typer.Exit(1)
+        raise typer.Exit(code)
 
 
-def examine(picture: Picture, capabilities: Capabilities, *, max_wait: timedelta = LONG_WAIT) -> Iterator[Finding]:
-    """Look a picture over; the worst comes first."""
+def examine(snapshot: Snapshot, capabilities: Capabilities, *, max_wait: timedelta = MAX_WAIT) -> Iterator[Finding]:
+    """Examine a snapshot; the worst finding comes first."""
     found = [
-        *_workers(picture, capabilities),
-        *_stuck(picture),
-        *_waits(picture, max_wait),
-        *_file(picture),
-        *_ends(picture),
-        *(Finding(Level.PROBLEM, problem) for problem in picture.info.problems),
-        *(Finding(Level.WARNING, warning) for warning in picture.info.warnings),
+        *_workers(snapshot, capabilities),
+        *_unserved(snapshot),
+        *_waits(snapshot, max_wait),
+        *_file(snapshot),
+        *_dead_letters(snapshot),
+        *(Finding(Level.PROBLEM, problem) for problem in snapshot.info.problems),
+        *(Finding(Level.WARNING, warning) for warning in snapshot.info.warnings),
     ]
     yield from sorted(found, key=lambda finding: list(Level).index(finding.level))
 
 
-def _workers(picture: Picture, capabilities: Capabilities) -> Iterator[Finding]:
-    waiting = picture.count(*WAITING)
-    for worker in picture.workers:
-        if picture.is_silent(worker):
+def _workers(snapshot: Snapshot, capabilities: Capabilities) -> Iterator[Finding]:
+    waiting = snapshot.count(*WAITING)
+    for worker in snapshot.workers:
+        if snapshot.is_silent(worker):
             yield Finding(
                 Level.PROBLEM,
-                f"worker {worker.id} has been silent for {_silence(picture, worker)}: it was killed, or "
+                f"worker {worker.id} has been silent for {_silence(snapshot, worker)}: it was killed, or "
                 "cannot reach the store; its jobs are taken over by the next worker that leads",
                 "start a worker, or onward tick: either takes the jobs back and forgets it",
             )
-    live = picture.live_workers
+    live = snapshot.live_workers
     if live and capabilities.has(Feature.LEADER) and not any(worker.is_leader for worker in live):
-        youngest = max((worker.started_at or picture.at) for worker in live)
-        if picture.at - youngest > picture.worker_timeout:
+        youngest = max((worker.started_at or snapshot.at) for worker in live)
+        if snapshot.at - youngest > snapshot.worker_timeout:
             yield Finding(
                 Level.PROBLEM,
                 "no worker leads: delayed jobs are not made ready and the jobs of dead workers not taken back",
@@ -127,13 +130,13 @@ def _workers(picture: Picture, capabilities: Capabilities) -> Iterator[Finding]:
         yield Finding(Level.NOTE, f"workers of several versions are at work: {versions}")
 
 
-def _silence(picture: Picture, worker: WorkerInfo) -> str:
-    return duration(picture.at - (worker.last_heartbeat or picture.at))
+def _silence(snapshot: Snapshot, worker: WorkerInfo) -> str:
+    return duration(snapshot.at - (worker.last_heartbeat or snapshot.at))
 
 
-def _stuck(picture: Picture) -> Iterator[Finding]:
-    live = picture.live_workers
-    for queue in picture.queues:
+def _unserved(snapshot: Snapshot) -> Iterator[Finding]:
+    live = snapshot.live_workers
+    for queue in snapshot.queues:
         ready = queue.counts.get(State.PENDING, 0)
         if not ready:
             continue
@@ -152,7 +155,7 @@ def _stuck(picture: Picture) -> Iterator[Finding]:
                 f"onward work --app module:app --queues {queue.name}",
             )
     known = {type for worker in live for type in worker.types}
-    for type, waiting in sorted(picture.waiting_types.items()) if live else ():
+    for type, waiting in sorted(snapshot.waiting_types.items()) if live else ():
         if type not in known:
             yield Finding(
                 Level.PROBLEM,
@@ -162,94 +165,95 @@ def _stuck(picture: Picture) -> Iterator[Finding]:
             )
 
 
-def _waits(picture: Picture, max_wait: timedelta) -> Iterator[Finding]:
-    queue = picture.oldest_ready
-    if queue is None or picture.waited(queue) <= max_wait:
+def _waits(snapshot: Snapshot, max_wait: timedelta) -> Iterator[Finding]:
+    queue = snapshot.oldest_ready
+    if queue is None or snapshot.waited(queue) <= max_wait:
         return
     limited = queue.settings.rate is not None or queue.settings.concurrency is not None
     yield Finding(
         Level.WARNING if limited else Level.PROBLEM,
-        f"the oldest ready job, in queue {queue.name}, has waited {duration(picture.waited(queue))}"
+        f"the oldest ready job, in queue {queue.name}, has waited {duration(snapshot.waited(queue))}"
         + (", and the queue is limited" if limited else ""),
-        f"raise its limits: onward queues limit {queue.name}"
+        f"raise its limits: onward queues configure {queue.name}"
         if limited
         else "add workers, or raise their --concurrency",
     )
 
 
-def _file(picture: Picture) -> Iterator[Finding]:
-    if picture.wal_bytes is not None and picture.wal_bytes > LONG_LOG:
+def _file(snapshot: Snapshot) -> Iterator[Finding]:
+    if snapshot.wal_bytes is not None and snapshot.wal_bytes > MAX_WAL_BYTES:
         yield Finding(
             Level.WARNING,
-            f"the write-ahead log of {picture.path} has grown to {picture.wal_bytes // MEGABYTE} MB: a program keeps a "
-            "read transaction open, so it cannot be started over",
-            f"find it with: lsof {picture.path}",
+            f"the write-ahead log of {snapshot.path} has grown to {snapshot.wal_bytes // MEGABYTE} MB: a program "
+            "keeps a read transaction open, so it cannot be started over",
+            f"find it with: lsof {snapshot.path}",
         )
-    if picture.free_bytes is not None and picture.free_bytes < LITTLE_SPACE:
+    if snapshot.free_bytes is not None and snapshot.free_bytes < MIN_FREE_BYTES:
         yield Finding(
             Level.PROBLEM,
-            f"only {picture.free_bytes // MEGABYTE} MB are left on the disk of {picture.path}: soon no job can be kept",
+            f"only {snapshot.free_bytes // MEGABYTE} MB are left on the disk of {snapshot.path}: "
+            "soon no job can be kept",
             "free some space, or purge: onward dead purge --older-than 30d",
         )
 
 
-def _ends(picture: Picture) -> Iterator[Finding]:
-    dead = picture.count(State.DEAD_LETTER)
+def _dead_letters(snapshot: Snapshot) -> Iterator[Finding]:
+    dead = snapshot.count(State.DEAD_LETTER)
     if dead:
         yield Finding(Level.WARNING, f"{count(dead, 'dead letter', 'wait')} for somebody to look", "onward dead list")
 
 
-def _facts(app: App, picture: Picture | None) -> dict[str, object]:
+def _facts(app: App, snapshot: Snapshot | None) -> dict[str, object]:
     known: dict[str, object] = dict(app.engine.describe())
-    if picture is not None:
-        leader = next((worker.id for worker in picture.live_workers if worker.is_leader), None)
-        oldest = picture.oldest_ready
+    if snapshot is not None:
+        leader = next((worker.id for worker in snapshot.live_workers if worker.is_leader), None)
+        oldest = snapshot.oldest_ready
         known |= {
-            "server": picture.info.server,
-            "schema": picture.info.schema,
-            "durability": picture.info.durability,
-            "wal_bytes": picture.wal_bytes,
-            "free_bytes": picture.free_bytes,
-            "queues": len(picture.queues),
-            "workers": len(picture.live_workers),
+            "server": snapshot.info.server,
+            "schema": snapshot.info.schema,
+            "durability": snapshot.info.durability,
+            "wal_bytes": snapshot.wal_bytes,
+            "free_bytes": snapshot.free_bytes,
+            "queues": len(snapshot.queues),
+            "workers": len(snapshot.live_workers),
             "leader": leader,
-            "waiting": picture.count(*WAITING),
-            "running": picture.count(*HELD),
-            "dead": picture.count(State.DEAD_LETTER),
-            "oldest_ready_seconds": None if oldest is None else picture.waited(oldest).total_seconds(),
+            "waiting": snapshot.count(*WAITING),
+            "running": snapshot.count(*HELD),
+            "dead": snapshot.count(State.DEAD_LETTER),
+            "oldest_ready_seconds": None if oldest is None else snapshot.waited(oldest).total_seconds(),
         }
     return known
 
 
-def _show(app: App, picture: Picture | None, found: list[Finding]) -> None:
-    console = output.output()
-    facts = _facts(app, picture)
+def _show(app: App, snapshot: Snapshot | None, found: list[Finding]) -> None:
+    console = output.stdout()
+    facts = _facts(app, snapshot)
 
     def fact(name: str, value: object) -> None:
         if value not in (None, ""):
-            console.print(Text.assemble((f"{name:>12}  ", "dim"), output.clean(value)))
+            console.print(Text.assemble((f"{name:>12}  ", "dim"), output.escape(value)))
 
-    fact("store", f"{facts.get('server') or facts.get('engine', app.capabilities.engine)} {where(app)}")
-    if picture is not None:
+    fact("store", f"{facts.get('server') or facts.get('engine', app.capabilities.engine)} {describe_store(app)}")
+    if snapshot is not None:
         fact("durability", facts["durability"])
         schema = facts["schema"]
         fact("schema", "not ours" if schema is None else f"{schema}, up to date")
-        if picture.wal_bytes is not None and picture.free_bytes is not None:
-            log, free = picture.wal_bytes / MEGABYTE, picture.free_bytes // MEGABYTE
+        if snapshot.wal_bytes is not None and snapshot.free_bytes is not None:
+            log, free = snapshot.wal_bytes / MEGABYTE, snapshot.free_bytes // MEGABYTE
             fact("file", f"write-ahead log {log:.1f} MB, {free} MB free on its disk")
         leader = facts["leader"]
-        fact("workers", f"{len(picture.live_workers)}{f', {leader} leads' if leader else ''}")
-        waiting, running = picture.count(*WAITING), picture.count(*HELD)
-        fact("jobs", f"{waiting} wait, {running} run, {picture.count(State.DEAD_LETTER)} dead")
-        oldest = picture.oldest_ready
-        fact("oldest ready", "none" if oldest is None else f"{duration(picture.waited(oldest))}, in {oldest.name}")
+        fact("workers", f"{len(snapshot.live_workers)}{f', leader {leader}' if leader else ''}")
+        waiting, running = snapshot.count(*WAITING), snapshot.count(*HELD)
+        fact("jobs", f"{waiting} wait, {running} run, {snapshot.count(State.DEAD_LETTER)} dead")
+        oldest = snapshot.oldest_ready
+        fact("oldest ready", "none" if oldest is None else f"{duration(snapshot.waited(oldest))}, in {oldest.name}")
     console.print()
     for finding in found:
-        console.print(Text.assemble(output.state(finding.level), ": ", output.clean(finding.what)))
+        console.print(Text.assemble(output.styled(finding.level), ": ", output.escape(finding.message)))
         if finding.remedy:
-            console.print(Text.assemble(("    try: ", "bold"), output.clean(finding.remedy)))
+            console.print(Text.assemble(("    try: ", "bold"), output.escape(finding.remedy)))
     levels = Counter(finding.level for finding in found)
     if not levels[Level.PROBLEM]:
         warned = levels[Level.WARNING]
         well = f"no problem, and {count(warned, 'warning')}" if warned else "nothing is wrong"
-        console.print(output.state("ok"), Text(well), sep=": ")
+        console.print(output.styled("ok"), Text(well), sep=": ")

@@ -14,8 +14,8 @@ from onward.app import App
 from onward.arguments import BadPayload, nearest
 from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.errors import Trouble, usage
-from onward.cli.units import read_duration, read_moment
+from onward.cli.errors import CommandError, usage_error
+from onward.cli.units import read_datetime, read_duration
 from onward.engine.values import WorkerInfo
 from onward.errors import InvalidJob, JobFailed
 from onward.handle import JobHandle
@@ -27,7 +27,7 @@ from onward.validation import encode_json, matches
 Arguments = dict[str, Any]
 
 
-@on_app(makes_store=True)
+@on_app(creates_store=True)
 async def enqueue(
     app: App,
     task: Annotated[str, typer.Argument(metavar="TASK", help="Its name.", autocompletion=completion.tasks)],
@@ -60,12 +60,12 @@ async def enqueue(
     ] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(metavar="MOMENT", parser=read_moment, help="Run it then.", show_default=False),
+        typer.Option(metavar="MOMENT", parser=read_datetime, help="Run it then.", show_default=False),
     ] = None,
     start_by: Annotated[
         datetime | None,
         typer.Option(
-            metavar="MOMENT", parser=read_moment, help="Cancel it if it has not started by then.", show_default=False
+            metavar="MOMENT", parser=read_datetime, help="Cancel it if it has not started by then.", show_default=False
         ),
     ] = None,
     key: Annotated[
@@ -79,7 +79,7 @@ async def enqueue(
 ) -> None:
     """Enqueue a job and write its id."""
     if timeout is not None and not wait:
-        raise usage("--timeout goes with --wait")
+        raise usage_error("--timeout goes with --wait")
     options: dict[str, Any] = {
         "queue": queue,
         "org_id": org,
@@ -98,7 +98,7 @@ async def enqueue(
         if json:
             output.show_json({"id": handle.id, "queue": handle.ref.queue, "enqueue_status": handle.enqueue_status})
         else:
-            output.say(handle.id)
+            output.write(handle.id)
             if handle.enqueue_status is not EnqueueStatus.INSERTED:
                 output.note(f"nothing new was added: this job was there already ({handle.enqueue_status})")
         return
@@ -107,16 +107,18 @@ async def enqueue(
 
 def read_job(app: App, task: str, arguments: list[str], options: dict[str, Any]) -> NewJob:
     """Make a job of what was typed: of the app's task, or where there is only a store, for whoever knows the task."""
-    given, texts = _read(arguments)
+    given, texts = _parse_arguments(arguments)
     try:
         return (
-            _job(app.find_task(task).using(**options), given, texts) if app.tasks else _bare_job(task, given, options)
+            _job(app.find_task(task).using(**options), given, texts)
+            if app.tasks
+            else _job_without_task(task, given, options)
         )
     except InvalidJob as error:
-        raise usage(str(error), remedy=_how(app, task, error)) from None
+        raise usage_error(str(error), remedy=_remedy(app, task, error)) from None
 
 
-def _how(app: App, name: str, error: InvalidJob) -> str:
+def _remedy(app: App, name: str, error: InvalidJob) -> str:
     """Say what would have been right."""
     if error.field == "org_id":
         return "add --org ORG"
@@ -139,36 +141,40 @@ def _job(task: Task[..., Any], given: Arguments, texts: dict[str, str]) -> NewJo
         return _job(task, given | {name: texts[name]}, texts)
 
 
-def _bare_job(type: str, given: Arguments, options: dict[str, Any]) -> NewJob:
+def _job_without_task(type: str, given: Arguments, options: dict[str, Any]) -> NewJob:
     """Make a job for whoever knows the task: there is only a store here."""
     if options.pop("dedupe", None):
-        raise usage("--dedupe compares a task's arguments, so the task must be known", remedy="add --app module:app")
+        raise usage_error(
+            "--dedupe compares a task's arguments, so the task must be known", remedy="add --app module:app"
+        )
     return NewJob(type=type, payload=encode_json(given), **options)
 
 
-def _read(arguments: list[str]) -> tuple[Arguments, dict[str, str]]:
+def _parse_arguments(arguments: list[str]) -> tuple[Arguments, dict[str, str]]:
     """Read arguments as JSON, or as NAME=VALUE with the texts as they were typed."""
     if len(arguments) == 1 and (arguments[0] == "-" or arguments[0].lstrip().startswith("{")):
         text = sys.stdin.read() if arguments[0] == "-" else arguments[0]
         try:
             return msgspec.json.decode(text, type=Arguments), {}
         except (msgspec.DecodeError, msgspec.ValidationError, UnicodeError) as error:
-            raise usage(f"the arguments are no JSON object: {error}", remedy='write \'{"name": "value"}\'') from None
+            raise usage_error(
+                f"the arguments are no JSON object: {error}", remedy='write \'{"name": "value"}\''
+            ) from None
     texts: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if not equals or not name.isidentifier():
-            raise usage(
+            raise usage_error(
                 f"{argument!r} is neither NAME=VALUE nor a JSON object",
                 remedy='write to=a@example.com, or \'{"to": "a@example.com"}\' in single quotes',
             )
         if name in texts:
-            raise usage(f"{name} was given twice")
+            raise usage_error(f"{name} was given twice")
         texts[name] = value
-    return {name: _value(text) for name, text in texts.items()}, texts
+    return {name: _parse_value(text) for name, text in texts.items()}, texts
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError):
@@ -192,10 +198,10 @@ async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, jso
     try:
         await handle.result(timeout=timeout)
     except TimeoutError as error:
-        raise Trouble(str(error), remedy=f"onward jobs show {handle.id}") from None
+        raise CommandError(str(error), remedy=f"onward jobs show {handle.id}") from None
     except JobFailed as error:
         if not json:
-            raise Trouble(str(error), remedy=f"onward jobs show {handle.id}") from None
+            raise CommandError(str(error), remedy=f"onward jobs show {handle.id}") from None
     except InvalidJob:
         pass  # not what the task says it returns; it is shown as it is stored
     job = await handle.job()

@@ -1,6 +1,6 @@
 """What a person is told when something does not work: the cause, its effect, and the next command.
 
-Exit codes: 0 it is done; 1 what was asked for failed; 2 it was asked for wrongly. A traceback is shown only with
+Exit codes: 0 ok; 1 failed or not found; 2 wrong usage; 3 the store cannot be reached. A traceback is shown only with
 ``--debug``: whoever mistyped a queue's name has no use for one.
 """
 
@@ -22,10 +22,11 @@ from onward.errors import (
     StoreUnavailable,
 )
 
-FAILED: Final = 1
-WRONG: Final = 2
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_STORE_UNREACHABLE: Final = 3
 
-_TO_START: Final[Mapping[str, str]] = {
+_START_REMEDIES: Final[Mapping[str, str]] = {
     "PostgreSQL": "start PostgreSQL (systemctl start postgresql, or pg_ctl start), then: onward doctor",
     "pg-boss": "start PostgreSQL (systemctl start postgresql, or pg_ctl start), then: onward doctor",
     "PGMQ": "start PostgreSQL (systemctl start postgresql, or pg_ctl start), then: onward doctor",
@@ -33,10 +34,10 @@ _TO_START: Final[Mapping[str, str]] = {
 }
 
 
-class Trouble(Exception):
+class CommandError(Exception):
     """Something that the person at the keyboard must know."""
 
-    def __init__(self, cause: str, *, effect: str = "", remedy: str = "", code: int = FAILED) -> None:
+    def __init__(self, cause: str, *, effect: str = "", remedy: str = "", code: int = EXIT_FAILED) -> None:
         super().__init__(cause)
         self.cause = cause
         self.effect = effect
@@ -44,15 +45,20 @@ class Trouble(Exception):
         self.code = code
 
 
-def usage(cause: str, *, remedy: str = "") -> Trouble:
-    """Make the trouble of a command that was typed wrongly; nothing has been done."""
-    return Trouble(cause, effect="nothing was done", remedy=remedy, code=WRONG)
+def usage_error(cause: str, *, remedy: str = "") -> CommandError:
+    """Make the error of a command that was typed wrongly; nothing has been done."""
+    return CommandError(cause, effect="nothing was done", remedy=remedy, code=EXIT_USAGE)
+
+
+def refusal(cause: str, *, remedy: str = "") -> CommandError:
+    """Make the error of a command whose object is not found, or not in a status for it; nothing has been done."""
+    return CommandError(cause, effect="nothing was done", remedy=remedy)
 
 
 @contextmanager
-def told(*, debug: bool = False, engine: Callable[[], str] = str) -> Iterator[None]:
+def report_errors(*, debug: bool = False, engine: Callable[[], str] = str) -> Iterator[None]:
     """Turn what goes wrong inside into a message and an exit code; ``engine`` names the store, once it is known."""
-    import typer  # noqa: PLC0415 - worker processes know of troubles too, and need neither of these
+    import typer  # noqa: PLC0415 - worker processes report errors too, and need neither of these
 
     from onward.cli import output  # noqa: PLC0415
 
@@ -65,35 +71,37 @@ def told(*, debug: bool = False, engine: Callable[[], str] = str) -> Iterator[No
     except Exception as error:  # noqa: BLE001 - no traceback for a user's mistake
         if debug:
             traceback.print_exc(file=sys.stderr)
-        trouble = trouble_of(error, engine())
-        output.complain(trouble.cause, trouble.effect, trouble.remedy)
-        raise typer.Exit(trouble.code) from None
+        failure = to_command_error(error, engine())
+        output.print_error(failure.cause, failure.effect, failure.remedy)
+        raise typer.Exit(failure.code) from None
 
 
-def trouble_of(error: Exception, engine: str = "") -> Trouble:
+def to_command_error(error: Exception, engine: str = "") -> CommandError:
     """Say in terms of the command line what an error means."""
     match error:
-        case Trouble():
+        case CommandError():
             return error
+        case InvalidJob(field="after" | "cursor"):
+            return usage_error(f"{error.value!r} is not a cursor: give the next_cursor of the page before")
         case InvalidJob():
-            return Trouble(str(error), effect="nothing was done", remedy=_lookup(error), code=WRONG)
+            return CommandError(str(error), effect="nothing was done", remedy=_lookup(error), code=EXIT_USAGE)
         case EngineNotIncluded():
-            return Trouble(str(error), effect="nothing was done", code=WRONG)
+            return CommandError(str(error), effect="nothing was done", code=EXIT_USAGE)
         case JobNotFound():
-            return Trouble(str(error), remedy="onward jobs list, onward archive list")
+            return CommandError(str(error), remedy="onward jobs list, onward archive list")
         case JobFailed():
-            return Trouble(str(error))
+            return CommandError(str(error))
         case SchemaTooOld():
-            return Trouble(str(error), effect="nothing was done", remedy="onward migrate")
+            return CommandError(str(error), effect="nothing was done", remedy="onward migrate")
         case StoreUnavailable():
-            remedy = error.remedy or _TO_START.get(engine, "onward doctor")
-            return Trouble(error.cause, effect="nothing was done", remedy=remedy)
+            remedy = error.remedy or _START_REMEDIES.get(engine, "onward doctor")
+            return CommandError(error.cause, effect="nothing was done", remedy=remedy, code=EXIT_STORE_UNREACHABLE)
         case OnwardError():
-            return Trouble(str(error), effect="nothing was done")
+            return CommandError(str(error), effect="nothing was done")
         case TimeoutError():
-            return Trouble(str(error))
+            return CommandError(str(error))
         case _:
-            return Trouble(
+            return CommandError(
                 f"{type(error).__qualname__}: {error}",
                 effect="this is a bug in Onward, not a mistake of yours; the store may have been changed",
                 remedy="the same command with --debug, and report what it shows",

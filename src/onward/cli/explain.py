@@ -22,13 +22,18 @@ async def explain(
     job = await app.jobs.get(id)
     reasons = await app.jobs.explain(job)
     if json:
-        output.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": reasons})
+        output.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": list(map(_json, reasons))})
         return
-    output.say(output.state(job.status).append(f" {job.type} in {job.queue}", style=""))
+    output.write(output.styled(job.status).append(f" {job.type} in {job.queue}", style=""))
     for reason in reasons:
-        output.say(f"- {reason.says}{_until(reason)}")
+        output.write(f"- {reason.says}{_until(reason)}")
         if reason.remedy:
             output.note(f"  {reason.remedy}")
+
+
+def _json(reason: Reason) -> dict[str, object]:
+    code = reason.why.value.replace(" ", "_")
+    return {"code": code, "message": reason.says, "until": reason.until, "remedy": reason.remedy}
 
 
 def _until(reason: Reason) -> str:

@@ -37,7 +37,7 @@ _COLOURS: Final[Mapping[State, str]] = {
 _WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 168, 40, 64, 20, 16
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Graph(msgspec.Struct, frozen=True):
     """The jobs of a flow, each with those that it waits for, parents before children."""
 
     jobs: tuple[Job, ...]
@@ -52,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True):
         return layers
 
 
-def plan_of(jobs: Sequence[Job], links: Sequence[Link]) -> Plan:
+def graph_of(jobs: Sequence[Job], links: Sequence[Link]) -> Graph:
     """Put jobs in an order in which none comes before what it waits for; links to jobs that are gone are left out."""
     known = {job.id: job for job in jobs}
     parents: dict[str, list[str]] = {job_id: [] for job_id in known}
@@ -71,7 +71,7 @@ def plan_of(jobs: Sequence[Job], links: Sequence[Link]) -> Plan:
             missing[child] -= 1
             if not missing[child]:
                 ready.append(child)
-    return Plan(tuple(order), {job_id: tuple(above) for job_id, above in parents.items()})
+    return Graph(tuple(order), {job_id: tuple(above) for job_id, above in parents.items()})
 
 
 def short(job_id: str) -> str:
@@ -79,18 +79,18 @@ def short(job_id: str) -> str:
     return job_id[-6:]
 
 
-def lines_of(plan: Plan) -> list[tuple[str, Job]]:
+def lines_of(graph: Graph) -> list[tuple[str, Job]]:
     """Draw a tree: each job below the last of those that it waits for, with the others named behind it."""
-    place = {job.id: number for number, job in enumerate(plan.jobs)}
-    above = {job.id: max(plan.parents[job.id], key=place.__getitem__, default=None) for job in plan.jobs}
+    place = {job.id: number for number, job in enumerate(graph.jobs)}
+    above = {job.id: max(graph.parents[job.id], key=place.__getitem__, default=None) for job in graph.jobs}
     below: dict[str | None, list[Job]] = {}
-    for job in plan.jobs:
+    for job in graph.jobs:
         below.setdefault(above[job.id], []).append(job)
     drawn: list[tuple[str, Job]] = []
     waiting = [("", "", job) for job in reversed(below.get(None, []))]
     while waiting:  # no recursion: a chain may have ten thousand links
         stem, branch, job = waiting.pop()
-        others = [parent for parent in plan.parents[job.id] if parent != above[job.id]]
+        others = [parent for parent in graph.parents[job.id] if parent != above[job.id]]
         also = f"  also after {', '.join(short(other) for other in others)}" if others else ""
         drawn.append((f"{stem}{branch}{_MARKS[job.status]} {job.type} {short(job.id)}{also}", job))
         inner = stem + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
@@ -100,25 +100,25 @@ def lines_of(plan: Plan) -> list[tuple[str, Job]]:
     return drawn
 
 
-def mermaid_of(plan: Plan) -> str:
+def mermaid_of(graph: Graph) -> str:
     """Write it as a Mermaid flowchart."""
-    names = {job.id: f"j{number}" for number, job in enumerate(plan.jobs)}
+    names = {job.id: f"j{number}" for number, job in enumerate(graph.jobs)}
     lines = ["flowchart LR"]
-    for job in plan.jobs:
+    for job in graph.jobs:
         label = f"{job.type}<br/>{job.status}".replace('"', "#quot;")
         lines.append(f'  {names[job.id]}["{label}"]:::{job.status}')
-    lines += [f"  {names[parent]} --> {names[job.id]}" for job in plan.jobs for parent in plan.parents[job.id]]
-    shown = sorted({job.status for job in plan.jobs})
+    lines += [f"  {names[parent]} --> {names[job.id]}" for job in graph.jobs for parent in graph.parents[job.id]]
+    shown = sorted({job.status for job in graph.jobs})
     lines += [f"  classDef {state} stroke:{_COLOURS[state]},stroke-width:2px" for state in shown]
     return "\n".join(lines) + "\n"
 
 
-def svg_of(plan: Plan) -> str:
+def svg_of(graph: Graph) -> str:
     """Draw it as SVG: the beginning at the left, each job right of all that it waits for."""
-    layers = plan.layers
+    layers = graph.layers
     rows: dict[int, int] = {}
     at: dict[str, tuple[int, int]] = {}
-    for job in plan.jobs:
+    for job in graph.jobs:
         layer = layers[job.id]
         row = rows[layer] = rows.get(layer, -1) + 1
         at[job.id] = (_EDGE + layer * (_WIDTH + _ACROSS), _EDGE + row * (_HEIGHT + _DOWN))
@@ -126,16 +126,16 @@ def svg_of(plan: Plan) -> str:
     height = 2 * _EDGE + (max(rows.values(), default=0) + 1) * (_HEIGHT + _DOWN) - _DOWN
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui, sans-serif" font-size="12">']
-    for job in plan.jobs:
+    for job in graph.jobs:
         x, y = at[job.id]
-        for parent in plan.parents[job.id]:
+        for parent in graph.parents[job.id]:
             left, top = at[parent][0] + _WIDTH, at[parent][1] + _HEIGHT // 2
             middle = (left + x) // 2
             parts.append(
                 f'<path d="M{left} {top} C{middle} {top} {middle} {y + _HEIGHT // 2} {x} {y + _HEIGHT // 2}"'
                 ' fill="none" stroke="#8c959f"/>'
             )
-    for job in plan.jobs:
+    for job in graph.jobs:
         x, y = at[job.id]
         parts.append(
             f'<g transform="translate({x} {y})"><title>{escape(f"{job.ref}: {job.status}")}</title>'
@@ -146,5 +146,5 @@ def svg_of(plan: Plan) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _cut(text: str, most: int = 22) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _cut(text: str, max_length: int = 22) -> str:
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

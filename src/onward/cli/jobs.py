@@ -1,4 +1,4 @@
-"""``onward jobs``: look at jobs, and cancel, retry or delete them."""
+"""``onward jobs``: look at jobs, and cancel, replay or delete them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.text import Text
 
 from onward.app import App
 from onward.cli import bulk, output
-from onward.cli.command import AfterOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
+from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.units import age, duration
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
 from onward.lifecycle import FINISHED, MOVES, WAITING, Move, State
 
-jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, retry or delete them.")
+jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, replay or delete them.")
 
 AllOption = Annotated[bool, typer.Option("--all", help="All of them.", show_default=False)]
 
@@ -27,42 +27,42 @@ AllOption = Annotated[bool, typer.Option("--all", help="All of them.", show_defa
 @jobs.command("list")
 @on_app()
 async def list_jobs(
-    app: App, which: JobFilter, limit: LimitOption = 50, after: AfterOption = None, json: JsonOption = False
+    app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List jobs, the newest first."""
-    page = await app.jobs.find(which, limit=limit, after=after)
+    page = await app.jobs.find(job_filter, limit=limit, after=cursor)
     show_page(page, json=json)
 
 
 def show_page(page: Page[Job], *, json: bool) -> None:
     """Write some jobs, and how to get more."""
     if json:
-        output.show_json({"jobs": page.items, "after": page.after})
+        output.show_json({"jobs": page.items, "next_cursor": page.after})
         return
     if not page.items:
         output.note("no jobs")
         return
     output.show_table(
-        ("id", "task", "queue", "state", "runs", "age", "what"),
+        ("id", "type", "queue", "status", "attempts", "age", "details"),
         [
             (
                 job.id,
                 job.type,
                 job.queue,
-                output.state(job.status),
+                output.styled(job.status),
                 f"{job.attempts}/{job.max_attempts}",
                 duration(max(datetime.now(UTC) - job.created_at, timedelta(0))),
-                in_short(job),
+                summary_of(job),
             )
             for job in page.items
         ],
-        right=("runs", "age"),
+        right=("attempts", "age"),
     )
     if page.after is not None:
-        output.note(f"there are more: --after {page.after}")
+        output.note(f"more jobs: --cursor {page.after}")
 
 
-def in_short(job: Job) -> str:
+def summary_of(job: Job) -> str:
     """Say in a few words what is up with a job."""
     match job.status:
         case State.SCHEDULED:
@@ -80,7 +80,7 @@ def in_short(job: Job) -> str:
 @on_app()
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
     """Show everything about one job: its arguments, errors and log."""
-    job = await app.jobs.get(bulk.name_of(id))
+    job = await app.jobs.get(bulk.parse_job_ref(id))
     lines = await app.jobs.log_lines(job) if app.capabilities.has(Feature.LOG_LINES) else []
     show_job(job, lines, json=json)
 
@@ -91,11 +91,11 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
         log = [{"at": line.at, "line": line.line} for line in lines]
         output.show_json({**msgspec.structs.asdict(job), "log": log})
         return
-    console = output.output()
+    console = output.stdout()
 
     def fact(name: str, value: Any) -> None:
         if value is not None and value != "":
-            shown = value if isinstance(value, Text) else Text(output.clean(value))
+            shown = value if isinstance(value, Text) else Text(output.escape(value))
             console.print(Text.assemble((f"{name:>12}  ", "dim"), shown))
 
     def moment(name: str, at: datetime | None) -> None:
@@ -103,9 +103,9 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
             fact(name, f"{at.astimezone():%Y-%m-%d %H:%M:%S}  ({age(at)})")
 
     fact("id", job.id)
-    fact("task", job.type)
+    fact("type", job.type)
     fact("queue", job.queue)
-    fact("state", output.state(job.status))
+    fact("status", output.styled(job.status))
     fact("organisation", job.org_id)
     fact("batch", job.batch)
     fact("priority", job.priority or None)
@@ -130,15 +130,15 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     for error in job.errors:
         console.print()
         console.print(
-            Text(output.clean(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
+            Text(output.escape(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
         )
         if error.traceback:
-            console.print(Text(output.clean_lines(error.traceback.rstrip()), style="dim"))
+            console.print(Text(output.escape_lines(error.traceback.rstrip()), style="dim"))
     if lines:
         console.print()
         console.print(Text("log", style="bold"))
         for line in lines:
-            console.print(Text(f"{line.at.astimezone():%H:%M:%S}  {output.clean(line.line)}"))
+            console.print(Text(f"{line.at.astimezone():%H:%M:%S}  {output.escape(line.line)}"))
 
 
 def _json(value: Any) -> str:
@@ -149,7 +149,7 @@ def _json(value: Any) -> str:
 @on_app()
 async def cancel(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the job.")] = "cancelled",
     everything: AllOption = False,
@@ -158,39 +158,43 @@ async def cancel(
     json: JsonOption = False,
 ) -> None:
     """Take jobs back, by id or by filter. The handler of a running one is stopped."""
-    verb = bulk.Verb(
+    action = bulk.Action(
         name="cancel",
-        done="cancelled",
+        past_tense="cancelled",
         sources=MOVES[Move.CANCEL][0],
         act=lambda some: app.jobs.cancel(some, reason=reason),
-        among=app.jobs,
+        resource=app.jobs,
     )
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @jobs.command()
 @on_app()
-async def retry(
+async def replay(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     everything: AllOption = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run failed, dead and cancelled jobs again, by id or by filter: ready now, with all their attempts."""
-    verb = bulk.Verb(
-        name="retry", done="made ready again", sources=MOVES[Move.REPLAY][0], act=app.jobs.replay, among=app.jobs
+    """Re-enqueue failed, dead and cancelled jobs with a fresh attempt count, by id or by filter."""
+    action = bulk.Action(
+        name="replay",
+        past_tense="replayed",
+        sources=MOVES[Move.REPLAY][0],
+        act=app.jobs.replay,
+        resource=app.jobs,
     )
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
 @jobs.command()
 @on_app()
 async def delete(
     app: App,
-    which: JobFilter,
+    job_filter: JobFilter,
     ids: IdsArgument = None,
     everything: AllOption = False,
     yes: YesOption = False,
@@ -198,5 +202,7 @@ async def delete(
     json: JsonOption = False,
 ) -> None:
     """Remove jobs and their keys, by id or by filter. One that a worker holds stays."""
-    verb = bulk.Verb(name="delete", done="deleted", sources=WAITING | FINISHED, act=app.jobs.delete, among=app.jobs)
-    await bulk.do(verb, ids or (), which, everything=everything, yes=yes, dry_run=dry_run, json=json)
+    action = bulk.Action(
+        name="delete", past_tense="deleted", sources=WAITING | FINISHED, act=app.jobs.delete, resource=app.jobs
+    )
+    await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)

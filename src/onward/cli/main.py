@@ -9,7 +9,7 @@ import typer
 
 from onward.cli import output
 from onward.cli.archive import archive
-from onward.cli.batches import batches, flow
+from onward.cli.batches import batches
 from onward.cli.bench import bench
 from onward.cli.dead import dead
 from onward.cli.demo.command import demo
@@ -30,6 +30,7 @@ from onward.cli.workers import workers
 onward = typer.Typer(
     name="onward",
     help="A durable job queue: run jobs, look at them, and look after them.",
+    epilog="Exit codes: 0 ok, 1 failed or not found, 2 wrong usage, 3 store unreachable.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich" if sys.stderr.isatty() else None,
@@ -52,7 +53,6 @@ onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.add_typer(archive, name="archive", rich_help_panel=OPERATE)
 onward.command(rich_help_panel=LOOK)(top)
 onward.command(rich_help_panel=LOOK)(explain)
-onward.add_typer(flow, name="flow", rich_help_panel=LOOK)
 onward.command(rich_help_panel=LOOK)(workers)
 onward.command(rich_help_panel=LOOK)(usage)
 onward.command(rich_help_panel=LOOK)(metrics)
@@ -68,7 +68,7 @@ def version() -> None:
     """Say which version this is."""
     from onward.worker.identity import onward_version  # noqa: PLC0415 - the other commands do not ask
 
-    output.say(f"onward {onward_version()}, Python {sys.version.split()[0]}")
+    output.write(f"onward {onward_version()}, Python {sys.version.split()[0]}")
 
 
 def _version(wanted: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -37,22 +38,22 @@ STYLES: Final[Mapping[str, str]] = {
 
 Cell = str | Text
 
-_SPARE: Final = frozenset({"what", "queues", "limits", "what it does"})
+_SHRINKABLE: Final = frozenset({"details", "queues", "limits", "what it does"})
 """Columns that may be cut when a line is too long."""
-_LEAST: Final = 6
+_MIN_WIDTH: Final = 6
 
 
-def output() -> Console:
+def stdout() -> Console:
     """Give the console of results. Made anew each time: a test, or a redirect, may have changed the streams."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
-def errors() -> Console:
+def stderr() -> Console:
     """Give the console of everything that is not a result."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
-def clean(text: object) -> str:
+def escape(text: object) -> str:
     """Make text that cannot steer a terminal: whatever is not printable is shown by its escape."""
     shown = str(text)
     if shown.isprintable():
@@ -60,13 +61,13 @@ def clean(text: object) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
 
 
-def clean_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Do the same to text of several lines."""
-    return "\n".join(clean(line) for line in text.splitlines())
+    return "\n".join(escape(line) for line in text.splitlines())
 
 
-def state(word: str) -> Text:
-    """Show a state, or a verdict, in its colour."""
+def styled(word: str) -> Text:
+    """Show a status, or a verdict, in its colour."""
     return Text(word, style=STYLES.get(word, ""))
 
 
@@ -77,49 +78,63 @@ def number(amount: int, style: str = "") -> Text:
     return Text(str(amount), style=style)
 
 
-def say(text: Cell = "", *, style: str = "") -> None:
+def write(text: Cell = "", *, style: str = "") -> None:
     """Write a line of the result."""
-    output().print(text if isinstance(text, Text) else Text(text), style=style)
+    stdout().print(text if isinstance(text, Text) else Text(text), style=style)
 
 
 def note(text: Cell, *, style: str = "dim") -> None:
     """Write a line beside the result."""
-    errors().print(text if isinstance(text, Text) else Text(text), style=style)
+    stderr().print(text if isinstance(text, Text) else Text(text), style=style)
 
 
 def warn(text: str, remedy: str = "") -> None:
     """Write a warning, and what to do about it."""
-    console = errors()
-    console.print(Text.assemble(("warning: ", "bold yellow"), clean_lines(text)))
+    console = stderr()
+    console.print(Text.assemble(("warning: ", "bold yellow"), escape_lines(text)))
     if remedy:
         console.print(Text.assemble(("    try: ", "dim"), remedy))
 
 
-def complain(cause: str, effect: str = "", remedy: str = "") -> None:
+def print_error(cause: str, effect: str = "", remedy: str = "") -> None:
     """Write what went wrong, what that means, and what to do."""
-    console = errors()
-    console.print(Text.assemble(("error: ", "bold red"), clean_lines(cause)))
+    console = stderr()
+    console.print(Text.assemble(("error: ", "bold red"), escape_lines(cause)))
     if effect:
-        console.print(Text(f"       {clean_lines(effect)}"))
+        console.print(Text(f"       {escape_lines(effect)}"))
     if remedy:
         console.print(Text.assemble(("  try: ", "bold"), remedy))
 
 
 def show_json(value: Any) -> None:
-    """Write a value as JSON: indented on a terminal, on one line through a pipe."""
-    text = msgspec.json.encode(value, enc_hook=str)
+    """Write a value as JSON, durations in seconds: indented on a terminal, on one line through a pipe."""
+    plain = msgspec.to_builtins(value, builtin_types=(timedelta,), enc_hook=str)
+    text = msgspec.json.encode(_durations_as_seconds(plain))
     shown = msgspec.json.format(text, indent=2 if sys.stdout.isatty() else 0) if text else text
     # Not through rich: it would wrap long lines, and JSON escapes control characters by itself.
     sys.stdout.write(shown.decode() + "\n")
     sys.stdout.flush()
 
 
+def _durations_as_seconds(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _durations_as_seconds(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_durations_as_seconds(one) for one in value]
+        case timedelta():
+            seconds = value.total_seconds()
+            return int(seconds) if seconds.is_integer() else seconds
+        case _:
+            return value
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, right: Iterable[str] = ()) -> None:
     """Write rows under their headings; the columns named in ``right`` are numbers."""
-    cells = [[one if isinstance(one, Text) else Text(clean(one)) for one in row] for row in rows]
+    cells = [[one if isinstance(one, Text) else Text(escape(one)) for one in row] for row in rows]
     numbers = frozenset(right)
     if sys.stdout.isatty():
-        output().print(table(columns, cells, right=numbers))
+        stdout().print(table(columns, cells, right=numbers))
         return
     widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
     for row in ([Text(name) for name in columns], *cells):
@@ -136,18 +151,18 @@ def table(
 ) -> Table:
     """Lay rows out for a terminal of a certain width. Only the column that can spare it is cut: names must be whole."""
     numbers = frozenset(right)
-    cells = [[one if isinstance(one, Text) else Text(clean(one)) for one in row] for row in rows]
+    cells = [[one if isinstance(one, Text) else Text(escape(one)) for one in row] for row in rows]
     widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
     laid = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    spare = next((at for at, name in enumerate(columns) if name in _SPARE), len(columns) - 1)
-    room = (output().width if width is None else width) - sum(widths) + widths[spare] - 2 * (len(columns) - 1)
+    shrinkable = next((at for at, name in enumerate(columns) if name in _SHRINKABLE), len(columns) - 1)
+    max_width = (stdout().width if width is None else width) - sum(widths) + widths[shrinkable] - 2 * (len(columns) - 1)
     for at, name in enumerate(columns):
         laid.add_column(
             name,
             justify="right" if name in numbers else "left",
-            overflow="ellipsis" if at == spare else "fold",
+            overflow="ellipsis" if at == shrinkable else "fold",
             no_wrap=True,
-            max_width=max(room, _LEAST) if at == spare else None,
+            max_width=max(max_width, _MIN_WIDTH) if at == shrinkable else None,
         )
     for row in cells:
         laid.add_row(*row)

@@ -1,4 +1,4 @@
-"""``onward queues``: look at queues, pause and resume them, limit them, say how long they keep jobs."""
+"""``onward queues``: look at queues, pause, resume and configure them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,30 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
-from onward.cli.errors import usage
-from onward.cli.units import count, duration, rate, read_keeping, read_limit, read_rate
+from onward.cli.errors import refusal, usage_error
+from onward.cli.units import (
+    count,
+    describe_backoff,
+    duration,
+    rate,
+    read_backoff,
+    read_limit,
+    read_optional_duration,
+    read_rate,
+    read_retention,
+)
 from onward.engine.values import QueueInfo, Rate, Retention
 from onward.lifecycle import HELD, State
 
-queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and limit them.")
+queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and configure them.")
 
 PatternArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A name, or a pattern: mail/*.", autocompletion=completion.queues)
 ]
 
 
-def _keeping(what: str) -> Any:
-    return typer.Option(metavar="TIME", help=f"{what}: 12h, 30d, forever, 0.", show_default=False)
+def _retention_option(what: str) -> Any:
+    return typer.Option(metavar="DURATION", help=f"Retention of {what.lower()}: 12h, forever, 0.", show_default=False)
 
 
 CreateOption = Annotated[bool, typer.Option("--create", help="Make it if there is none.", show_default=False)]
@@ -38,7 +48,7 @@ async def list_queues(app: App, pattern: PatternArgument = "*", json: JsonOption
     """List queues with what waits in them."""
     found = await app.queues.list(pattern)
     if not found and pattern != "*":
-        found = await named(app, pattern)
+        found = await find_queues(app, pattern)
     if not found and not json:
         output.note("no queues yet: the first job makes one")
         return
@@ -55,9 +65,9 @@ async def pause(
     json: JsonOption = False,
 ) -> None:
     """Start no more jobs of a queue until it is resumed. Those that run go on."""
-    names = [name for name, paused in (await _chosen(app, queue, create=create)).items() if not paused]
+    names = [name for name, paused in (await _select(app, queue, create=create)).items() if not paused]
     if len(names) > 1:
-        bulk.agree(f"{count(len(names), 'queue')} will be paused", yes=yes)
+        bulk.confirm(f"{count(len(names), 'queue')} will be paused", yes=yes)
     _report([await app.queues.pause(name) for name in names], "paused", json=json)
 
 
@@ -65,117 +75,141 @@ async def pause(
 @on_app()
 async def resume(app: App, queue: PatternArgument, yes: YesOption = False, json: JsonOption = False) -> None:
     """Go on with a paused queue."""
-    names = [name for name, paused in (await _chosen(app, queue, create=False)).items() if paused]
+    names = [name for name, paused in (await _select(app, queue, create=False)).items() if paused]
     if len(names) > 1:
-        bulk.agree(f"{count(len(names), 'queue')} will be resumed", yes=yes)
+        bulk.confirm(f"{count(len(names), 'queue')} will be resumed", yes=yes)
     _report([await app.queues.resume(name) for name in names], "resumed", json=json)
 
 
 @queues.command()
 @on_app()
-async def limit(
+async def configure(
     app: App,
     queue: PatternArgument,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="RATE", help="How often its jobs may start: 600/min, 10/s, none.", show_default=False),
+        typer.Option(metavar="RATE", help="Starts per period: 600/min, 10/s, none.", show_default=False),
     ] = None,
     burst: Annotated[
-        int | None, typer.Option(min=1, help="How many of them at once after a quiet time.", show_default=False)
+        int | None, typer.Option(min=1, help="Starts at once after a quiet time.", show_default=False)
     ] = None,
-    concurrency: Annotated[
+    global_concurrency: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Running jobs over all workers: 10, none.", show_default=False),
+    ] = None,
+    weight: Annotated[
+        int | None, typer.Option(min=1, help="Share of a claim over several queues.", show_default=False)
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Job lease: 5m; none: the worker's.", show_default=False),
+    ] = None,
+    max_attempts: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Attempts of jobs without their own: 5, none.", show_default=False),
+    ] = None,
+    backoff: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="How many may run at once, on all workers together: 10, none.", show_default=False
+            metavar="BACKOFF", help="Delay before a retry: 30s, 1s..10m (doubling), none.", show_default=False
         ),
     ] = None,
+    keep_completed: Annotated[str | None, _retention_option("Completed jobs")] = None,
+    keep_failed: Annotated[str | None, _retention_option("Failed and dead jobs")] = None,
+    keep_cancelled: Annotated[str | None, _retention_option("Cancelled jobs")] = None,
+    keep_archived: Annotated[str | None, _retention_option("Jobs in the archive")] = None,
     create: CreateOption = False,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Limit a queue, across all workers; "none" takes a limit away."""
-    if rate is None and concurrency is None:
-        raise usage(
-            "which limit? none was given", remedy=f"onward queues limit {queue} --rate 600/min --concurrency 10"
+    """Change a queue's limits, lease, retry defaults and retention; options not given stay as they are."""
+    changes: dict[str, Any] = {
+        "rate": _rate(rate, burst),
+        "concurrency": UNSET if global_concurrency is None else read_limit(global_concurrency),
+        "weight": UNSET if weight is None else weight,
+        "lease": UNSET if lease is None else read_optional_duration(lease),
+        "max_attempts": UNSET if max_attempts is None else read_limit(max_attempts),
+        "backoff": UNSET if backoff is None else read_backoff(backoff),
+    }
+    changes = {name: value for name, value in changes.items() if value is not UNSET}
+    texts = {"completed": keep_completed, "failed": keep_failed, "cancelled": keep_cancelled, "archived": keep_archived}
+    kept = {status: read_retention(text) for status, text in texts.items() if text is not None}
+    if not changes and not kept:
+        raise usage_error(
+            "nothing to configure: no setting was given",
+            remedy=f"onward queues configure {queue} --rate 600/min --keep-completed 12h",
         )
-    limited = _rate(rate, burst)
-    most = UNSET if concurrency is None else read_limit(concurrency)
-    names = await _chosen(app, queue, create=create)
+    names = await _select(app, queue, create=create)
     if len(names) > 1:
-        bulk.agree(f"{count(len(names), 'queue')} will be limited, each by itself", yes=yes)
-    _report([await app.queues.limit(name, rate=limited, concurrency=most) for name in names], "limited", json=json)
-
-
-@queues.command()
-@on_app()
-async def keep(
-    app: App,
-    queue: PatternArgument,
-    completed: Annotated[str | None, _keeping("Completed jobs")] = None,
-    failed: Annotated[str | None, _keeping("Failed jobs and dead letters")] = None,
-    cancelled: Annotated[str | None, _keeping("Cancelled jobs")] = None,
-    archived: Annotated[str | None, _keeping("All of them from then on, in the archive")] = None,
-    create: CreateOption = False,
-    yes: YesOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Say how long a queue keeps jobs that have ended: 12h, 30d, forever; 0: not at all."""
-    given = {"completed": completed, "failed": failed, "cancelled": cancelled, "archived": archived}
-    told = {kind: read_keeping(text) for kind, text in given.items() if text is not None}
-    if not told:
-        raise usage(
-            "which jobs, and for how long?", remedy=f"onward queues keep {queue} --completed 12h --archived 90d"
-        )
-    names = await _chosen(app, queue, create=create)
-    if len(names) > 1:
-        bulk.agree(f"{count(len(names), 'queue')} will be told how long to keep jobs", yes=yes)
+        bulk.confirm(f"{count(len(names), 'queue')} will be configured, each by itself", yes=yes)
     changed = []
     for name in names:
-        known = await app.queues.list(name)
-        before = known[0].settings.retention if known else Retention()
-        changed.append(await app.queues.configure(name, retention=structs.replace(before, **told)))
+        retention: Retention | UnsetType = UNSET
+        if kept:
+            known = await app.queues.list(name)
+            retention = structs.replace(known[0].settings.retention if known else Retention(), **kept)
+        changed.append(await app.queues.configure(name, **changes, retention=retention))
     if json:
         output.show_json({"queues": changed})
         return
     for one in changed:
-        output.say(f"{one.name} keeps jobs that have ended: {_kept(one.settings.retention)}")
+        _show_settings(one)
 
 
-def _kept(retention: Retention) -> str:
+def _show_settings(queue: QueueInfo) -> None:
+    settings = queue.settings
+    rate_text = rate(settings.rate) or "unlimited"
+    if settings.rate is not None and settings.rate.burst > 1:
+        rate_text += f", burst {settings.rate.burst}"
+    facts = {
+        "queue": queue.name,
+        "rate": rate_text,
+        "global concurrency": "unlimited" if settings.concurrency is None else str(settings.concurrency),
+        "weight": str(settings.weight),
+        "lease": "the worker's" if settings.lease is None else duration(settings.lease),
+        "max attempts": "the task's" if settings.max_attempts is None else str(settings.max_attempts),
+        "backoff": "the task's" if settings.backoff is None else describe_backoff(settings.backoff),
+        "retention": _describe_retention(settings.retention),
+    }
+    for name, value in facts.items():
+        output.write(Text.assemble((f"{name:>18}  ", "dim"), output.escape(value)))
+
+
+def _describe_retention(retention: Retention) -> str:
     counts = {"completed": retention.completed_count, "failed": retention.failed_count}
     parts = []
-    for kind in ("completed", "failed", "cancelled", "archived"):
-        age, most = getattr(retention, kind), counts.get(kind)
-        said = "for ever" if age is None else duration(age) if age else "not at all"
-        parts.append(f"{kind} {said}" + (f", at most {most:,}" if most is not None else ""))
+    for status in ("completed", "failed", "cancelled", "archived"):
+        age, max_count = getattr(retention, status), counts.get(status)
+        text = "forever" if age is None else duration(age) if age else "not kept"
+        parts.append(f"{status} {text}" + (f", at most {max_count:,}" if max_count is not None else ""))
     return "; ".join(parts)
 
 
 def _rate(text: str | None, burst: int | None) -> Rate | UnsetType | None:
     if text is None:
         if burst is not None:
-            raise usage("--burst goes with --rate")
+            raise usage_error("--burst goes with --rate")
         return UNSET
     read = read_rate(text)
     return Rate(read.count, read.period, burst) if read is not None and burst is not None else read
 
 
-async def _chosen(app: App, pattern: str, *, create: bool) -> dict[str, bool]:
+async def _select(app: App, pattern: str, *, create: bool) -> dict[str, bool]:
     """Name the queues that a pattern chooses, and say of each whether it is paused."""
     if create and not pattern.endswith("*") and not await app.queues.list(pattern):
         return {pattern: False}
-    found = await named(app, pattern)
+    found = await find_queues(app, pattern)
     if not found:
-        raise usage(f"no queue is below {pattern.removesuffix('*')}", remedy="onward queues list")
+        raise refusal(f"no queue is below {pattern.removesuffix('*')}", remedy="onward queues list")
     return {queue.name: queue.settings.paused for queue in found}
 
 
-async def named(app: App, pattern: str) -> list[QueueInfo]:
+async def find_queues(app: App, pattern: str) -> list[QueueInfo]:
     """Find the queues of a pattern; a name that there is not is refused, with the nearest that there is."""
     found = await app.queues.list(pattern)
     if not found and not pattern.endswith("*"):
         known = [queue.name for queue in await app.queues.list()]
-        raise usage(f"there is no queue {pattern!r}{nearest(pattern, known)}", remedy="onward queues list")
+        raise refusal(f"there is no queue {pattern!r}{nearest(pattern, known)}", remedy="onward queues list")
     return found
 
 

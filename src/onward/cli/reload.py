@@ -20,9 +20,9 @@ from onward.worker.signals import STOP_SIGNALS
 
 log = logging.getLogger("onward.reload")
 
-_LOOK: Final = 0.5
+_POLL_INTERVAL: Final = 0.5
 """Seconds between two looks."""
-_PATIENCE: Final = 10.0
+_STOP_TIMEOUT: Final = 10.0
 """Seconds that a stopping command has before it is killed."""
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
@@ -33,38 +33,38 @@ class Reloader:
     def __init__(self, command: Sequence[str], folder: Path) -> None:
         self._command = list(command)
         self._folder = folder
-        self._asked = threading.Event()
+        self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         """Go on until a signal; answer the exit code."""
         before = {number: signal.signal(number, self._on_signal) for number in STOP_SIGNALS}
         try:
-            seen = snapshot(self._folder)
+            seen = modification_times(self._folder)
             self._start()
-            while not self._asked.wait(_LOOK):
-                now = snapshot(self._folder)
+            while not self._stopping.wait(_POLL_INTERVAL):
+                now = modification_times(self._folder)
                 if changed := changes(seen, now):
                     log.info("source changed, starting afresh", extra={"files": ", ".join(sorted(changed)[:5])})
                     self._stop()
                     self._start()
                 seen = now
-                self._look_after()
+                self._check_process()
             return self._stop()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._asked.is_set() and self._process is not None:
+        if self._stopping.is_set() and self._process is not None:
             self._process.kill()
-        self._asked.set()
+        self._stopping.set()
 
     def _start(self) -> None:
         # A session of its own: Ctrl-C in a terminal reaches it through us, once, and not also directly.
         self._process = subprocess.Popen(self._command, start_new_session=True)  # noqa: S603 - our own command
 
-    def _look_after(self) -> None:
+    def _check_process(self) -> None:
         if self._process is not None and (code := self._process.poll()) is not None:
             self._process = None
             log.warning("it has ended; waiting for a change", extra={"code": code})
@@ -75,13 +75,13 @@ class Reloader:
             return 0
         process.terminate()
         try:
-            return process.wait(_PATIENCE)
+            return process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
 
 
-def snapshot(folder: Path) -> dict[str, int]:
+def modification_times(folder: Path) -> dict[str, int]:
     """Take down when each source file below a folder was last changed."""
     return dict(_sources(str(folder)))
 

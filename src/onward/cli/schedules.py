@@ -12,7 +12,7 @@ from onward.app import App
 from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.enqueue import read_job
-from onward.cli.errors import usage
+from onward.cli.errors import refusal, usage_error
 from onward.cli.units import duration, read_duration
 from onward.errors import InvalidJob
 from onward.schedule import Missed, Schedule
@@ -38,25 +38,25 @@ async def list_schedules(app: App, json: JsonOption = False) -> None:
 async def show(
     app: App,
     name: NameArgument,
-    turns: Annotated[int, typer.Option(min=1, max=1000, help="How many turns to tell.")] = 5,
+    upcoming: Annotated[int, typer.Option(min=1, max=1000, help="Number of upcoming runs to show.")] = 5,
     json: JsonOption = False,
 ) -> None:
     """Show a schedule, its job, and when its next turns are."""
-    schedule = await _named(app, name)
-    coming = [] if schedule.next_at is None else schedule.turns(turns - 1, after=schedule.next_at)
-    told = coming if schedule.next_at is None else [schedule.next_at, *coming]
+    schedule = await _find(app, name)
+    coming = [] if schedule.next_at is None else schedule.turns(upcoming - 1, after=schedule.next_at)
+    runs = coming if schedule.next_at is None else [schedule.next_at, *coming]
     if json:
-        output.show_json({"schedule": schedule, "turns": told})
+        output.show_json({"schedule": schedule, "upcoming": runs})
         return
     _show([schedule], json=False)
-    output.say(f"job    {schedule.job.type} in {schedule.job.queue}, {schedule.job.payload}")
-    output.say(f"missed {schedule.missed}")
-    for turn in told:
-        output.say(f"turn   {turn.isoformat()}")
+    output.write(f"job    {schedule.job.type} in {schedule.job.queue}, {schedule.job.payload}")
+    output.write(f"missed {schedule.missed}")
+    for run in runs:
+        output.write(f"next   {run.isoformat()}")
 
 
 @schedules.command("set")
-@on_app(makes_store=True)
+@on_app(creates_store=True)
 async def set_schedule(
     app: App,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
@@ -84,12 +84,14 @@ async def set_schedule(
     """Make a schedule, or change the one of that name."""
     rhythm = cron if cron is not None else every
     if rhythm is None or (cron is not None and every is not None):
-        raise usage("when? give --cron or --every", remedy=f'onward schedules set {name} {task} --cron "0 6 * * *"')
+        raise usage_error(
+            "when? give --cron or --every", remedy=f'onward schedules set {name} {task} --cron "0 6 * * *"'
+        )
     job = read_job(app, task, arguments or [], {} if queue is None else {"queue": queue})
     try:
         made = await app.schedules.set(name, job, rhythm, timezone=timezone, missed=missed)
     except InvalidJob as error:
-        raise usage(str(error)) from None
+        raise usage_error(str(error)) from None
     _show([made], json=json)
 
 
@@ -97,7 +99,7 @@ async def set_schedule(
 @on_app()
 async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Let no turn come until it is resumed."""
-    await _named(app, name)
+    await _find(app, name)
     _show([await app.schedules.pause(name)], json=json)
 
 
@@ -105,7 +107,7 @@ async def pause(app: App, name: NameArgument, json: JsonOption = False) -> None:
 @on_app()
 async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Go on with the next turn from now."""
-    await _named(app, name)
+    await _find(app, name)
     _show([await app.schedules.resume(name)], json=json)
 
 
@@ -113,29 +115,30 @@ async def resume(app: App, name: NameArgument, json: JsonOption = False) -> None
 @on_app()
 async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
     """Enqueue its job now, besides its turns, and write the job's id."""
-    await _named(app, name)
+    await _find(app, name)
     handle = await app.schedules.run(name)
     if json:
         output.show_json({"id": handle.id, "queue": handle.ref.queue})
     else:
-        output.say(handle.id)
+        output.write(handle.id)
 
 
 @schedules.command()
 @on_app()
 async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     """Remove a schedule. The jobs that it made stay."""
-    await _named(app, name)
-    bulk.agree(f"the schedule {name} will be deleted", yes=yes)
+    await _find(app, name)
+    bulk.confirm(f"the schedule {name} will be deleted", yes=yes)
     await app.schedules.delete(name)
     output.note(f"{name} is deleted; if the code declares it, the next worker to start makes it again")
 
 
-async def _named(app: App, name: str) -> Schedule:
+async def _find(app: App, name: str) -> Schedule:
     try:
         return await app.schedules.get(name)
     except InvalidJob as error:
-        raise usage(f"there is no schedule {name!r}{error.rule.removeprefix('there is no such schedule')}") from None
+        nearby = error.rule.removeprefix("there is no such schedule")
+        raise refusal(f"there is no schedule {name!r}{nearby}", remedy="onward schedules list") from None
 
 
 def _show(found: list[Schedule], *, json: bool) -> None:
@@ -144,7 +147,7 @@ def _show(found: list[Schedule], *, json: bool) -> None:
         return
     now = datetime.now(UTC)
     output.show_table(
-        ("schedule", "status", "rhythm", "task", "queue", "next", "last"), [_row(one, now) for one in found]
+        ("schedule", "status", "when", "type", "queue", "next", "last"), [_row(one, now) for one in found]
     )
 
 

@@ -10,8 +10,8 @@ import typer
 from onward.app import App
 from onward.cli import output
 from onward.cli.command import JsonOption, on_app
-from onward.cli.errors import Trouble, usage
-from onward.cli.snapshot import where
+from onward.cli.errors import CommandError, usage_error
+from onward.cli.snapshot import describe_store
 from onward.cli.target import is_missing
 from onward.errors import SchemaTooOld
 
@@ -25,7 +25,7 @@ class Installing(Protocol):
         ...
 
 
-@on_app(makes_store=True)
+@on_app(creates_store=True)
 async def migrate(
     app: App,
     sql: Annotated[bool, typer.Option("--sql", help="Write the SQL and change nothing.", show_default=False)] = False,
@@ -40,9 +40,9 @@ async def migrate(
 ) -> None:
     """Bring the store's schema up to date. Safe while workers run, and when many do it at once."""
     if sql and check:
-        raise usage("--sql and --check do not go together")
+        raise usage_error("--sql and --check do not go together")
     if pgmq and (sql or check):
-        raise usage("--pgmq changes the database: it goes with neither --sql nor --check")
+        raise usage_error("--pgmq changes the database: it goes with neither --sql nor --check")
     if sql:
         sys.stdout.write(_script(app))
         return
@@ -51,7 +51,7 @@ async def migrate(
     before = await _schema(app)
     if check:
         if before is None:
-            raise Trouble(
+            raise CommandError(
                 f"{_store(app)} is not up to date", effect="workers would bring it up", remedy="onward migrate"
             )
         now = before
@@ -61,13 +61,15 @@ async def migrate(
     if json:
         output.show_json({"schema": now, "changed": before != now})
     else:
-        output.say(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
+        output.write(f"{_store(app)}: schema {now}, {'up to date' if before == now else 'brought up to date'}")
 
 
 async def _install(app: App) -> None:
     engine = app.engine.inner
     if not isinstance(engine, Installing):
-        raise usage(f"--pgmq is for URLs that begin with pgmq+postgresql://, this one names {app.capabilities.engine}")
+        raise usage_error(
+            f"--pgmq is for URLs that begin with pgmq+postgresql://, this one names {app.capabilities.engine}"
+        )
     version = await engine.install()
     found = "there is a PGMQ already, left as it is" if version is None else f"PGMQ {version} installed as plain SQL"
     sys.stderr.write(f"{found}\n")
@@ -86,7 +88,7 @@ async def _schema(app: App) -> int | None:
 def _script(app: App) -> str:
     written = app.engine.schema_script()
     if written is None:
-        raise Trouble(
+        raise CommandError(
             f"{app.capabilities.engine} has a schema of its own, which is not for Onward to write",
             effect="there is no SQL to show",
         )
@@ -94,4 +96,4 @@ def _script(app: App) -> str:
 
 
 def _store(app: App) -> str:
-    return f"{app.capabilities.engine} {where(app)}".rstrip()
+    return f"{app.capabilities.engine} {describe_store(app)}".rstrip()

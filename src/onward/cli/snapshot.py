@@ -1,4 +1,4 @@
-"""One look at a store: what ``doctor`` examines and ``top`` shows."""
+"""A snapshot of a store: what ``doctor`` examines and ``top`` shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onward.engine.values import EngineInfo, GroupBy, JobFilter, QueueInfo, Work
 from onward.lifecycle import WAITING, State
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A store, at one moment."""
 
     at: datetime
@@ -56,13 +56,13 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
         return max(timedelta(0), self.at - (queue.oldest_ready_at or self.at))
 
 
-async def take(app: App, *, with_types: bool = False) -> Picture:
+async def take_snapshot(app: App, *, with_types: bool = False) -> Snapshot:
     """Look at a store."""
     info = await app.engine.check()
     path = app.engine.describe().get("path")
     file = None if path is None else Path(path)
     types = await app.jobs.count(JobFilter(states=WAITING), by=GroupBy.TYPE) if with_types else {}
-    return Picture(
+    return Snapshot(
         queues=tuple(await app.queues.list()),
         workers=tuple(await app.workers.list()),
         waiting_types=types,
@@ -75,7 +75,7 @@ async def take(app: App, *, with_types: bool = False) -> Picture:
     )
 
 
-def where(app: App) -> str:
+def describe_store(app: App) -> str:
     """Say where a store is: a file by its path, a server by what is known of its address."""
     known = app.engine.describe()
     if "path" in known:

@@ -17,7 +17,7 @@ from typing import Final
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli.errors import FAILED, Trouble, usage
+from onward.cli.errors import EXIT_FAILED, EXIT_STORE_UNREACHABLE, CommandError, usage_error
 from onward.config import URL_VARIABLE
 
 APP_VARIABLE: Final = "ONWARD_APP"
@@ -27,31 +27,31 @@ def find_app(app: str | None, url: str | None, *, needs_tasks: bool = False) -> 
     """Find the App that a command is about.
 
     Raises:
-        Trouble: none is named, it cannot be imported, or it is no App.
+        CommandError: none is named, it cannot be imported, or it is no App.
     """
     named = app or (os.environ.get(APP_VARIABLE, "").strip() if needs_tasks or not url else "")
     if named:
-        return _load_on(named, url) if url else load(named)
+        return _load_with_url(named, url) if url else load(named)
     if needs_tasks:
-        raise usage(
+        raise usage_error(
             "which app? its tasks are needed here",
             remedy=f"add --app module:app, or: export {APP_VARIABLE}=module:app",
         )
     store = url or os.environ.get(URL_VARIABLE, "").strip()
     if not store:
-        raise usage(
+        raise usage_error(
             "which store? neither an app nor a URL was given",
             remedy=f"add --url sqlite:///jobs.db or --app module:app, or set {URL_VARIABLE} or {APP_VARIABLE}",
         )
     return App(store)
 
 
-def _load_on(named: str, url: str) -> App:
+def _load_with_url(named: str, url: str) -> App:
     """Load an App for a URL that was asked for: one that names its own store cannot be told another."""
     os.environ[URL_VARIABLE] = url
     app = load(named)
     if app.config.url != url:
-        raise usage(
+        raise usage_error(
             f"{named} names its own store, so --url {url} cannot be used with it",
             remedy=f"leave --url out, or write App() in {named.partition(':')[0]}: it then takes {URL_VARIABLE}",
         )
@@ -63,7 +63,7 @@ def load(named: str) -> App:
     path, _, attribute = named.partition(":")
     name = path.removesuffix(".py").strip("./").replace("/", ".")
     if not name:
-        raise usage(f"{named!r} names no app", remedy="write it as module:app")
+        raise usage_error(f"{named!r} names no app", remedy="write it as module:app")
     # A script that was installed does not have the working directory on its path; the user's modules are there.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
@@ -72,20 +72,20 @@ def load(named: str) -> App:
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
             apps = [known for known, value in vars(module).items() if isinstance(value, App)]
-            raise usage(
-                f"module {name} has no {attribute or 'app'!r}{nearest(part, apps)}", remedy=_written(name, apps)
+            raise usage_error(
+                f"module {name} has no {attribute or 'app'!r}{nearest(part, apps)}", remedy=_example(name, apps)
             )
         found = getattr(found, part)
     if not isinstance(found, App):
         apps = [known for known, value in vars(module).items() if isinstance(value, App)]
-        raise usage(
+        raise usage_error(
             f"{name}:{attribute or 'app'} is a {type(found).__qualname__}, not an onward.App{nearest('', apps)}",
-            remedy=_written(name, apps),
+            remedy=_example(name, apps),
         )
     return found
 
 
-def _written(module: str, apps: list[str]) -> str:
+def _example(module: str, apps: list[str]) -> str:
     return f"--app {module}:{apps[0]}" if apps else f'write in {module}: app = App("sqlite:///jobs.db")'
 
 
@@ -95,16 +95,16 @@ def _import(name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             close = nearest(name, _modules_here())
-            raise usage(
+            raise usage_error(
                 f"there is no module {error.name!r} in {Path.cwd()} nor among the installed packages{close}",
                 remedy="run this where the module is, or put its folder on PYTHONPATH",
             ) from error
         where = traceback.extract_tb(error.__traceback__)[-1]
-        raise Trouble(
+        raise CommandError(
             f"importing {name} failed: {type(error).__qualname__}: {error} ({where.filename}, line {where.lineno})",
             effect="nothing was done",
             remedy="the same command with --debug shows the whole traceback",
-            code=FAILED,
+            code=EXIT_FAILED,
         ) from error
 
 
@@ -119,10 +119,11 @@ def _modules_here() -> list[str]:
 def refuse_missing_file(app: App) -> None:
     """Refuse to look at a database that is not there: looking would make an empty one, and a typing error unseen."""
     if is_missing(app) and app.config.url != "sqlite://":
-        raise Trouble(
+        raise CommandError(
             f"there is no database {app.engine.describe()['path']}",
             effect="nothing was done, and no empty one was made",
             remedy=f"check the path, or make it: onward migrate --url {app.config.url}",
+            code=EXIT_STORE_UNREACHABLE,
         )
 
 

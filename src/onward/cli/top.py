@@ -18,17 +18,17 @@ from rich.text import Text
 from onward.app import App
 from onward.cli import output, queues, workers
 from onward.cli.command import on_app
-from onward.cli.snapshot import Picture, take
+from onward.cli.snapshot import Snapshot, take_snapshot
 from onward.cli.units import duration, read_duration
 from onward.engine.values import QueueInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import FINISHED, HELD, State
 
-_EVERY: Final = timedelta(seconds=1)
-_WORKERS: Final = 8
+_INTERVAL: Final = timedelta(seconds=1)
+_MAX_WORKERS: Final = 8
 """How many of them are shown: there is as much to say about queues."""
-_SMOOTH: Final = 10
-"""Pictures over which rates are taken: fewer would flicker."""
+_RATE_SNAPSHOTS: Final = 10
+"""Snapshots over which rates are taken: fewer would flicker."""
 
 
 @on_app()
@@ -42,45 +42,45 @@ async def top(
 ) -> None:
     """Watch queues and workers, live. Leave with q."""
     if once or not sys.stdout.isatty():
-        _write(await take(app))
+        _write(await take_snapshot(app))
         return
-    pause = max((_EVERY if interval is None else interval).total_seconds(), 0.1)
-    pictures = [await take(app)]
-    console = output.output()
-    trouble = ""
-    with _leaving() as left, Live(console=console, screen=True, auto_refresh=False) as live:
-        while not left.is_set():
-            live.update(frame(pictures, height=console.height, trouble=trouble), refresh=True)
+    pause = max((_INTERVAL if interval is None else interval).total_seconds(), 0.1)
+    snapshots = [await take_snapshot(app)]
+    console = output.stdout()
+    error_text = ""
+    with _quit_key() as quitting, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not quitting.is_set():
+            live.update(frame(snapshots, height=console.height, error_text=error_text), refresh=True)
             try:
                 async with asyncio.timeout(pause):
-                    await left.wait()
+                    await quitting.wait()
             except TimeoutError:
                 pass
             try:
-                pictures = [*pictures[-_SMOOTH:], await take(app)]
-                trouble = ""
+                snapshots = [*snapshots[-_RATE_SNAPSHOTS:], await take_snapshot(app)]
+                error_text = ""
             except StoreUnavailable as error:
-                trouble = str(error)  # the last picture stays: the store may come back
+                error_text = str(error)  # the last snapshot stays: the store may come back
 
 
-def _write(picture: Picture) -> None:
+def _write(snapshot: Snapshot) -> None:
     """Write one frame for whoever reads the output."""
     if sys.stdout.isatty():
-        output.output().print(frame([picture], height=None))
+        output.stdout().print(frame([snapshot], height=None))
         return
-    output.say(_totals(picture, {}))
-    output.say()
-    queues.show_queues(list(picture.queues), json=False)
-    output.say()
-    workers.show_workers(list(picture.workers), picture.worker_timeout)
+    output.write(_totals(snapshot, {}))
+    output.write()
+    queues.show_queues(list(snapshot.queues), json=False)
+    output.write()
+    workers.show_workers(list(snapshot.workers), snapshot.worker_timeout)
 
 
 @contextmanager
-def _leaving() -> Iterator[asyncio.Event]:
+def _quit_key() -> Iterator[asyncio.Event]:
     """Listen for the key that ends it, without waiting for Enter."""
-    left = asyncio.Event()
+    quitting = asyncio.Event()
     if not sys.stdin.isatty():
-        yield left
+        yield quitting
         return
     import termios  # noqa: PLC0415 - not everywhere, and only a terminal needs it
     import tty  # noqa: PLC0415
@@ -91,26 +91,26 @@ def _leaving() -> Iterator[asyncio.Event]:
 
     def on_key() -> None:
         if sys.stdin.read(1) in {"q", "Q", "\x1b", ""}:
-            left.set()
+            quitting.set()
 
     tty.setcbreak(keys)
     loop.add_reader(keys, on_key)
     try:
-        yield left
+        yield quitting
     finally:
         loop.remove_reader(keys)
         termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> RenderableType:
-    """Lay out the last of some pictures; the others tell the rates."""
-    now = pictures[-1]
-    rates = rates_of(pictures)
+def frame(snapshots: list[Snapshot], *, height: int | None, error_text: str = "") -> RenderableType:
+    """Lay out the last of some snapshots; the others give the rates."""
+    now = snapshots[-1]
+    rates = rates_of(snapshots)
     busiest = sorted(now.queues, key=lambda queue: _importance(queue, rates), reverse=True)
-    # Besides the rows: two headlines, two blank lines, two headings of two lines, two remarks, one of trouble.
-    room = None if height is None else max(3, height - 12 - min(len(now.workers), _WORKERS))
-    shown = busiest[:room]
-    parts: list[RenderableType] = [_headline(now, rates, trouble), Text()]
+    # Besides the rows: two headlines, two blank lines, two headings of two lines, two remarks, one error.
+    max_queues = None if height is None else max(3, height - 12 - min(len(now.workers), _MAX_WORKERS))
+    shown = busiest[:max_queues]
+    parts: list[RenderableType] = [_headline(now, rates, error_text), Text()]
     if shown:
         columns = (
             "queue",
@@ -137,17 +137,17 @@ def frame(pictures: list[Picture], *, height: int | None, trouble: str = "") -> 
         parts.append(Text("no queues yet: the first job makes one", style="dim"))
     parts.append(Text())
     if now.workers:
-        most = now.workers if height is None else now.workers[:_WORKERS]
-        rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in most]
-        parts.append(output.table(workers.COLUMNS, rows, right=("at once", "tasks")))
-        if len(most) < len(now.workers):
-            parts.append(Text(f"… and {len(now.workers) - len(most)} more workers", style="dim"))
+        shown_workers = now.workers if height is None else now.workers[:_MAX_WORKERS]
+        rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in shown_workers]
+        parts.append(output.table(workers.COLUMNS, rows, right=("slots", "tasks")))
+        if len(shown_workers) < len(now.workers):
+            parts.append(Text(f"… and {len(now.workers) - len(shown_workers)} more workers", style="dim"))
     else:
         parts.append(Text("no workers: start one with onward work --app module:app", style="yellow"))
     return Group(*parts)
 
 
-def _headline(now: Picture, rates: dict[str, float], trouble: str) -> RenderableType:
+def _headline(now: Snapshot, rates: dict[str, float], error_text: str) -> RenderableType:
     line = Table.grid(expand=True)
     line.add_column()
     line.add_column(justify="right")
@@ -155,12 +155,12 @@ def _headline(now: Picture, rates: dict[str, float], trouble: str) -> Renderable
         Text.assemble(("onward top  ", "bold"), (f"{now.info.server}  {now.path or ''}", "dim")),
         Text(f"{now.at.astimezone():%H:%M:%S}  q leaves", style="dim"),
     )
-    if trouble:
-        return Group(line, _totals(now, rates), Text(output.clean(trouble), style="bold red"))
+    if error_text:
+        return Group(line, _totals(now, rates), Text(output.escape(error_text), style="bold red"))
     return Group(line, _totals(now, rates))
 
 
-def _totals(now: Picture, rates: dict[str, float]) -> Text:
+def _totals(now: Snapshot, rates: dict[str, float]) -> Text:
     oldest = now.oldest_ready
     return Text.assemble(
         ("ready ", "dim"),
@@ -180,9 +180,9 @@ def _totals(now: Picture, rates: dict[str, float]) -> Text:
     )
 
 
-def rates_of(pictures: list[Picture]) -> dict[str, float]:
-    """Say for each queue how many jobs have ended a second, from the first picture to the last."""
-    first, last = pictures[0], pictures[-1]
+def rates_of(snapshots: list[Snapshot]) -> dict[str, float]:
+    """Say for each queue how many jobs have ended a second, from the first snapshot to the last."""
+    first, last = snapshots[0], snapshots[-1]
     seconds = (last.at - first.at).total_seconds()
     if seconds <= 0:
         return {}

@@ -8,6 +8,7 @@ from typing import Final
 
 import typer
 
+from onward.backoff import Backoff, BackoffKind
 from onward.engine.values import Rate
 from onward.errors import InvalidJob
 
@@ -28,7 +29,7 @@ def read_duration(text: str) -> timedelta:
         raise typer.BadParameter(f"{text!r} is too long") from None
 
 
-def read_moment(text: str) -> datetime:
+def read_datetime(text: str) -> datetime:
     """Read an ISO moment; one without a time zone is in this machine's."""
     try:
         return datetime.fromisoformat(text).astimezone()
@@ -59,7 +60,35 @@ def read_limit(text: str) -> int | None:
     return int(text)
 
 
-def read_keeping(text: str) -> timedelta | None:
+def read_optional_duration(text: str) -> timedelta | None:
+    """Read a duration; ``none`` takes a setting away."""
+    return None if text.lower() == "none" else read_duration(text)
+
+
+def read_backoff(text: str) -> Backoff | None:
+    """Read ``30s`` (fixed), ``1s..10m`` (doubling, up to 10 minutes); ``none`` takes a setting away."""
+    if text.lower() == "none":
+        return None
+    first, dots, cap = text.partition("..")
+    try:
+        if not dots:
+            return Backoff.fixed(read_duration(first))
+        return Backoff.exponential(read_duration(first), cap=read_duration(cap))
+    except InvalidJob as error:
+        raise typer.BadParameter(f"{text!r}: {error}") from None
+
+
+def describe_backoff(backoff: Backoff) -> str:
+    """Write a backoff as it would be typed, with what cannot be typed behind it."""
+    first = duration(backoff.base)
+    jitter = f", jitter {backoff.jitter:.0%}" if backoff.jitter else ""
+    if backoff.kind == BackoffKind.FIXED:
+        return f"{first}{jitter}"
+    cap = "" if backoff.cap is None else f" up to {duration(backoff.cap)}"
+    return f"{first}, × {backoff.factor:g}{cap}{jitter}"
+
+
+def read_retention(text: str) -> timedelta | None:
     """Read for how long something is kept: a duration, or ``forever``."""
     return None if text.lower() == "forever" else read_duration(text)
 
@@ -103,8 +132,8 @@ def rate(limit: Rate | None) -> str:
     return f"{limit.count}/{seconds:g}s"
 
 
-def count(number: int, noun: str, verb: str = "") -> str:
+def count(number: int, noun: str, action: str = "") -> str:
     """Write a number of things, and what they do: ``1 job``, ``2 jobs``; ``1 job waits``, ``2 jobs wait``."""
     many = "" if number == 1 else "s"
-    does = f" {verb}{'s' if number == 1 else ''}" if verb else ""
+    does = f" {action}{'s' if number == 1 else ''}" if action else ""
     return f"{number:,} {noun}{many}".replace(",", " ") + does

@@ -19,7 +19,7 @@ from onward.metering import Span, UsageBy
 async def usage(
     app: App,
     by: Annotated[list[UsageBy] | None, typer.Option(help="What to tell apart; may be given several times.")] = None,
-    span: Annotated[Span, typer.Option(help="Of how long a time each sum is.")] = Span.DAY,
+    bucket: Annotated[Span, typer.Option(help="Period that each row sums up.")] = Span.DAY,
     last: Annotated[
         timedelta | None,
         typer.Option(metavar="DURATION", parser=read_duration, help="How far to look back: 7d.", show_default="all"),
@@ -29,24 +29,25 @@ async def usage(
         str | None,
         typer.Option("--queue", "-q", help="Of this queue only.", autocompletion=completion.queues, show_default=False),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Of this task only.", autocompletion=completion.tasks, show_default=False)
+    type: Annotated[
+        str | None,
+        typer.Option("--type", "-t", help="Of this task only.", autocompletion=completion.tasks, show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
     """Sum up what was run: how many runs, how long they waited and took."""
     since = None if last is None else datetime.now(UTC) - last
-    told = await app.usage(span=span, by=by or (), since=since, org_id=org, queue=queue, type=task)
+    usage_rows = await app.usage(span=bucket, by=by or (), since=since, org_id=org, queue=queue, type=type)
     if json:
-        output.show_json({"usage": told})
+        output.show_json({"usage": usage_rows})
         return
-    if not told:
+    if not usage_rows:
         output.note("nothing has been run yet, or nothing that this asks for")
         return
     shown = [UsageBy(word) for word in dict.fromkeys(by or ())]
     rows = []
-    for one in told:
-        began = "" if one.at is None else one.at.strftime("%Y-%m-%d" if span is Span.DAY else "%Y-%m-%d %H:%M")
+    for one in usage_rows:
+        began = "" if one.at is None else one.at.strftime("%Y-%m-%d" if bucket is Span.DAY else "%Y-%m-%d %H:%M")
         keys = [getattr(one, word) or "" for word in shown]
         rows.append(
             (
@@ -59,7 +60,9 @@ async def usage(
             )
         )
     output.show_table(
-        ("since", *shown, "runs", "waited", "took", "in all"), rows, right=("runs", "waited", "took", "in all")
+        ("since", *shown, "runs", "avg wait", "avg run", "total run"),
+        rows,
+        right=("runs", "avg wait", "avg run", "total run"),
     )
 
 

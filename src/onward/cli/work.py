@@ -17,7 +17,7 @@ import typer
 from onward.app import App
 from onward.cli import completion, output
 from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption, on_app
-from onward.cli.errors import told, usage
+from onward.cli.errors import report_errors, usage_error
 from onward.cli.units import count, read_duration
 
 
@@ -53,16 +53,21 @@ def work(
             show_default=False,
         ),
     ] = None,
-    only: Annotated[
+    tasks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TASKS",
+            "--tasks",
+            metavar="NAMES",
             help="Which tasks to run: send,resize. All, if not given; their queues must be theirs alone.",
             show_default=False,
         ),
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Jobs at once in each process.")] = 100,
     processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="Worker processes.")] = 1,
+    process_slots: Annotated[
+        int | None,
+        typer.Option(min=1, help='Tasks with executor="process" at once; one per CPU by default.', show_default=False),
+    ] = None,
     lease: Annotated[
         timedelta | None,
         typer.Option(
@@ -123,12 +128,12 @@ def work(
     debug: DebugOption = False,
 ) -> None:
     """Run jobs until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."""
-    with told(debug=debug):
+    with report_errors(debug=debug):
         if named and app:
-            raise usage("the app was given twice")
-        from onward.cli.worker_command import Orders, Settings, obey  # noqa: PLC0415 - the other commands need no worker
+            raise usage_error("the app was given twice")
+        from onward.cli.worker_command import Settings, WorkerCommand, run  # noqa: PLC0415 - the other commands need no worker
 
-        orders = Orders(
+        command = WorkerCommand(
             app=app or named,
             url=url,
             processes=processes,
@@ -137,7 +142,8 @@ def work(
             debug=debug,
             settings=Settings(
                 queues=read_queues(queues, concurrency) if queues else None,
-                only=[name.strip() for name in ",".join(only).split(",")] if only else None,
+                tasks=[name.strip() for name in ",".join(tasks).split(",")] if tasks else None,
+                process_slots=process_slots,
                 concurrency=concurrency,
                 lease=lease,
                 grace=grace,
@@ -153,9 +159,9 @@ def work(
             from onward.cli.reload import Reloader  # noqa: PLC0415 - for development only
             from onward.worker import logs  # noqa: PLC0415
 
-            logs.configure(orders.log_format, level=orders.log_level)
-            raise typer.Exit(Reloader(orders.command, Path.cwd()).run())
-        raise typer.Exit(obey(orders))
+            logs.configure(command.log_format, level=command.log_level)
+            raise typer.Exit(Reloader(command.argv, Path.cwd()).run())
+        raise typer.Exit(run(command))
 
 
 def read_queues(texts: Sequence[str], concurrency: int) -> list[str] | dict[str, int]:
@@ -174,7 +180,7 @@ def read_queues(texts: Sequence[str], concurrency: int) -> list[str] | dict[str,
     return list(shares)
 
 
-@on_app(needs_tasks=True, makes_store=True)
+@on_app(needs_tasks=True, creates_store=True)
 async def tick(
     app: App,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Run at most so many jobs.")] = 100,
@@ -197,4 +203,4 @@ async def tick(
         "lost": report.lost,
     }
     did = [f"{number} {what}" for what, number in (ended | kept).items() if number]
-    output.say(", ".join([f"{count(report.claimed, 'job')} run", *did]))
+    output.write(", ".join([f"{count(report.claimed, 'job')} run", *did]))

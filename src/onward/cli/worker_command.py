@@ -1,6 +1,6 @@
-"""What a worker process is told, and how it obeys.
+"""The command that a worker process runs, and its settings.
 
-``onward work`` writes orders and obeys them. Processes that it starts are handed theirs as JSON,
+``onward work`` makes a :class:`WorkerCommand` and runs it. Processes that it starts receive theirs as JSON,
 ``python -m onward.cli.worker_command …``, and import no command line: each of them starts sooner and is a good deal
 smaller.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from onward.app import App
-from onward.cli.errors import trouble_of
+from onward.cli.errors import to_command_error
 from onward.cli.target import find_app
 from onward.errors import StoreUnavailable
 from onward.worker import logs
@@ -29,16 +29,21 @@ from onward.worker.supervisor import Supervisor
 
 log = logging.getLogger("onward.worker")
 
-_LAST_WORDS: Final = timedelta(seconds=10)
+_FLUSH_TIMEOUT: Final = timedelta(seconds=10)
 """What a child may need beyond its grace to store what its jobs have said."""
+
+
+_KEYWORDS: Final = {"tasks": "only", "process_slots": "processes"}
+"""Settings whose keyword of :meth:`App.worker` has another name."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The settings of a worker that were given; None: as :class:`~onward.worker.options.WorkerOptions` has it."""
 
     queues: list[str] | dict[str, int] | None = None
-    only: list[str] | None = None
+    tasks: list[str] | None = None
     concurrency: int | None = None
+    process_slots: int | None = None
     lease: timedelta | None = None
     grace: timedelta | None = None
     poll: timedelta | None = None
@@ -51,13 +56,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def given(self) -> dict[str, Any]:
         """Lay them out for :meth:`App.worker`."""
         known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        for option, keyword in _KEYWORDS.items():
+            if option in known:
+                known[keyword] = known.pop(option)
         if self.health_file is not None:
-            known["health_file"] = place_file(Path(self.health_file), os.environ.get("ONWARD_PROCESS_NUMBER"))
+            known["health_file"] = health_file_for(Path(self.health_file), os.environ.get("ONWARD_PROCESS_NUMBER"))
         return known
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker process is told."""
+class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker process runs."""
 
     app: str | None = None
     url: str | None = None
@@ -68,32 +76,32 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: Settings = Settings()
 
     @property
-    def command(self) -> list[str]:
-        """The command of a process that obeys them."""
+    def argv(self) -> list[str]:
+        """The arguments that start a process which runs it."""
         return [sys.executable, "-m", "onward.cli.worker_command", msgspec.json.encode(self).decode()]
 
 
-def place_file(file: Path, place: str | None) -> Path:
+def health_file_for(file: Path, index: str | None) -> Path:
     """Name the health file of one of several processes: ``health-0``, ``health-1``."""
-    return file if place is None else file.with_name(f"{file.name}-{place}")
+    return file if index is None else file.with_name(f"{file.name}-{index}")
 
 
-def obey(orders: Orders) -> int:
+def run(command: WorkerCommand) -> int:
     """Work until told to stop; answer the exit code."""
-    logs.configure(orders.log_format, level=orders.log_level)
-    app = find_app(orders.app, orders.url, needs_tasks=True)
+    logs.configure(command.log_format, level=command.log_level)
+    app = find_app(command.app, command.url, needs_tasks=True)
     # Made here even where children do the work: settings that cannot be kept are refused once, and at once.
-    worker = app.worker(**orders.settings.given())
-    if orders.processes > 1:
+    worker = app.worker(**command.settings.given())
+    if command.processes > 1:
         if not app.tasks:
             _warn_of_no_tasks()
-        each = msgspec.structs.replace(orders, processes=1)
-        return Supervisor(each.command, orders.processes, grace=worker.options.grace + _LAST_WORDS).run()
-    return serve(worker, lifespan=_stated(app))
+        each = msgspec.structs.replace(command, processes=1)
+        return Supervisor(each.argv, command.processes, grace=worker.options.grace + _FLUSH_TIMEOUT).run()
+    return serve(worker, lifespan=_opened(app))
 
 
 @asynccontextmanager
-async def _stated(app: App) -> AsyncIterator[None]:
+async def _opened(app: App) -> AsyncIterator[None]:
     """Say what the worker stands on, and close it in the end. A store that is away is left to the worker's patience."""
     try:
         if not app.tasks:
@@ -114,16 +122,16 @@ def _warn_of_no_tasks() -> None:
 
 
 def main() -> None:
-    """Obey the orders that this process was started with."""
-    orders = msgspec.json.decode(sys.argv[1], type=Orders)
+    """Run the command that this process was started with."""
+    command = msgspec.json.decode(sys.argv[1], type=WorkerCommand)
     try:
-        code = obey(orders)
+        code = run(command)
     except Exception as error:  # noqa: BLE001 - whoever reads the log wants to know what to do
-        if orders.debug:
+        if command.debug:
             traceback.print_exc()
-        trouble = trouble_of(error)
-        log.critical("%s", trouble.cause, extra={"remedy": trouble.remedy} if trouble.remedy else {})
-        code = trouble.code
+        failure = to_command_error(error)
+        log.critical("%s", failure.cause, extra={"remedy": failure.remedy} if failure.remedy else {})
+        code = failure.code
     sys.exit(code)
 
 

@@ -1,4 +1,4 @@
-"""``onward workers``: who is at work."""
+"""``onward workers``: the registered workers."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def is_silent(worker: WorkerInfo, timeout: timedelta, now: datetime) -> bool:
 def show_workers(found: list[WorkerInfo], timeout: timedelta) -> None:
     """Write workers with their last sign of life."""
     now = datetime.now(UTC)
-    output.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("at once", "tasks"))
+    output.show_table(COLUMNS, [row(worker, timeout, now) for worker in found], right=("slots", "tasks"))
 
 
-COLUMNS = ("worker", "status", "queues", "at once", "tasks", "heartbeat", "started", "version")
+COLUMNS = ("worker", "status", "queues", "slots", "tasks", "heartbeat", "started", "version")
 
 
 def row(worker: WorkerInfo, timeout: timedelta, now: datetime) -> tuple[str | Text, ...]:
     """Lay out one worker."""
     if is_silent(worker, timeout, now):
-        standing = Text("silent", style="bold red")
+        status = Text("silent", style="bold red")
     else:
-        standing = Text("leads", style="green") if worker.is_leader else Text("works", style="dim")
+        status = Text("leader", style="green") if worker.is_leader else Text("live", style="dim")
     return (
         worker.id,
-        standing,
+        status,
         " ".join(worker.queues),
         str(worker.pool_size),
         str(len(worker.types)),

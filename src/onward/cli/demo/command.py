@@ -13,7 +13,7 @@ import typer
 
 from onward.cli import output
 from onward.cli.command import DebugOption, JsonOption
-from onward.cli.errors import told
+from onward.cli.errors import report_errors
 
 
 def demo(
@@ -26,28 +26,38 @@ def demo(
     debug: DebugOption = False,
 ) -> None:
     """Watch jobs run, fail, retry and survive a killed worker; nothing needs to be installed for it."""
-    from onward.cli.demo.story import Story  # noqa: PLC0415 - the other commands do not need it
-    from onward.cli.demo.view import View, show_account  # noqa: PLC0415
+    from onward.cli.demo.runner import DemoRun  # noqa: PLC0415 - the other commands do not need it
+    from onward.cli.demo.view import View, show_verification  # noqa: PLC0415
 
-    with told(debug=debug):
+    with report_errors(debug=debug):
         folder = Path(tempfile.mkdtemp(prefix="onward-demo-"))
         began = time.monotonic()
         try:
             with View() as view:
-                story = Story(folder, jobs=jobs, workers=workers, tell=view.tell, show=view.show)
-                account = asyncio.run(story.run())
+                demo_run = DemoRun(folder, jobs=jobs, workers=workers, log=view.log, show=view.show)
+                verification = asyncio.run(demo_run.run())
             seconds = time.monotonic() - began
             if json:
                 lines = [
-                    {"kind": line.kind.name, "jobs": line.jobs, "states": dict(line.states), "runs": line.runs}
-                    for line in account.lines
+                    {
+                        "kind": result.kind.name,
+                        "jobs": result.jobs,
+                        "statuses": dict(result.states),
+                        "runs": result.runs,
+                    }
+                    for result in verification.results
                 ]
                 output.show_json(
-                    {"ok": not account.amiss, "jobs": account.jobs, "kinds": lines, "amiss": account.amiss}
+                    {
+                        "ok": not verification.errors,
+                        "jobs": verification.jobs,
+                        "kinds": lines,
+                        "errors": verification.errors,
+                    }
                 )
             else:
-                show_account(account, seconds=seconds)
-            if account.amiss:
+                show_verification(verification, seconds=seconds)
+            if verification.errors:
                 keep = True  # there is something to find out
                 raise typer.Exit(1)
         finally:

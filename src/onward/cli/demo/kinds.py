@@ -16,10 +16,10 @@ class Kind:
     """One kind. Its name is that of its task and of its queue."""
 
     name: str
-    what: str
+    description: str
     share: float
     """Of all jobs."""
-    ends: State = State.COMPLETED
+    final_status: State = State.COMPLETED
 
     def number(self, jobs: int) -> int:
         """Say how many there are, if there are about so many jobs in all."""

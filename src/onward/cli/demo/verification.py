@@ -13,7 +13,7 @@ from onward.lifecycle import State
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class KindResult:
     """What became of one kind."""
 
     kind: Kind
@@ -23,17 +23,17 @@ class Line:
     """Runs begun, according to the ledger."""
 
     @property
-    def as_planned(self) -> int:
+    def as_expected(self) -> int:
         """How many have ended as they must."""
-        return self.states.get(self.kind.ends, 0)
+        return self.states.get(self.kind.final_status, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Verification:
     """Everything, accounted for or not."""
 
-    lines: tuple[Line, ...]
-    amiss: tuple[str, ...]
+    results: tuple[KindResult, ...]
+    errors: tuple[str, ...]
     """Each job that is not where it should be, in words; empty: none was lost."""
     repeated: int
     """Jobs whose work was done more than once, because a worker died between doing it and saying so."""
@@ -41,41 +41,43 @@ class Account:
     @property
     def jobs(self) -> int:
         """How many there were."""
-        return sum(line.jobs for line in self.lines)
+        return sum(result.jobs for result in self.results)
 
     @property
     def runs(self) -> int:
         """How many runs it took."""
-        return sum(line.runs for line in self.lines)
+        return sum(result.runs for result in self.results)
 
 
-def settle_up(planned: Mapping[str, Kind], stored: Mapping[str, Job], ledger: Iterable[Entry]) -> Account:
+def verify(expected: Mapping[str, Kind], stored: Mapping[str, Job], ledger: Iterable[Entry]) -> Verification:
     """Account for every job that was enqueued: ``planned`` says by id what it was, ``stored`` what the store has."""
     entries = list(ledger)
     begun = Counter(entry.job for entry in entries if not entry.done)
     done = Counter(entry.job for entry in entries if entry.done)
-    amiss = [
-        f"{kind.name} {id}: {wrong}"
-        for id, kind in planned.items()
-        if (wrong := _wrong(kind, stored.get(id), begun=begun[id], done=done[id]))
+    errors = [
+        f"{kind.name} {id}: {error}"
+        for id, kind in expected.items()
+        if (error := _error_of(kind, stored.get(id), begun=begun[id], done=done[id]))
     ]
-    amiss += [f"{entry.kind} {entry.job}: was run, and never enqueued" for entry in entries if entry.job not in planned]
-    lines = []
+    errors += [
+        f"{entry.kind} {entry.job}: was run, and never enqueued" for entry in entries if entry.job not in expected
+    ]
+    results = []
     for kind in KINDS:
-        ids = [id for id, planned_kind in planned.items() if planned_kind is kind]
+        ids = [id for id, expected_kind in expected.items() if expected_kind is kind]
         states = Counter(stored[id].status for id in ids if id in stored)
-        lines.append(Line(kind, len(ids), states, sum(begun[id] for id in ids)))
-    return Account(tuple(lines), tuple(amiss), sum(1 for id in planned if done[id] > 1))
+        results.append(KindResult(kind, len(ids), states, sum(begun[id] for id in ids)))
+    return Verification(tuple(results), tuple(errors), sum(1 for id in expected if done[id] > 1))
 
 
-def _wrong(kind: Kind, job: Job | None, *, begun: int, done: int) -> str | None:
+def _error_of(kind: Kind, job: Job | None, *, begun: int, done: int) -> str | None:
     if job is None:
         return "is gone from the store"
-    if job.status is not kind.ends:
-        return f"is {job.status}, and should be {kind.ends} ({job.last_error or 'no error'})"
-    if kind.ends is State.COMPLETED and not done:
+    if job.status is not kind.final_status:
+        return f"is {job.status}, and should be {kind.final_status} ({job.last_error or 'no error'})"
+    if kind.final_status is State.COMPLETED and not done:
         return "is completed in the store, but its work was never done"
-    if kind.ends is not State.COMPLETED and done:
+    if kind.final_status is not State.COMPLETED and done:
         return f"is {job.status} in the store, but its work was done"
     if kind is POISON and begun < ATTEMPTS:
         return f"was given up after {begun} of {ATTEMPTS} runs"

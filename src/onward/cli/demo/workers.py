@@ -14,14 +14,14 @@ from onward.cli.demo.ledger import LEDGER_VARIABLE
 from onward.config import URL_VARIABLE
 from onward.engine.values import WorkerInfo
 
-AT_ONCE: Final = 4
+CONCURRENCY: Final = 4
 LEASE: Final = "1s"
 """Short, so that a few seconds are enough to see a takeover; the default is 30 s."""
-_PATIENCE: Final = 15.0
+_STOP_TIMEOUT: Final = 15.0
 """Seconds in which the processes must have stopped."""
 
 
-class Crew:
+class WorkerProcesses:
     """Worker processes and their supervisor, for the length of a block."""
 
     def __init__(self, url: str, ledger: Path, log: Path, *, processes: int) -> None:
@@ -35,7 +35,7 @@ class Crew:
         """Start them."""
         command = [
             *(sys.executable, "-m", "onward.cli", "work", "--app", "onward.cli.demo.app:app"),
-            *("--processes", str(self.processes), "--concurrency", str(AT_ONCE)),
+            *("--processes", str(self.processes), "--concurrency", str(CONCURRENCY)),
             *("--lease", LEASE, "--leader-lease", LEASE, "--grace", "5s"),
             # The job that crashes gets two runs alone, not three: the demo is to be short. Not one: our own kill -9 may
             # strike an innocent suspect that is alone.
@@ -54,7 +54,7 @@ class Crew:
             return
         self._supervisor.terminate()
         try:
-            self._supervisor.wait(_PATIENCE)
+            self._supervisor.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._supervisor.kill()
             self._supervisor.wait()

@@ -28,7 +28,7 @@ _LOWEST: Final = 100
 
 
 class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
-    """Keeps tasks as jobs of Onward's; ``python manage.py onward_work`` runs them."""
+    """Keeps tasks as jobs of Onward's; ``python manage.py onward work`` runs them."""
 
     supports_async_task = True
 
@@ -93,6 +93,6 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
             yield checks.Warning(
                 "Onward's backend is in TASKS, but its application is not installed.",
                 hint="Add 'onward.contrib.django' to INSTALLED_APPS: migrate then makes its tables, and "
-                "manage.py has onward_work.",
+                "manage.py has the command onward.",
                 id="onward.W001",
             )

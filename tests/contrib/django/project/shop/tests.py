@@ -45,11 +45,11 @@ class Sudden(Exception):
 
 @contextmanager
 def worker(*args):
-    """Run ``onward_work`` as a program of its own, on the database of the tests."""
+    """Run ``onward work`` as a program of its own, on the database of the tests."""
     database = dict(connection.settings_dict)
     known = {name: str(database[name]) for name in ("ENGINE", "NAME", "USER", "HOST") if database.get(name)}
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "manage.py", "onward_work", *args],
+        [sys.executable, "-W", "error", "manage.py", "onward", "work", *args],
         cwd=HERE,
         env={**os.environ, "SHOP_DATABASE": json.dumps(known)},
         stderr=subprocess.PIPE,
@@ -208,7 +208,7 @@ class TasksTest(TransactionTestCase):
             (["--queues", "mial"], ["'mial'", "did you mean 'mail'"]),
         ):
             with self.assertRaises(CommandError) as refused:
-                call_command("onward_work", *args)
+                call_command("onward", "work", *args)
             for word in words:
                 self.assertIn(word, str(refused.exception))
 

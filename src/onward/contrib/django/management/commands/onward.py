@@ -1,4 +1,4 @@
-"""``python manage.py onward_work``: runs tasks until told to stop."""
+"""``python manage.py onward work``: runs tasks until told to stop."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ _LEVELS = (logging.ERROR, logging.INFO, logging.INFO, logging.DEBUG)
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     """The command."""
 
-    help = "Run tasks until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."
+    help = "Onward's commands."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say what may be given."""
-        parser.add_argument("--backend", default="default", metavar="ALIAS", help="Which of TASKS; default.")
-        parser.add_argument("--queues", metavar="NAMES", help="Which to serve: default,mail. Those of the backend.")
-        parser.add_argument("--concurrency", type=int, default=10, metavar="N", help="Tasks at once; 10.")
-        parser.add_argument(
-            "--grace", type=float, metavar="SECONDS", help="How long tasks are waited for at a stop; 25."
-        )
-        parser.add_argument("--max-jobs", type=int, metavar="N", help="Stop after so many tasks.")
+        """Declare the subcommands and their options."""
+        subcommands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+        text = "Run tasks until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."
+        work = subcommands.add_parser("work", help="Run tasks until told to stop.", description=text)
+        work.add_argument("--backend", default="default", metavar="ALIAS", help="Which of TASKS; default.")
+        work.add_argument("--queues", metavar="NAMES", help="Which to serve: default,mail. Those of the backend.")
+        work.add_argument("--concurrency", type=int, default=10, metavar="N", help="Tasks at once; 10.")
+        work.add_argument("--grace", type=float, metavar="SECONDS", help="How long tasks are waited for at a stop; 25.")
+        work.add_argument("--max-jobs", type=int, metavar="N", help="Stop after so many tasks.")
 
     def handle(self, *_: Any, **given: Any) -> None:
-        """Work."""
+        """Run the subcommand."""
+        self._work(given)
+
+    def _work(self, given: dict[str, Any]) -> None:
         logs.configure(level=_LEVELS[given["verbosity"]])
         alias = given["backend"]
         try:

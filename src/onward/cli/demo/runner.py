@@ -1,7 +1,7 @@
 """What happens in the demo, in order: enqueue, work, kill a worker, wait for every job to end, account for them.
 
-States of the story: *starting* (until the first worker registers), *working*, *hurt* (a worker was killed; its jobs
-are in nobody's hands until their leases run out), *recovered*, and *over* (every job has ended, or time is up).
+States of a run: *starting* (until the first worker registers), *working*, *hurt* (a worker was killed; its jobs
+are held by no live worker until their leases run out), *recovered*, and *over* (every job has ended, or time is up).
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from onward.app import App
 from onward.cli.demo import ledger, workers
 from onward.cli.demo.kinds import CRASHER, KINDS, Kind
 from onward.cli.demo.tasks import make_app
-from onward.cli.demo.verification import Account, settle_up
+from onward.cli.demo.verification import Verification, verify
 from onward.cli.units import count
 from onward.engine.values import JobFilter, QueueInfo, Rate, WorkerInfo
 from onward.job import Job, NewJob
 from onward.lifecycle import FINISHED, HELD, State
 
-LOOK: Final = 0.12
+POLL_INTERVAL: Final = 0.12
 """Seconds between two looks at the store."""
 KILL_AFTER: Final = 1.0
 """Seconds of work before a worker is killed."""
-LONGEST: Final = 60.0
+MAX_SECONDS: Final = 60.0
 """Seconds after which it is over, whatever has happened: on a machine that is busy, everything takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
-    """One sentence of the story."""
+class LogEntry:
+    """One line of the demo's log."""
 
     at: float
     """Seconds since the beginning."""
     text: str
-    bad: bool = False
-    """It tells of a death."""
+    is_failure: bool = False
+    """It reports a death."""
 
 
 @dataclass(slots=True)
-class Scene:
+class DemoState:
     """What is to be seen at one moment."""
 
     elapsed: float = 0.0
@@ -66,8 +66,8 @@ class Scene:
         return sum(self.count(kind, *FINISHED) for kind in KINDS)
 
 
-class Story:
-    """One run of the demo. ``tell`` gets each sentence, ``show`` each scene."""
+class DemoRun:
+    """One run of the demo. ``log`` receives each entry, ``show`` each state."""
 
     def __init__(
         self,
@@ -75,35 +75,37 @@ class Story:
         *,
         jobs: int,
         workers: int,
-        tell: Callable[[Sentence], None],
-        show: Callable[[Scene], None],
+        log: Callable[[LogEntry], None],
+        show: Callable[[DemoState], None],
     ) -> None:
         self.url = f"sqlite:///{folder / 'jobs.db'}"
         self._folder = folder
         self._size = jobs
         self._processes = workers
-        self._tell = tell
+        self._log_entry = log
         self._show = show
         self._began = time.monotonic()
-        self._planned: dict[str, Kind] = {}
-        self._scene = Scene()
+        self._expected: dict[str, Kind] = {}
+        self._state = DemoState()
         self._known: set[str] = set()
-        self._victims: dict[str, str] = {}
+        self._orphaned: dict[str, str] = {}
         """Jobs that a dead worker held, and that worker."""
-        self._has_struck = False
-        self._is_found_out = False
+        self._has_killed = False
+        self._crasher_is_dead = False
 
-    async def run(self) -> Account:
-        """Tell it from the beginning to the end."""
+    async def run(self) -> Verification:
+        """Run the demo from the beginning to the end."""
         book = ledger.Ledger(self._folder / "ledger")
         app = make_app(self.url, book)
-        crew = workers.Crew(self.url, book.path, self._folder / "workers.log", processes=self._processes)
+        processes = workers.WorkerProcesses(
+            self.url, book.path, self._folder / "workers.log", processes=self._processes
+        )
         try:
-            with crew:
+            with processes:
                 await self._enqueue(app)
-                await self._watch(app, crew)
+                await self._watch(app, processes)
             stored = await self._stored(app)
-            return settle_up(self._planned, stored, ledger.read(book.path))
+            return verify(self._expected, stored, ledger.read(book.path))
         finally:
             await app.close()
             book.close()
@@ -115,10 +117,10 @@ class Story:
         kinds, jobs = self._jobs(app)
         began = time.monotonic()
         for kind, handle in zip(kinds, await app.enqueue_many(jobs), strict=True):
-            self._planned[handle.id] = kind
-        self._scene.jobs = len(jobs)
+            self._expected[handle.id] = kind
+        self._state.jobs = len(jobs)
         took = (time.monotonic() - began) * 1000
-        self._say(f"{count(len(jobs), 'job')} of {len(KINDS)} kinds enqueued in one transaction, in {took:.0f} ms")
+        self._log(f"{count(len(jobs), 'job')} of {len(KINDS)} kinds enqueued in one transaction, in {took:.0f} ms")
 
     def _jobs(self, app: App) -> tuple[list[Kind], list[NewJob]]:
         kinds: list[Kind] = []
@@ -147,70 +149,70 @@ class Story:
 
     # Middle
 
-    async def _watch(self, app: App, crew: workers.Crew) -> None:
+    async def _watch(self, app: App, processes: workers.WorkerProcesses) -> None:
         working_since: float | None = None
         while True:
-            await self._look(app)
+            await self._poll(app)
             if working_since is None and self._known:
                 working_since = self._elapsed
-            if working_since is not None and not self._has_struck and self._elapsed - working_since > KILL_AFTER:
-                await self._strike(app)
-            self._show(self._scene)
-            if self._scene.ended >= self._scene.jobs:
-                self._say("every job has ended; the workers are told to stop")
+            if working_since is not None and not self._has_killed and self._elapsed - working_since > KILL_AFTER:
+                await self._kill_busiest_worker(app)
+            self._show(self._state)
+            if self._state.ended >= self._state.jobs:
+                self._log("every job has ended; stopping the workers")
                 return
-            if not crew.is_alive or self._elapsed > LONGEST:
-                self._say("the workers have ended" if not crew.is_alive else "time is up")
+            if not processes.is_alive or self._elapsed > MAX_SECONDS:
+                self._log("the workers have ended" if not processes.is_alive else "time is up")
                 return
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def _look(self, app: App) -> None:
-        scene = self._scene
-        scene.queues = {queue.name: queue for queue in await app.queues.list()}
-        scene.workers = await app.workers.list()
-        scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
-        scene.elapsed = self._elapsed
-        for worker in scene.workers:
+    async def _poll(self, app: App) -> None:
+        state = self._state
+        state.queues = {queue.name: queue for queue in await app.queues.list()}
+        state.workers = await app.workers.list()
+        state.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
+        state.elapsed = self._elapsed
+        for worker in state.workers:
             pid = workers.pid_of(worker)
             if worker.id not in self._known:
                 self._known.add(worker.id)
                 new = len(self._known) > self._processes
-                self._say(f"worker {pid} takes the place of a dead one" if new else f"worker {pid} is at work")
-            if worker.id not in scene.killed and not workers.is_alive(pid):
+                self._log(f"worker {pid} replaces a dead one" if new else f"worker {pid} has started")
+            if worker.id not in state.killed and not workers.is_alive(pid):
                 self._note_death(worker.id, f"a job has killed its process: worker {pid} is dead")
         self._note_recovery()
-        if not self._is_found_out and scene.count(CRASHER, CRASHER.ends):
-            self._is_found_out = True
-            self._say("the job that kills was found out, alone in a process: it is a dead letter now")
+        if not self._crasher_is_dead and state.count(CRASHER, CRASHER.final_status):
+            self._crasher_is_dead = True
+            self._log("the crashing job was found out, isolated in a process: it is a dead letter now")
 
-    async def _strike(self, app: App) -> None:
-        """Kill the worker that has most in its hands; not one that is about to be killed by a job."""
-        doomed = {job.worker_id for job in self._scene.held if job.type == CRASHER.name} | self._scene.killed
-        hands = {worker.id: 0 for worker in self._scene.workers if worker.id not in doomed}
-        for job in self._scene.held:
-            if job.worker_id in hands:
-                hands[job.worker_id] += 1
-        victim = max(hands, key=hands.__getitem__, default=None)
-        if victim is None or not hands[victim] or not workers.kill(workers.pid_of(victim)):
+    async def _kill_busiest_worker(self, app: App) -> None:
+        """Kill the worker that holds most jobs; not one that is about to be killed by a job."""
+        doomed = {job.worker_id for job in self._state.held if job.type == CRASHER.name} | self._state.killed
+        held_counts = {worker.id: 0 for worker in self._state.workers if worker.id not in doomed}
+        for job in self._state.held:
+            if job.worker_id in held_counts:
+                held_counts[job.worker_id] += 1
+        victim = max(held_counts, key=held_counts.__getitem__, default=None)
+        if victim is None or not held_counts[victim] or not workers.kill(workers.pid_of(victim)):
             return
-        self._has_struck = True
-        self._scene.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
+        self._has_killed = True
+        self._state.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
         self._note_death(victim, f"kill -9: worker {workers.pid_of(victim)} is dead")
 
-    def _note_death(self, worker_id: str, sentence: str) -> None:
-        self._scene.killed.add(worker_id)
-        held = [job for job in self._scene.held if job.worker_id == worker_id]
-        self._victims |= {job.id: worker_id for job in held}
-        self._say(f"{sentence}, with {count(len(held), 'job')} in its hands" if held else sentence, bad=True)
+    def _note_death(self, worker_id: str, text: str) -> None:
+        self._state.killed.add(worker_id)
+        held = [job for job in self._state.held if job.worker_id == worker_id]
+        self._orphaned |= {job.id: worker_id for job in held}
+        self._log(f"{text}; it held {count(len(held), 'job')}" if held else text, is_failure=True)
 
     def _note_recovery(self) -> None:
-        still = {job.id for job in self._scene.held if self._victims.get(job.id) == job.worker_id}
-        back = [id for id in self._victims if id not in still]
+        still = {job.id for job in self._state.held if self._orphaned.get(job.id) == job.worker_id}
+        back = [id for id in self._orphaned if id not in still]
         if not back:
             return
         for id in back:
-            del self._victims[id]
-        self._say(f"{count(len(back), 'job')} of the dead are taken back: the leases have run out")
+            del self._orphaned[id]
+        self._log(f"{count(len(back), 'job')} of dead workers rescued: the leases have expired")
 
     # End
 
@@ -228,5 +230,5 @@ class Story:
     def _elapsed(self) -> float:
         return time.monotonic() - self._began
 
-    def _say(self, sentence: str, *, bad: bool = False) -> None:
-        self._tell(Sentence(self._elapsed, sentence, bad))
+    def _log(self, text: str, *, is_failure: bool = False) -> None:
+        self._log_entry(LogEntry(self._elapsed, text, is_failure))
