@@ -15,34 +15,34 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-Found = dict[str, Any]
+Result = dict[str, Any]
 
 
-class Wanted(NamedTuple):
+class Target(NamedTuple):
     """A figure of a scenario, and what it should be."""
 
-    what: str
-    figure: Callable[[Found], float]
-    is_enough: Callable[[float], bool]
-    wish: str
+    label: str
+    figure: Callable[[Result], float]
+    is_met: Callable[[float], bool]
+    limit: str
 
 
-def at_least(what: str, least: float, key: str = "ratio") -> Wanted:
+def at_least(label: str, minimum: float, key: str = "ratio") -> Target:
     """Want a figure to be at least so much."""
-    return Wanted(what, lambda found: found[key], lambda figure: figure >= least, f"≥ {least:g}")
+    return Target(label, lambda result: result[key], lambda figure: figure >= minimum, f"≥ {minimum:g}")
 
 
-def at_most(what: str, most: float, key: str) -> Wanted:
+def at_most(label: str, maximum: float, key: str) -> Target:
     """Want a figure to be at most so much."""
-    return Wanted(what, lambda found: found[key], lambda figure: figure <= most, f"≤ {most:g}")
+    return Target(label, lambda result: result[key], lambda figure: figure <= maximum, f"≤ {maximum:g}")
 
 
-def grown(found: Found) -> float:
+def memory_ratio(result: Result) -> float:
     """Say how much larger a worker is beside a backlog."""
-    return float(found["memory_mb"] / found["few_memory_mb"])
+    return float(result["memory_mb"] / result["few_memory_mb"])
 
 
-Runs = list[tuple[str, str, list[Wanted]]]
+Runs = list[tuple[str, str, list[Target]]]
 
 SQLITE: Runs = [
     ("drain", "--jobs 2000", [at_least("drain, async no-op, × bare store", 0.25)]),
@@ -65,7 +65,7 @@ SQLITE: Runs = [
         [
             at_least("a million wait, × 20 000", 0.8),
             at_least("a million urgent ones next year, × none", 0.9, "future_ratio"),
-            Wanted("a million wait, memory, × 20 000", grown, lambda figure: figure <= 1.1, "≤ 1.1"),
+            Target("a million wait, memory, × 20 000", memory_ratio, lambda figure: figure <= 1.1, "≤ 1.1"),
         ],
     ),
 ]
@@ -96,19 +96,19 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[tuple[str, str, str, str]] = []
     verified = True
-    for scenario, quick, wants in POSTGRES if given.url.startswith("postgres") else SQLITE:
+    for scenario, quick, targets in POSTGRES if given.url.startswith("postgres") else SQLITE:
         words = scenario.split() + ([*quick.split(), "--rounds", "1"] if given.quick else [])
         command = [sys.executable, "-m", "onward.cli", "bench", *words, "--url", given.url, "--json"]
-        said = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-        if not said.stdout.strip():
+        finished = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+        if not finished.stdout.strip():
             sys.exit(f"onward bench {scenario} failed")
-        line = said.stdout.splitlines()[-1]
+        line = finished.stdout.splitlines()[-1]
         print(line, flush=True)
-        found = json.loads(line)
-        verified &= found["verified"]
-        for want in wants:
-            figure = want.figure(found)
-            rows.append((want.what, f"{figure:.3g}", want.wish, "yes" if want.is_enough(figure) else "no"))
+        result = json.loads(line)
+        verified &= result["verified"]
+        for target in targets:
+            figure = target.figure(result)
+            rows.append((target.label, f"{figure:.3g}", target.limit, "yes" if target.is_met(figure) else "no"))
     print()
     for row in (("", "found", "wanted", "enough"), *rows):
         print("{:<42} {:>8} {:>8} {:>7}".format(*row))

@@ -41,7 +41,7 @@ Fresh = Callable[[], str]
 """Gives the address of an empty store."""
 
 
-class Stage:
+class PeerStores:
     """One store of each kind, and how Onward does on it."""
 
     def __init__(self, folder: Path) -> None:
@@ -106,16 +106,16 @@ def _fresh_redis(server: RedisServer) -> str:
 
 def compare(folder: Path, stores: list[Store], names: list[str], jobs: int, rounds: int) -> table.Table:
     """Let all take turns, and say what was found."""
-    stage = Stage(folder)
+    peer_stores = PeerStores(folder)
     peers = [peer for peer in PEERS if peer.store in stores and (not names or peer.name in names)]
     versions = {(peer.store, peer.name): peer.install(folder) for peer in peers}
     how = {(peer.store, peer.name): peer.how for peer in peers}
-    with stage.opened(stores):
+    with peer_stores.opened(stores):
         measures: dict[tuple[Store, str], Callable[[], Measurement]] = {}
         for store in stores:
-            measures[store, table.ONWARD] = partial(stage.onward, store, jobs)
+            measures[store, table.ONWARD] = partial(peer_stores.onward, store, jobs)
         for peer in peers:
-            measures[peer.store, peer.name] = partial(_drained, stage, peer, jobs)
+            measures[peer.store, peer.name] = partial(_drained, peer_stores, peer, jobs)
         variants: Mapping[str, Callable[[], Measurement]] = {
             f"{name} on {store}": do for (store, name), do in measures.items()
         }
@@ -135,15 +135,15 @@ def compare(folder: Path, stores: list[Store], names: list[str], jobs: int, roun
         date=datetime.now(tz=UTC).date().isoformat(),
         machine=table.machine(),
         rounds=rounds,
-        stores=stage.what,
+        stores=peer_stores.what,
         rows=tuple(rows),
-        verified=stage.is_verified,
+        verified=peer_stores.is_verified,
         load=round(os.getloadavg()[0], 2),
     )
 
 
-def _drained(stage: Stage, peer: Peer, jobs: int) -> Measurement:
-    return peer.drain(stage.folder, stage.fresh(peer.store), jobs)
+def _drained(peer_stores: PeerStores, peer: Peer, jobs: int) -> Measurement:
+    return peer.drain(peer_stores.folder, peer_stores.fresh(peer.store), jobs)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def say(jobs: int, seconds: float, cpu_seconds: float, *, once: bool) -> None:
+def print_result(jobs: int, seconds: float, cpu_seconds: float, *, once: bool) -> None:
     """Print what was found."""
     print(json.dumps({"jobs": jobs, "seconds": seconds, "cpu_seconds": cpu_seconds, "once": once}))
 
@@ -45,7 +45,7 @@ async def fill(queries: Queries, connection: asyncpg.Connection, jobs: int) -> N
         payloads = [json.dumps({"n": n}).encode() for n in range(first, min(first + TOGETHER, jobs))]
         await queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads))
     seconds, cpu = time.monotonic() - began, time.process_time() - cpu
-    say(jobs, seconds, cpu, once=await connection.fetchval("select count(*) from pgqueuer") == jobs)
+    print_result(jobs, seconds, cpu, once=await connection.fetchval("select count(*) from pgqueuer") == jobs)
 
 
 async def drain(stopwatch: str, connection: asyncpg.Connection, jobs: int) -> None:
@@ -64,7 +64,7 @@ async def drain(stopwatch: str, connection: asyncpg.Connection, jobs: int) -> No
     queue.shutdown.set()
     await work
     once = sorted(watch.started) == list(range(jobs))
-    say(jobs - 1, watch.seconds, watch.cpu_seconds, once=once)
+    print_result(jobs - 1, watch.seconds, watch.cpu_seconds, once=once)
 
 
 async def main() -> None:

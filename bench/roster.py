@@ -45,7 +45,7 @@ class Peer:
     """The first is the queue itself."""
     how: str = ""
     """How it is tuned."""
-    word: str = ""
+    mode: str = ""
     """What the script calls it, where it knows several; of Node's, in which manner it is to work."""
     share: int = 1
     """It gets the jobs divided by this: a slow one need not run for minutes to show it."""
@@ -71,18 +71,18 @@ class Peer:
         name = "-".join(part.partition("[")[0].partition("==")[0] for part in (self.store.lower(), self.packages[0]))
         return virtualenv(folder, name, *self.packages)
 
-    def do(self, folder: Path, what: str, url: str, jobs: int) -> dict[str, Any]:
+    def do(self, folder: Path, step: str, url: str, jobs: int) -> dict[str, Any]:
         """Have it do something on what is there, and give what it said last."""
-        script, words = HERE / self.script, [self.word] if self.word else []
+        script, arguments = HERE / self.script, [self.mode] if self.mode else []
         if self.is_node:
-            process = self._from_npm().start(script, what, url, str(jobs), *words, stdout=subprocess.PIPE)
+            process = self._from_npm().start(script, step, url, str(jobs), *arguments, stdout=subprocess.PIPE)
         else:
-            command = [str(self._python(folder)), str(script), *words, what, stopwatch.__file__, url, str(jobs)]
+            command = [str(self._python(folder)), str(script), *arguments, step, stopwatch.__file__, url, str(jobs)]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if process.returncode:
-            sys.exit(f"{self.name} on {self.store} could not {what}")
-        lines = said.splitlines()
+            sys.exit(f"{self.name} on {self.store} could not {step}")
+        lines = output.splitlines()
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 
@@ -100,8 +100,8 @@ class Peer:
         return Measurement(found["jobs"], found["seconds"], found["cpu_seconds"])
 
 
-def _on_redis(name: str, *packages: str, how: str, share: int, word: str = "") -> Peer:
-    return Peer(name, Store.REDIS, "redis_side.py", packages, how, word or name.lower(), share)
+def _on_redis(name: str, *packages: str, how: str, share: int, mode: str = "") -> Peer:
+    return Peer(name, Store.REDIS, "redis_side.py", packages, how, mode or name.lower(), share)
 
 
 def _on_postgres(name: str, *packages: str, how: str, share: int) -> Peer:
@@ -109,7 +109,7 @@ def _on_postgres(name: str, *packages: str, how: str, share: int) -> Peer:
 
 
 BULLMQ = Peer("BullMQ (Node)", Store.REDIS, "redis_side.cjs", ("bullmq@6", "ioredis@5"), "50 at once")
-BULLMQ_FOR_PYTHON = _on_redis("BullMQ (Python)", "bullmq==3.4.4", how="50 at once", share=4, word="bullmq")
+BULLMQ_FOR_PYTHON = _on_redis("BullMQ (Python)", "bullmq==3.4.4", how="50 at once", share=4, mode="bullmq")
 _GRAPHILE = ("graphile-worker@0.18", "pg")
 
 PEERS = (

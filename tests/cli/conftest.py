@@ -47,7 +47,7 @@ def doomed() -> None:
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandResult:
     """What a command said."""
 
     code: int
@@ -58,13 +58,13 @@ class Said:
     def json(self) -> Any:
         return json.loads(self.out)
 
-    def ok(self) -> Said:
+    def ok(self) -> CommandResult:
         """It is done, and nobody saw a traceback."""
         assert self.code == 0, self
         assert "Traceback" not in self.err
         return self
 
-    def failed(self, *words: str, code: int = 1) -> Said:
+    def failed(self, *words: str, code: int = 1) -> CommandResult:
         """It has said why not, on the standard error, without a traceback, and nothing on the standard output."""
         assert self.code == code, self
         assert "Traceback" not in self.err
@@ -73,20 +73,20 @@ class Said:
             assert word in self.err
         return self
 
-    def unreachable(self, *words: str) -> Said:
+    def unreachable(self, *words: str) -> CommandResult:
         """The store could not be reached."""
         return self.failed(*words, code=3)
 
-    def wrong(self, *words: str) -> Said:
+    def usage_error(self, *words: str) -> CommandResult:
         """It was asked for wrongly."""
         return self.failed(*words, code=2)
 
 
-Cli = Callable[..., Said]
+Cli = Callable[..., CommandResult]
 
 
 @pytest.fixture(autouse=True)
-def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an app in it, and nothing of the surroundings."""
     for name in ("ONWARD_APP", "ONWARD_URL", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.setenv(name, "")  # so that it is put back even if a command sets it
@@ -106,9 +106,9 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def cli() -> Cli:
     """Run a command in this process."""
 
-    def run(*words: str, input: str | None = None) -> Said:
+    def run(*words: str, input: str | None = None) -> CommandResult:
         result = CliRunner().invoke(onward, list(words), input=input, prog_name="onward")
-        return Said(result.exit_code, result.stdout, result.stderr)
+        return CommandResult(result.exit_code, result.stdout, result.stderr)
 
     return run
 
@@ -122,28 +122,28 @@ def shop(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Cli:
 
 
 @pytest.fixture
-def on_store(at_home: Path) -> Callable[[Callable[[App], Awaitable[T]]], T]:
+def on_store(workdir: Path) -> Callable[[Callable[[App], Awaitable[T]]], T]:
     """Do something to the shop's store by another door than the command line."""
 
     def do(work: Callable[[App], Awaitable[T]]) -> T:
-        async def live() -> T:
-            async with App(f"sqlite:///{at_home / 'jobs.db'}") as app:
+        async def main() -> T:
+            async with App(f"sqlite:///{workdir / 'jobs.db'}") as app:
                 return await work(app)
 
-        return asyncio.run(live())
+        return asyncio.run(main())
 
     return do
 
 
 @pytest.fixture
-def spawn(at_home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def spawn(workdir: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a command as a process of its own."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "onward.cli", *words],
-            cwd=at_home,
+            cwd=workdir,
             env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

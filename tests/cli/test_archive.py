@@ -44,11 +44,11 @@ def test_archived_jobs_are_listed_and_shown(shop: Cli, two: list[str]):  # P9
 
 
 def test_archived_jobs_are_purged_and_nothing_else(shop: Cli, two: list[str]):  # P9
-    shop("archive", "purge").wrong("which jobs")
+    shop("archive", "purge").usage_error("which jobs")
     assert shop("archive", "purge", two[0], "--dry-run").ok().out == "1 job would be purged\n"
     assert shop("archive", "purge", two[0]).ok().out == "1 job purged\n"
     shop("archive", "purge", two[0]).failed("there is no job")
-    shop("archive", "purge", "--all").wrong("1 job will be purged", "--yes")
+    shop("archive", "purge", "--all").usage_error("1 job will be purged", "--yes")
     assert shop("archive", "purge", "--all", "--yes", "--json").ok().json["changed"] == 1
     assert shop("archive", "list", "--json").ok().json["jobs"] == []
     assert [job["type"] for job in shop("jobs", "list", "--json").ok().json["jobs"]] == ["broken"]

@@ -64,7 +64,7 @@ def test_a_batch_is_paused_resumed_cancelled_and_deleted(some: Cli):
     assert "paused" not in some("queues", "list").ok().out
     some("batches", "pause", "letters").failed("has no queue of its own")
     some("batches", "delete", "cards", "--yes").failed("has not finished")
-    some("batches", "cancel", "cards").wrong("1 job of the batch cards will be cancelled", "--yes")
+    some("batches", "cancel", "cards").usage_error("1 job of the batch cards will be cancelled", "--yes")
     assert "1 job of cards cancelled" in some("batches", "cancel", "cards", "--yes").ok().err
     some("batches", "delete", "cards", "--yes").ok()
     assert len(some("batches", "list", "--json").ok().json["batches"]) == 1
@@ -101,11 +101,11 @@ def test_a_flow_is_drawn_as_svg(some: Cli):
 
 
 def test_a_flow_is_told_as_json(some: Cli):
-    told = some("batches", "graph", "letters", "--json").ok().json
-    assert (len(told["jobs"]), len(told["dependencies"]), told["batch"]["name"]) == (4, 4, "letters")
-    first = told["jobs"][0]["id"] if told["jobs"][0]["status"] == "completed" else told["jobs"][-1]["id"]
-    assert sum(one["depends_on"] == first for one in told["dependencies"]) == 2
-    assert all(one["job"] != first for one in told["dependencies"])
+    message = some("batches", "graph", "letters", "--json").ok().json
+    assert (len(message["jobs"]), len(message["dependencies"]), message["batch"]["name"]) == (4, 4, "letters")
+    first = message["jobs"][0]["id"] if message["jobs"][0]["status"] == "completed" else message["jobs"][-1]["id"]
+    assert sum(one["depends_on"] == first for one in message["dependencies"]) == 2
+    assert all(one["job"] != first for one in message["dependencies"])
 
 
 def job(job_id: str, type: str = "t") -> Job:

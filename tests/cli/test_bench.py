@@ -16,7 +16,7 @@ from onward.bench import scenarios
 from onward.bench.handlers import Handler
 from onward.bench.statistics import Measurement, run_interleaved
 from onward.bench.verification import is_verified
-from tests.cli.conftest import Cli, Said
+from tests.cli.conftest import Cli, CommandResult
 from tests.servers.postgres import postgres_url
 
 KEYS = ["engine", "scenario", "jobs", "onward", "raw", "ratio", "unit", "verified"]
@@ -46,8 +46,8 @@ POSTGRES = [
 ]
 
 
-def last_line(said: Said, engine: str = "SQLite") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(said.ok().out.splitlines()[-1])
+def last_line(result: CommandResult, engine: str = "SQLite") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(result.ok().out.splitlines()[-1])
     assert list(found)[: len(KEYS)] == KEYS
     assert found["engine"] == engine
     assert found["verified"] is True
@@ -124,17 +124,17 @@ def test_quick_jobs_are_timed_by_the_store(cli: Cli):
     assert found["workers"] == 2
 
 
-def test_the_store_at_the_url_is_left_alone(cli: Cli, at_home: Path):
-    before = sorted(at_home.iterdir())
-    said = cli("bench", "enqueue", "--jobs", "5", "--rounds", "1", "--url", "sqlite:///jobs.db").ok()
-    assert "verified" in said.out  # for people, too
-    assert sorted(at_home.iterdir()) == before
+def test_the_store_at_the_url_is_left_alone(cli: Cli, workdir: Path):
+    before = sorted(workdir.iterdir())
+    result = cli("bench", "enqueue", "--jobs", "5", "--rounds", "1", "--url", "sqlite:///jobs.db").ok()
+    assert "verified" in result.out  # for people, too
+    assert sorted(workdir.iterdir()) == before
 
 
 def test_what_cannot_be_measured_is_said(cli: Cli):
-    cli("bench", "drain", "--url", "sqlite:///nowhere/jobs.db").wrong("nowhere")
-    cli("bench", "drain", "--url", "nothing://x").wrong("nothing")
-    cli("bench", "drain", "--handler", "none").wrong("handler")
+    cli("bench", "drain", "--url", "sqlite:///nowhere/jobs.db").usage_error("nowhere")
+    cli("bench", "drain", "--url", "nothing://x").usage_error("nothing")
+    cli("bench", "drain", "--handler", "none").usage_error("handler")
 
 
 def test_an_account_holds_only_if_store_and_ledger_agree(tmp_path: Path):

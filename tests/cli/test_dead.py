@@ -26,12 +26,12 @@ def test_dead_letters_are_listed(shop: Cli, two):  # O8
 def test_dead_letters_are_replayed_one_and_all(shop: Cli, two):  # O8
     assert shop("dead", "replay", two[0]).ok().out == "1 job replayed\n"
     assert shop("jobs", "show", two[0], "--json").ok().json["status"] == "pending"
-    shop("dead", "replay", "--all").wrong("1 job will be replayed", "--yes")
+    shop("dead", "replay", "--all").usage_error("1 job will be replayed", "--yes")
     assert shop("dead", "replay", "--all", "--yes", "--json").ok().json["changed"] == 1
 
 
 def test_dead_letters_are_purged_and_nothing_else(shop: Cli, two):  # O8
-    shop("dead", "purge").wrong("which jobs")
+    shop("dead", "purge").usage_error("which jobs")
     assert shop("dead", "purge", "--all", "--dry-run").ok().out == "2 jobs would be purged\n"
     assert shop("dead", "purge", "--type", "doomed", "--yes").ok().out == "2 jobs purged\n"
     assert [job["type"] for job in shop("jobs", "list", "--json").ok().json["jobs"]] == ["broken"]
@@ -45,4 +45,4 @@ def test_only_dead_letters_can_be_named(shop: Cli, two, verb):
 
 
 def test_dead_letters_have_no_other_status(shop: Cli):
-    shop("dead", "list", "--status", "pending").wrong("--status")
+    shop("dead", "list", "--status", "pending").usage_error("--status")

@@ -46,7 +46,7 @@ def test_jobs_that_ended_as_they_must_are_accounted_for():
 
 
 @pytest.mark.parametrize(
-    ("kind", "job", "entries", "told"),
+    ("kind", "job", "entries", "message"),
     [
         (QUICK, None, wrote(QUICK, done=1), "is gone from the store"),
         (QUICK, stored(QUICK, State.PENDING), [], "is pending, and should be completed"),
@@ -57,9 +57,9 @@ def test_jobs_that_ended_as_they_must_are_accounted_for():
         (POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS, done=1), "but its work was done"),
     ],
 )
-def test_a_job_that_is_lost_or_wrong_is_found(kind, job, entries, told):  # X3
+def test_a_job_that_is_lost_or_wrong_is_found(kind, job, entries, message):  # X3
     (found,) = errors(kind, job, entries)
-    assert told in found
+    assert message in found
 
 
 def test_work_that_nobody_enqueued_is_found():
@@ -84,21 +84,21 @@ def test_the_ledger_keeps_what_several_hands_write(tmp_path):
 
 
 def test_the_demo_loses_nothing_though_workers_are_killed(cli: Cli):  # X3
-    said = cli("demo", "--jobs", "40", "--workers", "2", "--json").ok()
-    assert said.json["ok"] is True
-    assert said.json["jobs"] == sum(kind.number(40) for kind in KINDS)
-    assert said.json["errors"] == []
-    kinds = {kind["kind"]: kind for kind in said.json["kinds"]}
+    result = cli("demo", "--jobs", "40", "--workers", "2", "--json").ok()
+    assert result.json["ok"] is True
+    assert result.json["jobs"] == sum(kind.number(40) for kind in KINDS)
+    assert result.json["errors"] == []
+    kinds = {kind["kind"]: kind for kind in result.json["kinds"]}
     assert kinds["poison"]["statuses"] == {"dead_letter": 1}
     assert kinds["crasher"]["statuses"] == {"dead_letter": 1}
     assert kinds["crasher"]["runs"] == 3  # once in company, twice alone
-    assert "a job has killed its process" in said.err
-    assert "found out" in said.err
+    assert "a job has killed its process" in result.err
+    assert "found out" in result.err
 
 
 def test_the_demo_refuses_sizes_that_make_no_sense(cli: Cli):
-    cli("demo", "--jobs", "1").wrong("--jobs")
-    cli("demo", "--workers", "1").wrong("--workers")
+    cli("demo", "--jobs", "1").usage_error("--jobs")
+    cli("demo", "--workers", "1").usage_error("--workers")
 
 
 def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -112,8 +112,8 @@ def test_a_job_unaccounted_for_is_an_exit_code(cli: Cli, tmp_path: Path, monkeyp
             return verify({"quick-1": QUICK}, {}, [])
 
     monkeypatch.setattr("onward.cli.demo.runner.DemoRun", Sad)
-    said = cli("demo")
-    assert said.code == 1
-    assert "1 job of 1 NOT accounted for" in said.out
-    assert "is gone from the store" in said.out
-    assert "workers.log" in said.err
+    result = cli("demo")
+    assert result.code == 1
+    assert "1 job of 1 NOT accounted for" in result.out
+    assert "is gone from the store" in result.out
+    assert "workers.log" in result.err

@@ -154,37 +154,37 @@ def test_the_worst_comes_first():
 
 
 def test_an_idle_store_is_well(shop: Cli):
-    said = shop("doctor").ok()
-    assert ("ok: nothing is wrong" in said.out) is ("warning: " not in said.out)  # of an old SQLite, perhaps
-    assert "survives a power cut" in said.out  # X3
-    told = shop("doctor", "--json").ok().json
-    assert told["ok"] is True
-    assert told["store"]["engine"] == "SQLite"
-    assert told["store"]["schema"] == len(MIGRATIONS)
-    assert told["store"]["durability"].endswith("(synchronous=full)")
-    assert {"wal_bytes", "free_bytes", "leader", "workers", "oldest_ready_seconds"} <= told["store"].keys()
+    result = shop("doctor").ok()
+    assert ("ok: nothing is wrong" in result.out) is ("warning: " not in result.out)  # of an old SQLite, perhaps
+    assert "survives a power cut" in result.out  # X3
+    message = shop("doctor", "--json").ok().json
+    assert message["ok"] is True
+    assert message["store"]["engine"] == "SQLite"
+    assert message["store"]["schema"] == len(MIGRATIONS)
+    assert message["store"]["durability"].endswith("(synchronous=full)")
+    assert {"wal_bytes", "free_bytes", "leader", "workers", "oldest_ready_seconds"} <= message["store"].keys()
 
 
 def test_where_there_are_warnings_it_is_not_said_that_nothing_is_wrong(shop: Cli):
     shop("enqueue", "doomed").ok()
     shop("tick").ok()
-    said = shop("doctor").ok().out
-    assert "1 dead letter waits" in said
-    assert "nothing is wrong" not in said
-    assert "ok: no problem, and " in said
+    result = shop("doctor").ok().out
+    assert "1 dead letter waits" in result
+    assert "nothing is wrong" not in result
+    assert "ok: no problem, and " in result
 
 
 def test_work_that_nobody_does_is_a_problem(shop: Cli):
     shop("enqueue", "send_mail", "to=ann").ok()
-    said = shop("doctor")
-    assert said.code == 1
-    assert "no worker is there, and 1 job waits" in said.out
-    assert "onward tick" in said.out
-    told = shop("doctor", "--json")
-    assert told.code == 1
-    assert told.json["ok"] is False
-    assert told.json["findings"][0]["level"] == "problem"
-    assert "no worker is there" in told.json["findings"][0]["message"]
+    result = shop("doctor")
+    assert result.code == 1
+    assert "no worker is there, and 1 job waits" in result.out
+    assert "onward tick" in result.out
+    message = shop("doctor", "--json")
+    assert message.code == 1
+    assert message.json["ok"] is False
+    assert message.json["findings"][0]["level"] == "problem"
+    assert "no worker is there" in message.json["findings"][0]["message"]
 
 
 def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeypatch: pytest.MonkeyPatch):
@@ -198,17 +198,17 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
     assert "vm-1-a has been silent" in shop("doctor").out
 
 
-def test_a_store_that_is_away_is_a_finding(cli: Cli, at_home):
-    (at_home / "text.db").write_text("not a database, " * 100)
-    said = cli("doctor", "--url", "sqlite:///text.db")
-    assert said.code == 3
-    assert "not an SQLite database" in said.out
-    assert "Traceback" not in said.err
-    told = cli("doctor", "--url", "sqlite:///text.db", "--json")
-    assert (told.code, told.json["ok"]) == (3, False)
+def test_a_store_that_is_away_is_a_finding(cli: Cli, workdir):
+    (workdir / "text.db").write_text("not a database, " * 100)
+    result = cli("doctor", "--url", "sqlite:///text.db")
+    assert result.code == 3
+    assert "not an SQLite database" in result.out
+    assert "Traceback" not in result.err
+    message = cli("doctor", "--url", "sqlite:///text.db", "--json")
+    assert (message.code, message.json["ok"]) == (3, False)
 
 
 def test_the_doctor_needs_a_store(cli: Cli):
-    cli("doctor").wrong("which store?")
+    cli("doctor").usage_error("which store?")
     cli("doctor", "--url", "sqlite:///nope.db").unreachable("there is no database")
-    cli("doctor", "--url", "sqlite:///nope.db", "--max-wait", "x").wrong("no duration")
+    cli("doctor", "--url", "sqlite:///nope.db", "--max-wait", "x").usage_error("no duration")

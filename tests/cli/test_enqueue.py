@@ -55,13 +55,13 @@ def test_the_same_job_is_added_once_while_it_waits(shop: Cli):  # H5
 
 
 def test_a_job_nobody_serves_is_stored_with_a_warning(shop: Cli):
-    said = shop("enqueue", "send_mail", "to=ann").ok()
-    assert "no worker serves the queue mail" in said.err
-    assert len(said.out.split()) == 1
+    result = shop("enqueue", "send_mail", "to=ann").ok()
+    assert "no worker serves the queue mail" in result.err
+    assert len(result.out.split()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["send_mial", "to=ann"], "did you mean 'send_mail'?"),
         (["send_mail"], "send_mail takes to: str, count: int = 1"),
@@ -81,8 +81,8 @@ def test_a_job_nobody_serves_is_stored_with_a_warning(shop: Cli):
         ([], "TASK"),
     ],
 )
-def test_what_cannot_be_enqueued_is_refused_and_nothing_is_stored(shop: Cli, words, told):
-    shop("enqueue", *words).wrong(told)
+def test_what_cannot_be_enqueued_is_refused_and_nothing_is_stored(shop: Cli, words, message):
+    shop("enqueue", *words).usage_error(message)
     assert shop("jobs", "list", "--json").ok().json["jobs"] == []
 
 
@@ -91,10 +91,10 @@ def test_a_store_without_an_app_takes_any_task(cli: Cli):
     id = cli("enqueue", "whatever", "a=1", "b=x", "--queue", "misc", *url).ok().out.strip()
     job = cli("jobs", "show", id, "--json", *url).ok().json
     assert (job["type"], job["queue"], job["payload"]) == ("whatever", "misc", {"a": 1, "b": "x"})
-    cli("enqueue", "whatever", "--dedupe", *url).wrong("--app")
+    cli("enqueue", "whatever", "--dedupe", *url).usage_error("--app")
 
 
 def test_waiting_ends_with_the_time_given(shop: Cli):
-    said = shop("enqueue", "send_mail", "to=ann", "--delay", "1h", "--wait", "--timeout", "50ms")
-    said.failed("has not ended", "it goes on", "onward jobs show")
-    assert said.out == ""
+    result = shop("enqueue", "send_mail", "to=ann", "--delay", "1h", "--wait", "--timeout", "50ms")
+    result.failed("has not ended", "it goes on", "onward jobs show")
+    assert result.out == ""

@@ -6,11 +6,11 @@ from tests.cli.conftest import Cli
 def test_all_that_keeps_a_job_is_told_with_what_to_do(shop: Cli):
     job = shop("enqueue", "send_mail", "to=ann").ok().out.strip()
     shop("queues", "pause", "mail").ok()
-    said = shop("explain", job).ok()
-    assert said.out.splitlines()[0] == "pending send_mail in mail"
-    assert "- the queue mail is paused" in said.out
-    assert "- no worker serves mail" in said.out
-    assert "onward queues resume mail" in said.err
+    result = shop("explain", job).ok()
+    assert result.out.splitlines()[0] == "pending send_mail in mail"
+    assert "- the queue mail is paused" in result.out
+    assert "- no worker serves mail" in result.out
+    assert "onward queues resume mail" in result.err
     reasons = shop("explain", job, "--json").ok().json["reasons"]
     assert [reason["code"] for reason in reasons] == ["paused", "no_worker"]
     assert reasons[0]["message"].startswith("the queue mail is paused")

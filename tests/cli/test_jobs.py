@@ -19,10 +19,10 @@ def three(shop: Cli) -> list[str]:
 
 
 def test_jobs_are_listed_newest_first(shop: Cli, three):
-    said = shop("jobs", "list").ok()
-    lines = said.out.splitlines()
+    result = shop("jobs", "list").ok()
+    lines = result.out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == three[::-1]
-    assert "\x1b" not in said.out
+    assert "\x1b" not in result.out
     assert "scheduled" in lines[1]
     assert "due in" in lines[1]
     assert lines[0].split() == ["id", "type", "queue", "status", "attempts", "age", "details"]
@@ -31,9 +31,9 @@ def test_jobs_are_listed_newest_first(shop: Cli, three):
 
 def test_control_characters_of_strangers_do_not_reach_the_terminal(shop: Cli, three):
     for words in (("jobs", "list"), ("jobs", "show", three[1])):
-        said = shop(*words).ok()
-        assert "\x1b" not in said.out
-        assert "\\x1b[31mcannot work" in said.out
+        result = shop(*words).ok()
+        assert "\x1b" not in result.out
+        assert "\\x1b[31mcannot work" in result.out
 
 
 def test_a_list_as_json_has_jobs_and_a_cursor(shop: Cli, three):
@@ -67,13 +67,13 @@ def test_jobs_are_listed_by_filter(shop: Cli, three, filter, expected):
 
 
 def test_no_jobs_are_no_error(shop: Cli):
-    said = shop("jobs", "list").ok()
-    assert said.out == ""
-    assert "no jobs" in said.err
+    result = shop("jobs", "list").ok()
+    assert result.out == ""
+    assert "no jobs" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--status", "runing"), "did you mean 'running'?"),
         (("--older-than", "soon"), "no duration"),
@@ -83,16 +83,16 @@ def test_no_jobs_are_no_error(shop: Cli):
         (("--status", ","), "names no status"),
     ],
 )
-def test_a_filter_that_means_nothing_is_refused(shop: Cli, words, told):
-    shop("jobs", "list", *words).wrong(told)
+def test_a_filter_that_means_nothing_is_refused(shop: Cli, words, message):
+    shop("jobs", "list", *words).usage_error(message)
 
 
 def test_a_job_is_shown_with_its_log_and_errors(shop: Cli):
     id = shop("enqueue", "render", "path=x", "--org", "acme").ok().out.strip()
     shop("tick").ok()
-    said = shop("jobs", "show", id).ok()
+    result = shop("jobs", "show", id).ok()
     for word in ("completed", "video/acme", '{"path":"x"}', '{"frames":7}', "first line", "50 % half-way"):
-        assert word in said.out
+        assert word in result.out
     job = shop("jobs", "show", id, "--json").ok().json
     assert job["result"] == {"frames": 7}
     assert [line["line"] for line in job["log"]] == ["first line"]
@@ -115,9 +115,9 @@ def test_a_job_is_cancelled_by_id(shop: Cli, three):
 
 def test_what_cannot_be_done_to_a_job_is_said(shop: Cli, three):
     shop("jobs", "cancel", three[0]).failed("is completed", "it stays as it is", f"onward jobs show {three[0]}")
-    said = shop("jobs", "cancel", three[0], three[2], "--json")
-    assert said.code == 1
-    assert said.json == {
+    result = shop("jobs", "cancel", three[0], three[2], "--json")
+    assert result.code == 1
+    assert result.json == {
         "action": "cancel",
         "changed": 1,
         "jobs": [{"queue": "mail", "id": three[2], "before": "scheduled"}],
@@ -133,10 +133,10 @@ def test_a_failed_job_is_replayed_and_a_finished_one_deleted(shop: Cli, three):
 
 def test_nothing_is_done_to_many_without_a_yes(shop: Cli, three, on_store):
     """Nobody can be asked: the standard input is no terminal."""
-    shop("jobs", "delete", "--all").wrong("3 jobs will be deleted", "--yes")
+    shop("jobs", "delete", "--all").usage_error("3 jobs will be deleted", "--yes")
     assert on_store(_count) == 3
-    said = shop("jobs", "delete", "--all", "--dry-run").ok()
-    assert said.out == "3 jobs would be deleted\n"
+    result = shop("jobs", "delete", "--all", "--dry-run").ok()
+    assert result.out == "3 jobs would be deleted\n"
     assert on_store(_count) == 3
     assert shop("jobs", "delete", "--all", "--yes").ok().out == "3 jobs deleted\n"
     assert on_store(_count) == 0
@@ -161,11 +161,11 @@ def test_more_jobs_than_one_batch_are_all_moved(shop: Cli, on_store):
 
 @pytest.mark.parametrize("verb", ["cancel", "replay", "delete"])
 def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
-    shop("jobs", verb).wrong("which jobs", "--all")
-    shop("jobs", verb, "some-id", "--queue", "mail").wrong("not both")
+    shop("jobs", verb).usage_error("which jobs", "--all")
+    shop("jobs", verb, "some-id", "--queue", "mail").usage_error("not both")
     shop("jobs", verb, "nope").failed("there is no job nope")
 
 
-def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, at_home: Path):
+def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, workdir: Path):
     cli("jobs", "list", "--url", "sqlite:///typo.db").unreachable("there is no database", "onward migrate")
-    assert not (at_home / "typo.db").exists()
+    assert not (workdir / "typo.db").exists()

@@ -33,9 +33,9 @@ def test_workers_are_listed(shop: Cli, on_store):  # O5
     on_store(register)
     lines = shop("workers").ok().out.splitlines()
     assert lines[1].split()[:4] == ["vm-1-a", "live", "*", "4"]
-    told = shop("workers", "--json").ok().json
-    assert told["workers"][0]["id"] == "vm-1-a"
-    assert told["silent"] == []
+    message = shop("workers", "--json").ok().json
+    assert message["workers"][0]["id"] == "vm-1-a"
+    assert message["silent"] == []
 
 
 def test_a_store_that_answers_is_healthy(shop: Cli):
@@ -53,32 +53,30 @@ def test_health_can_ask_for_a_worker_on_this_machine(shop: Cli, on_store):
     shop("health", "--worker", "--max-age", "0s").failed("no worker on")
 
 
-def test_ill_health_is_an_exit_code_and_json(cli: Cli, at_home: Path):
-    (at_home / "text.db").write_text("not a database, " * 100)
+def test_ill_health_is_an_exit_code_and_json(cli: Cli, workdir: Path):
+    (workdir / "text.db").write_text("not a database, " * 100)
     cli("health", "--url", "sqlite:///text.db").unreachable("not an SQLite database")
-    told = cli("health", "--url", "sqlite:///text.db", "--json")
-    assert (told.code, told.json["ok"]) == (3, False)
-    assert "not an SQLite database" in told.json["message"]
+    message = cli("health", "--url", "sqlite:///text.db", "--json")
+    assert (message.code, message.json["ok"]) == (3, False)
+    assert "not an SQLite database" in message.json["message"]
     cli("health", "--url", "sqlite:///nope.db").unreachable("there is no database")
-    cli("health").wrong("which store?")
+    cli("health").usage_error("which store?")
 
 
-def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, at_home: Path):
-    file = at_home / "health.json"
+def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, workdir: Path):
+    file = workdir / "health.json"
     cli("health", "--file", str(file)).failed("no worker writes it")
     HealthRecorder("vm-1-a", poll_interval=timedelta(seconds=1), file=file).record_heartbeat()
     assert "1 worker beats and polls" in cli("health", "--file", str(file)).ok().out
     cli("health", "--file", str(file), "--max-age", "0s").failed("last successful")
-    cli("health", "--file", str(file), "--worker").wrong("do not go together")
+    cli("health", "--file", str(file), "--worker").usage_error("do not go together")
 
 
-def test_every_process_of_several_must_be_healthy(cli: Cli, at_home: Path):
-    file = at_home / "health"
+def test_every_process_of_several_must_be_healthy(cli: Cli, workdir: Path):
+    file = workdir / "health"
     for place in "01":
-        HealthRecorder(
-            f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=health_file_for(file, place)
-        ).record_heartbeat()
-    (at_home / "health-0.4711").touch()  # a draft that a killed process left behind
+        HealthRecorder(f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=health_file_for(file, place)).record_heartbeat()
+    (workdir / "health-0.4711").touch()  # a draft that a killed process left behind
     assert "2 workers beat and poll" in cli("health", "--file", str(file)).ok().out
     health_file_for(file, "1").write_text("{}")
     cli("health", "--file", str(file)).failed("health-1")
@@ -87,16 +85,16 @@ def test_every_process_of_several_must_be_healthy(cli: Cli, at_home: Path):
 def test_one_frame_can_be_piped(shop: Cli, on_store):
     shop("enqueue", "send_mail", "to=ann").ok()
     on_store(register)
-    said = shop("top", "--once").ok()
-    assert "ready 1" in said.out
-    assert "mail" in said.out
-    assert "vm-1-a" in said.out
-    assert "\x1b" not in said.out
+    result = shop("top", "--once").ok()
+    assert "ready 1" in result.out
+    assert "mail" in result.out
+    assert "vm-1-a" in result.out
+    assert "\x1b" not in result.out
     assert shop("top").ok().out.count("per s –") == 1  # nobody could see it move
 
 
 def test_top_needs_a_store(cli: Cli):
-    cli("top", "--once").wrong("which store?")
+    cli("top", "--once").usage_error("which store?")
     cli("top", "--once", "--url", "sqlite:///nope.db").unreachable("there is no database")
 
 
@@ -137,4 +135,4 @@ def test_a_frame_fits_its_screen():
 
 @pytest.mark.parametrize("words", [("top", "--interval", "x"), ("workers", "--nope"), ("health", "--max-age", "x")])
 def test_what_means_nothing_is_refused(shop: Cli, words):
-    shop(*words).wrong("Error")
+    shop(*words).usage_error("Error")

@@ -18,8 +18,8 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def test_help_names_every_command_and_imports_no_driver_and_no_app(at_home):
-    (at_home / "loud.py").write_text("raise SystemExit('the app was imported')\n")
+def test_help_names_every_command_and_imports_no_driver_and_no_app(workdir):
+    (workdir / "loud.py").write_text("raise SystemExit('the app was imported')\n")
     code = (
         "import sys\n"
         "from onward.cli.main import main\n"
@@ -43,8 +43,8 @@ def test_help_names_every_command_and_imports_no_driver_and_no_app(at_home):
         assert any(line.split()[:1] == [command] for line in help)
 
 
-def test_exit_codes_say_what_went_wrong(shop: Cli, at_home):
-    (at_home / "text.db").write_text("not a database, " * 100)
+def test_exit_codes_say_what_went_wrong(shop: Cli, workdir):
+    (workdir / "text.db").write_text("not a database, " * 100)
     codes = {
         0: [("jobs", "list"), ("--help",), ("doctor",)],
         1: [
@@ -76,9 +76,9 @@ def test_exit_codes_say_what_went_wrong(shop: Cli, at_home):
     }
     for code, commands in codes.items():
         for words in commands:
-            said = shop(*words)
-            assert said.code == code, (words, said)
-            assert "Traceback" not in said.err
+            result = shop(*words)
+            assert result.code == code, (words, result)
+            assert "Traceback" not in result.err
     assert "0 ok, 1 failed or not found, 2 wrong usage, 3 store unreachable" in " ".join(shop("--help").out.split())
 
 
@@ -97,14 +97,14 @@ def test_the_version_is_told(cli: Cli):
     "words", [("nope",), ("jobs", "nope"), ("jobs", "list", "--nope"), ("jobs", "show"), ("version", "x")]
 )
 def test_what_is_no_command_is_refused(cli: Cli, words):
-    cli(*words).wrong("Error")
+    cli(*words).usage_error("Error")
 
 
 def test_colour_is_for_terminals_only(shop: Cli, monkeypatch: pytest.MonkeyPatch):
     shop("enqueue", "broken").ok()
     for words in (("jobs", "list"), ("queues", "list"), ("doctor",), ("top", "--once"), ("jobs", "show", "nope")):
-        said = shop(*words)
-        assert "\x1b" not in said.out + said.err
+        result = shop(*words)
+        assert "\x1b" not in result.out + result.err
 
 
 def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch):
@@ -125,11 +125,11 @@ def test_a_bug_is_called_one_without_a_traceback(shop: Cli, monkeypatch: pytest.
         raise RuntimeError("a surprise")
 
     monkeypatch.setattr("onward.cli.jobs.show_page", broken)
-    said = shop("jobs", "list")
-    assert said.code == 1
-    assert "RuntimeError: a surprise" in said.err
-    assert "bug in Onward" in said.err
-    assert "Traceback" not in said.err
+    result = shop("jobs", "list")
+    assert result.code == 1
+    assert "RuntimeError: a surprise" in result.err
+    assert "bug in Onward" in result.err
+    assert "Traceback" not in result.err
     assert "Traceback" in shop("jobs", "list", "--debug").err
 
 
@@ -161,7 +161,7 @@ def test_queues_tasks_and_statuses_are_completed(shop: Cli):
     assert complete("enqueue", "send") == ["send_mail"]
 
 
-def test_completion_is_silent_where_it_knows_nothing(cli: Cli, at_home):
+def test_completion_is_silent_where_it_knows_nothing(cli: Cli, workdir):
     assert complete("queues", "pause", "ma") == []
     assert completion.statuses()
-    assert not list(at_home.glob("*.db"))
+    assert not list(workdir.glob("*.db"))

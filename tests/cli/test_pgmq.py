@@ -19,7 +19,7 @@ _numbers = count()
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, at_home: Path) -> Iterator[str]:
+def bare(monkeypatch: pytest.MonkeyPatch, workdir: Path) -> Iterator[str]:
     """A database without a PGMQ, which commands find."""
     name = f"cli_pgmq_{getpid()}_{next(_numbers)}"
     with psycopg.connect(postgres_url(), autocommit=True) as connection:
@@ -47,6 +47,6 @@ def test_pgmq_is_installed_when_it_is_asked_for_and_only_then(cli: Cli, bare: st
     assert "left as it is" in cli("migrate", "--pgmq").err
 
 
-def test_what_is_not_on_pgmq_cannot_be_given_one(cli: Cli, at_home: Path):  # X1
+def test_what_is_not_on_pgmq_cannot_be_given_one(cli: Cli, workdir: Path):  # X1
     cli("migrate", "--pgmq", "--url", "sqlite:///jobs.db").failed("pgmq+postgresql://", code=2)
     cli("migrate", "--pgmq", "--check", "--url", "sqlite:///jobs.db").failed("--pgmq", code=2)

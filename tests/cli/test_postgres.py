@@ -30,10 +30,10 @@ def schema() -> Iterator[str]:
 
 
 @pytest.fixture
-def here(cli: Cli, at_home: Path, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def here(cli: Cli, workdir: Path, schema: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run a command on that schema, with the shop's tasks."""
     monkeypatch.setenv("ONWARD_URL", f"{postgres_url()}&schema={schema}")
-    (at_home / "shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
+    (workdir / "shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
     monkeypatch.setenv("ONWARD_APP", "shop:app")
     return cli
 
@@ -140,7 +140,7 @@ def test_the_sql_can_be_piped_into_psql(here: Cli, schema: str):  # O9
 def test_a_schema_that_cannot_be_ours_is_refused_by_its_name(cli: Cli, name: str):
     url = f"{postgres_url()}&schema={name}"
     for words in (("migrate",), ("migrate", "--sql"), ("migrate", "--check"), ("jobs", "list"), ("doctor",)):
-        cli(*words, "--url", url).wrong(f"schema = '{name}'")
+        cli(*words, "--url", url).usage_error(f"schema = '{name}'")
 
 
 def test_a_schema_that_holds_something_else_is_refused_with_the_remedy(here: Cli, schema: str):
@@ -148,5 +148,5 @@ def test_a_schema_that_holds_something_else_is_refused_with_the_remedy(here: Cli
         connection.execute(f"create schema {schema}")
         connection.execute(f"create table {schema}.orders (id int)")
     for words in ("migrate", "migrate --check", "jobs list"):
-        here(*words.split()).wrong(f"schema = '{schema}'", "not Onward's", "?schema=onward")
+        here(*words.split()).usage_error(f"schema = '{schema}'", "not Onward's", "?schema=onward")
     assert "?schema=onward" in "".join(here("doctor").out.split())

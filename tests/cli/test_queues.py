@@ -50,7 +50,7 @@ def test_a_queue_is_paused_and_resumed(some: Cli):
 
 
 def test_many_queues_are_paused_only_with_a_yes(some: Cli, on_store):
-    some("queues", "pause", "video/*").wrong("2 queues will be paused", "--yes")
+    some("queues", "pause", "video/*").usage_error("2 queues will be paused", "--yes")
     assert on_store(_paused) == []
     some("queues", "pause", "video/*", "--yes").ok()
     assert on_store(_paused) == ["video/acme", "video/bolt"]
@@ -68,9 +68,9 @@ def test_a_queue_can_be_paused_before_its_first_job(shop: Cli, on_store):
 
 
 def test_a_queue_is_limited_and_set_free(some: Cli, on_store):
-    said = some("queues", "configure", "mail", "--rate", "600/min", "--global-concurrency", "3").ok().out
-    assert facts(said)["rate"] == "600/min"
-    assert facts(said)["global concurrency"] == "3"
+    result = some("queues", "configure", "mail", "--rate", "600/min", "--global-concurrency", "3").ok().out
+    assert facts(result)["rate"] == "600/min"
+    assert facts(result)["global concurrency"] == "3"
     assert "600/min, 3 at once" in some("queues", "list").ok().out
     settings = on_store(_mail)
     assert (settings.rate.count, settings.rate.period.total_seconds(), settings.concurrency) == (600, 60, 3)
@@ -82,8 +82,8 @@ def test_a_queue_is_limited_and_set_free(some: Cli, on_store):
     assert (settings.rate, settings.concurrency) == (None, None)
 
 
-def facts(said: str) -> dict[str, str]:
-    pairs = (line.strip().split("  ", 1) for line in said.splitlines())
+def facts(result: str) -> dict[str, str]:
+    pairs = (line.strip().split("  ", 1) for line in result.splitlines())
     return {name: value.strip() for name, value in pairs}
 
 
@@ -103,9 +103,9 @@ async def _mail(app: App):
 )
 def test_each_setting_of_a_queue_is_changed_by_itself(some: Cli, on_store, words, field, value, shown):
     before = on_store(_mail)
-    said = some("queues", "configure", "mail", *words).ok().out
+    result = some("queues", "configure", "mail", *words).ok().out
     assert on_store(_mail) == msgspec.structs.replace(before, **{field: value})
-    assert facts(said)[shown[0]] == shown[1]
+    assert facts(result)[shown[0]] == shown[1]
 
 
 def test_a_setting_is_taken_back(some: Cli, on_store):
@@ -117,7 +117,7 @@ def test_a_setting_is_taken_back(some: Cli, on_store):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ((), "nothing to configure"),
         (("--rate", "often"), "no rate"),
@@ -134,9 +134,9 @@ def test_a_setting_is_taken_back(some: Cli, on_store):
         (("--keep-completed", "long"), "no duration"),
     ],
 )
-def test_a_setting_that_cannot_be_kept_is_refused(some: Cli, on_store, words, told):
+def test_a_setting_that_cannot_be_kept_is_refused(some: Cli, on_store, words, message):
     before = on_store(_mail)
-    some("queues", "configure", "mail", *words).wrong(told)
+    some("queues", "configure", "mail", *words).usage_error(message)
     assert on_store(_mail) == before
 
 
@@ -144,7 +144,7 @@ def test_many_queues_are_configured_only_with_a_yes(some: Cli, on_store):
     async def weights(app: App) -> list[int]:
         return [queue.settings.weight for queue in await app.queues.list("video/*")]
 
-    some("queues", "configure", "video/*", "--weight", "3").wrong("2 queues will be configured", "--yes")
+    some("queues", "configure", "video/*", "--weight", "3").usage_error("2 queues will be configured", "--yes")
     assert on_store(weights) == [1, 1]
     some("queues", "configure", "video/*", "--weight", "3", "--yes").ok()
     assert on_store(weights) == [3, 3]
@@ -152,8 +152,8 @@ def test_many_queues_are_configured_only_with_a_yes(some: Cli, on_store):
 
 def test_the_retention_of_a_queue_is_configured(some: Cli, on_store):  # P9
     words = ("--keep-completed", "12h", "--keep-cancelled", "0", "--keep-archived", "forever")
-    said = some("queues", "configure", "mail", *words).ok().out
-    assert facts(said)["retention"] == "completed 12 h; failed forever; cancelled not kept; archived forever"
+    result = some("queues", "configure", "mail", *words).ok().out
+    assert facts(result)["retention"] == "completed 12 h; failed forever; cancelled not kept; archived forever"
     found = some("queues", "configure", "mail", "--keep-failed", "90d", "--rate", "5/min", "--json").ok().json
     settings = found["queues"][0]["settings"]
     assert settings["retention"]["completed"] == 12 * 3600  # durations are seconds

@@ -50,7 +50,7 @@ def test_a_schedule_is_paused_resumed_run_and_deleted(some: Cli):
     assert some("schedules", "resume", "digest", "--json").ok().json["schedules"][0]["next_at"] is not None
     job = some("schedules", "run", "digest").ok().out.strip()
     assert some("jobs", "show", job, "--json").ok().json["payload"] == {"to": "ann"}
-    some("schedules", "delete", "digest").wrong("will be deleted", "--yes")
+    some("schedules", "delete", "digest").usage_error("will be deleted", "--yes")
     some("schedules", "delete", "digest", "--yes").ok()
     assert some("schedules", "list", "--json").ok().json == {"schedules": []}
 
@@ -72,6 +72,6 @@ def test_an_unknown_schedule_is_answered_with_the_nearest(some: Cli, verb):
 )
 def test_what_cannot_be_a_schedule_is_refused(shop: Cli, more, says):
     shop("enqueue", "send_mail", "to=ann").ok()
-    shop("schedules", "set", "digest", "send_mail", "to=ann", *more).wrong(says)
-    shop("schedules", "set", "digest", "send_mail", "--every", "5m").wrong("send_mail takes to")
+    shop("schedules", "set", "digest", "send_mail", "to=ann", *more).usage_error(says)
+    shop("schedules", "set", "digest", "send_mail", "--every", "5m").usage_error("send_mail takes to")
     assert shop("schedules", "list", "--json").ok().json == {"schedules": []}

@@ -16,26 +16,26 @@ def test_a_store_is_brought_up_to_date_once(cli: Cli):  # O9
     assert "up to date" in cli("migrate", *URL).ok().out
 
 
-def test_a_check_changes_nothing(cli: Cli, at_home: Path):  # O9
+def test_a_check_changes_nothing(cli: Cli, workdir: Path):  # O9
     cli("migrate", "--check", *URL).failed("not up to date", "onward migrate")
-    assert not (at_home / "fresh.db").exists()
+    assert not (workdir / "fresh.db").exists()
     cli("migrate", *URL).ok()
     assert cli("migrate", "--check", *URL).ok().out.endswith(f"schema {NEWEST}, up to date\n")
 
 
-def test_the_sql_applied_by_hand_is_the_schema(cli: Cli, at_home: Path):  # O9
+def test_the_sql_applied_by_hand_is_the_schema(cli: Cli, workdir: Path):  # O9
     script = cli("migrate", "--sql", *URL).ok().out
-    assert not (at_home / "fresh.db").exists()
-    with sqlite3.connect(at_home / "fresh.db") as connection:
+    assert not (workdir / "fresh.db").exists()
+    with sqlite3.connect(workdir / "fresh.db") as connection:
         connection.executescript(script)
     connection.close()
     cli("migrate", "--check", *URL).ok()
     cli("enqueue", "anything", *URL).ok()
 
 
-def test_a_newer_schema_is_refused(cli: Cli, at_home: Path):  # O9
+def test_a_newer_schema_is_refused(cli: Cli, workdir: Path):  # O9
     cli("migrate", *URL).ok()
-    with sqlite3.connect(at_home / "fresh.db") as connection:
+    with sqlite3.connect(workdir / "fresh.db") as connection:
         connection.execute("insert into onward_migration values (99, 'from_the_future', 'x', 0)")
     connection.close()
     for words in (("migrate",), ("migrate", "--check"), ("jobs", "list")):
@@ -43,11 +43,11 @@ def test_a_newer_schema_is_refused(cli: Cli, at_home: Path):  # O9
 
 
 def test_sql_and_check_do_not_go_together(cli: Cli):
-    cli("migrate", "--sql", "--check", *URL).wrong("do not go together")
+    cli("migrate", "--sql", "--check", *URL).usage_error("do not go together")
 
 
-def test_an_engine_with_a_schema_of_its_own_has_no_sql(cli: Cli, at_home: Path):
-    (at_home / "foreign.py").write_text(
+def test_an_engine_with_a_schema_of_its_own_has_no_sql(cli: Cli, workdir: Path):
+    (workdir / "foreign.py").write_text(
         "from onward import App\n"
         "from onward.engine.capabilities import NATIVE, Capabilities, Feature\n"
         "class Foreign:\n"

@@ -12,9 +12,9 @@ def test_an_app_is_named_by_module_and_name(cli: Cli):
         cli("enqueue", "send_mail", "to=ann", "--app", named).ok()
 
 
-def test_an_app_in_a_package_is_found(cli: Cli, at_home: Path):
-    (at_home / "pack").mkdir()
-    (at_home / "pack" / "inner.py").write_text(SHOP)
+def test_an_app_in_a_package_is_found(cli: Cli, workdir: Path):
+    (workdir / "pack").mkdir()
+    (workdir / "pack" / "inner.py").write_text(SHOP)
     cli("enqueue", "send_mail", "to=ann", "--app", "pack.inner:app").ok()
     cli("enqueue", "send_mail", "to=ann", "--app", "pack/inner.py:app").ok()
 
@@ -28,16 +28,16 @@ def test_options_come_before_the_environment(cli: Cli, monkeypatch: pytest.Monke
     assert "other.db" in cli("migrate").ok().out
 
 
-def test_an_app_without_a_url_takes_the_one_given(cli: Cli, at_home: Path):
-    (at_home / "open_shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
+def test_an_app_without_a_url_takes_the_one_given(cli: Cli, workdir: Path):
+    (workdir / "open_shop.py").write_text(SHOP.replace('App("sqlite:///jobs.db")', "App()"))
     words = ("--app", "open_shop:app", "--url", "sqlite:///given.db")
     cli("enqueue", "send_mail", "to=ann", *words).ok()
     assert "1 job run" in cli("tick", *words).ok().out
-    assert (at_home / "given.db").exists()
+    assert (workdir / "given.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "message"),
     [
         ("shopp:app", "did you mean 'shop'?"),
         ("shop:aap", "did you mean 'app'?"),
@@ -46,41 +46,41 @@ def test_an_app_without_a_url_takes_the_one_given(cli: Cli, at_home: Path):
         (":app", "names no app"),
     ],
 )
-def test_an_app_that_is_not_there_is_answered_with_what_is(cli: Cli, named, told):
-    cli("jobs", "list", "--app", named).wrong(told)
+def test_an_app_that_is_not_there_is_answered_with_what_is(cli: Cli, named, message):
+    cli("jobs", "list", "--app", named).usage_error(message)
 
 
-def test_an_app_that_cannot_be_imported_is_told_with_its_place(cli: Cli, at_home: Path):
-    (at_home / "sick.py").write_text("import shop\n\nraise RuntimeError('no settings')\n")
+def test_an_app_that_cannot_be_imported_is_told_with_its_place(cli: Cli, workdir: Path):
+    (workdir / "sick.py").write_text("import shop\n\nraise RuntimeError('no settings')\n")
     cli("tick", "--app", "sick").failed(
         "importing sick failed: RuntimeError: no settings", "sick.py, line 3", "--debug"
     )
-    (at_home / "needy.py").write_text("import not_installed_anywhere\n")
+    (workdir / "needy.py").write_text("import not_installed_anywhere\n")
     cli("tick", "--app", "needy").failed("importing needy failed: ModuleNotFoundError", "not_installed_anywhere")
-    (at_home / "leaving.py").write_text("raise SystemExit(0)\n")
+    (workdir / "leaving.py").write_text("raise SystemExit(0)\n")
     cli("tick", "--app", "leaving").failed("importing leaving failed: SystemExit")
 
 
-def test_debug_shows_the_traceback(cli: Cli, at_home: Path):
-    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
-    said = cli("tick", "--app", "sick", "--debug")
-    assert said.code == 1
-    assert "Traceback" in said.err
-    assert "RuntimeError: no settings" in said.err
+def test_debug_shows_the_traceback(cli: Cli, workdir: Path):
+    (workdir / "sick.py").write_text("raise RuntimeError('no settings')\n")
+    result = cli("tick", "--app", "sick", "--debug")
+    assert result.code == 1
+    assert "Traceback" in result.err
+    assert "RuntimeError: no settings" in result.err
 
 
 def test_neither_app_nor_url_is_answered_with_both_ways(cli: Cli):
-    cli("jobs", "list").wrong("which store?", "--url", "ONWARD_APP")
+    cli("jobs", "list").usage_error("which store?", "--url", "ONWARD_APP")
     for words in (("work",), ("tick",)):
-        cli(*words, "--url", "sqlite:///jobs.db").wrong("which app?", "ONWARD_APP")
+        cli(*words, "--url", "sqlite:///jobs.db").usage_error("which app?", "ONWARD_APP")
 
 
 def test_an_app_that_names_its_store_cannot_be_given_another(cli: Cli):
-    cli("tick", "--app", "shop", "--url", "sqlite:///another.db").wrong("names its own store", "leave --url out")
+    cli("tick", "--app", "shop", "--url", "sqlite:///another.db").usage_error("names its own store", "leave --url out")
 
 
 @pytest.mark.parametrize(
-    ("url", "code", "told"),
+    ("url", "code", "message"),
     [
         ("redis://me:secret@localhost:1/0", 3, "start Redis"),
         ("sqlit:///jobs.db", 2, "did you mean sqlite://?"),
@@ -88,13 +88,13 @@ def test_an_app_that_names_its_store_cannot_be_given_another(cli: Cli):
         ("sqlite:///no/such/folder/jobs.db", 3, "the folder"),
     ],
 )
-def test_a_store_that_cannot_be_opened_is_told_with_the_remedy(cli: Cli, url, code, told):
-    said = cli("migrate", "--url", url).failed(told, code=code)
-    assert "secret" not in said.err
+def test_a_store_that_cannot_be_opened_is_told_with_the_remedy(cli: Cli, url, code, message):
+    result = cli("migrate", "--url", url).failed(message, code=code)
+    assert "secret" not in result.err
 
 
-def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, at_home: Path):  # X1
-    (at_home / "limited.py").write_text(
+def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, workdir: Path):  # X1
+    (workdir / "limited.py").write_text(
         "from dataclasses import replace\n"
         "from onward import App\n"
         "from onward.engine.capabilities import Feature, absent\n"
@@ -114,6 +114,6 @@ def test_what_an_engine_cannot_do_is_refused_with_its_reason(cli: Cli, at_home: 
     assert cli("jobs", "show", id, "--json", *on).ok().json["log"] == []
 
 
-def test_a_file_that_is_no_database_is_told(cli: Cli, at_home: Path):
-    (at_home / "text.db").write_text("not a database, " * 100)
+def test_a_file_that_is_no_database_is_told(cli: Cli, workdir: Path):
+    (workdir / "text.db").write_text("not a database, " * 100)
     cli("jobs", "list", "--url", "sqlite:///text.db").unreachable("not an SQLite database", "try:")

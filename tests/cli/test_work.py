@@ -43,7 +43,7 @@ def test_a_tick_runs_at_most_so_many(shop: Cli):  # H7
     for _ in range(3):
         shop("enqueue", "send_mail", "to=ann").ok()
     assert shop("tick", "--limit", "2").ok().out == "2 jobs run, 2 completed\n"
-    shop("tick", "--limit", "0").wrong("--limit")
+    shop("tick", "--limit", "0").usage_error("--limit")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_queues_are_read_with_their_shares(texts, expected):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--queues", "Not A Queue"), "must be a queue name"),
         (("--queues", "video=many"), "video=2"),
@@ -77,12 +77,12 @@ def test_queues_are_read_with_their_shares(texts, expected):
         (("shop:app", "--app", "shop:app"), "given twice"),
     ],
 )
-def test_a_worker_told_nonsense_does_not_start(shop: Cli, words, told):
-    shop("work", *words).wrong(told)
+def test_a_worker_told_nonsense_does_not_start(shop: Cli, words, message):
+    shop("work", *words).usage_error(message)
 
 
-def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(shop: Cli, at_home: Path):
-    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
+def test_several_processes_are_not_started_for_an_app_that_cannot_be_imported(shop: Cli, workdir: Path):
+    (workdir / "sick.py").write_text("raise RuntimeError('no settings')\n")
     shop("work", "--app", "sick", "--processes", "2").failed("importing sick failed")
 
 
@@ -113,26 +113,26 @@ def test_a_worker_command_arrives_as_it_was_given():
     }
 
 
-def test_an_app_that_breaks_after_the_start_is_told_in_the_log(at_home: Path):
-    (at_home / "sick.py").write_text("raise RuntimeError('no settings')\n")
+def test_an_app_that_breaks_after_the_start_is_told_in_the_log(workdir: Path):
+    (workdir / "sick.py").write_text("raise RuntimeError('no settings')\n")
     command = WorkerCommand(app="sick:app", log_format="json")
-    done = subprocess.run(command.argv, cwd=at_home, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command.argv, cwd=workdir, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    told = json.loads(done.stderr)
-    assert told["level"] == "critical"
-    assert "importing sick failed" in told["message"]
+    message = json.loads(done.stderr)
+    assert message["level"] == "critical"
+    assert "importing sick failed" in message["message"]
 
 
 def test_a_worker_runs_jobs_and_stops_in_good_order(shop: Cli, spawn: Spawn):  # X3
     worker = spawn("work", "shop:app", "--log", "json", "--grace", "5s")
-    said = shop("enqueue", "send_mail", "to=ann", "count=2", "--wait", "--timeout", "60s").ok()
-    assert json.loads(said.out) == "2 to ann"
+    result = shop("enqueue", "send_mail", "to=ann", "count=2", "--wait", "--timeout", "60s").ok()
+    assert json.loads(result.out) == "2 to ann"
     failed = shop("enqueue", "broken", "--wait", "--timeout", "60s")
     failed.failed("ended as failed", "onward jobs show")
-    told = shop("enqueue", "broken", "--wait", "--timeout", "60s", "--json")
-    assert told.code == 1
-    assert told.json["status"] == "failed"
-    assert told.json["error"].startswith("DoNotRetry")
+    message = shop("enqueue", "broken", "--wait", "--timeout", "60s", "--json")
+    assert message.code == 1
+    assert message.json["status"] == "failed"
+    assert message.json["error"].startswith("DoNotRetry")
     shop("enqueue", "unheard_of", "--url", "sqlite:///jobs.db").ok()
     assert "1 worker here" in shop("health", "--worker").ok().out
     worker.terminate()
@@ -148,10 +148,10 @@ def test_a_worker_runs_jobs_and_stops_in_good_order(shop: Cli, spawn: Spawn):  #
 def test_a_warning_is_given_for_a_task_that_no_worker_has(shop: Cli, spawn: Spawn):
     spawn("work", "shop:app", "--queues", "mail")
     eventually(lambda: shop("workers", "--json").json["workers"], "a worker")
-    said = shop("enqueue", "send_mial", "--queue", "mail", "--url", "sqlite:///jobs.db").ok()
-    assert "did you mean 'send_mail'?" in said.err
-    said = shop("enqueue", "send_mail", "to=ann", "--queue", "other").ok()
-    assert "no worker serves the queue other" in said.err
+    result = shop("enqueue", "send_mial", "--queue", "mail", "--url", "sqlite:///jobs.db").ok()
+    assert "did you mean 'send_mail'?" in result.err
+    result = shop("enqueue", "send_mail", "to=ann", "--queue", "other").ok()
+    assert "no worker serves the queue other" in result.err
 
 
 def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
@@ -174,31 +174,31 @@ def test_several_processes_live_and_end_together(shop: Cli, spawn: Spawn):
     assert supervisor.returncode == 0
 
 
-def test_a_changed_source_file_starts_the_worker_afresh(shop: Cli, spawn: Spawn, at_home: Path):
+def test_a_changed_source_file_starts_the_worker_afresh(shop: Cli, spawn: Spawn, workdir: Path):
     reloader = spawn("work", "shop:app", "--reload")
     assert shop("enqueue", "send_mail", "to=ann", "--wait", "--timeout", "60s").ok().json == "1 to ann"
-    (at_home / "shop.py").write_text("this is no python\n")
+    (workdir / "shop.py").write_text("this is no python\n")
     eventually(
         lambda: not shop("workers", "--json", "--url", "sqlite:///jobs.db").json["workers"], "the broken worker's end"
     )
-    (at_home / "shop.py").write_text(SHOP.replace("{count} to {to}", "again {count} to {to}"))
+    (workdir / "shop.py").write_text(SHOP.replace("{count} to {to}", "again {count} to {to}"))
     assert shop("enqueue", "send_mail", "to=ann", "--wait", "--timeout", "60s").ok().json == "again 1 to ann"
     reloader.terminate()
     reloader.communicate(timeout=60)
     assert reloader.returncode == 0
 
 
-def test_changes_are_seen_in_source_files_only(at_home: Path):
-    (at_home / ".venv").mkdir()
-    (at_home / "env").mkdir()
-    (at_home / "env" / "pyvenv.cfg").touch()
-    before = modification_times(at_home)
+def test_changes_are_seen_in_source_files_only(workdir: Path):
+    (workdir / ".venv").mkdir()
+    (workdir / "env").mkdir()
+    (workdir / "env" / "pyvenv.cfg").touch()
+    before = modification_times(workdir)
     for name in (".venv/a.py", "env/b.py", "notes.txt"):
-        (at_home / name).touch()
-    assert changes(before, modification_times(at_home)) == set()
-    (at_home / "new.py").touch()
-    assert changes(before, modification_times(at_home)) == {str(at_home / "new.py")}
-    before = modification_times(at_home)
-    os.utime(at_home / "shop.py", ns=(1, 1))
-    (at_home / "new.py").unlink()
-    assert changes(before, modification_times(at_home)) == {str(at_home / "new.py"), str(at_home / "shop.py")}
+        (workdir / name).touch()
+    assert changes(before, modification_times(workdir)) == set()
+    (workdir / "new.py").touch()
+    assert changes(before, modification_times(workdir)) == {str(workdir / "new.py")}
+    before = modification_times(workdir)
+    os.utime(workdir / "shop.py", ns=(1, 1))
+    (workdir / "new.py").unlink()
+    assert changes(before, modification_times(workdir)) == {str(workdir / "new.py"), str(workdir / "shop.py")}

@@ -203,9 +203,9 @@ async def _run(url: str, jobs: int, batch: int) -> Stopwatch:
     worker = _Worker(url, {"noop": noop}, batch)
     await worker.open()
     async with asyncio.TaskGroup() as group:
-        parts = [group.create_task(part()) for part in (worker.run, worker.fetch, worker.beat)]
+        parts = [group.create_task(part()) for part in (worker.run, worker.fetch, worker.heartbeat)]
         await finished.wait()
-        await worker.comes_to_rest()
+        await worker.wait_until_idle()
         for part in parts:
             part.cancel()
     await worker.close()
@@ -223,7 +223,7 @@ class _Worker:
         self._ready: deque[Sequence[Any]] = deque()
         self._running: set[int] = set()
         self._done: list[int] = []
-        self._leaving: list[int] = []
+        self._settling: list[int] = []
         """On its way to the store."""
         self._failed: list[tuple[int, str]] = []
         self._arrived, self._slot, self._hint, self._wake = (asyncio.Event() for _ in range(4))
@@ -232,16 +232,16 @@ class _Worker:
         import asyncpg  # type: ignore[import-untyped]  # noqa: PLC0415 - see drain()
 
         self._connection = await asyncpg.connect(self._url)
-        self._other = await asyncpg.connect(self._url)
-        await self._other.add_listener("bench", lambda *_: self._wake.set())
+        self._second_connection = await asyncpg.connect(self._url)
+        await self._second_connection.add_listener("bench", lambda *_: self._wake.set())
         self._next = await self._connection.prepare(_NEXT)
 
     async def close(self) -> None:
         await self._connection.close()
-        await self._other.close()
+        await self._second_connection.close()
 
-    async def comes_to_rest(self) -> None:
-        while self._done or self._leaving or self._running or self._ready:
+    async def wait_until_idle(self) -> None:
+        while self._done or self._settling or self._running or self._ready:
             self._wake.set()
             await asyncio.sleep(0.001)
 
@@ -285,10 +285,10 @@ class _Worker:
                 self._hint.clear()
                 await self._hint.wait()
                 continue
-            self._leaving, self._done = self._done, []
+            self._settling, self._done = self._done, []
             self._wake.clear()
-            rows = await self._next.fetch(self._batch, _WORKER_ID, self._leaving)
-            self._leaving = []
+            rows = await self._next.fetch(self._batch, _WORKER_ID, self._settling)
+            self._settling = []
             while self._failed:
                 await self._connection.execute(_FAIL, *self._failed.pop())
             if rows:
@@ -303,8 +303,8 @@ class _Worker:
                 except TimeoutError:
                     pass
 
-    async def beat(self) -> None:
+    async def heartbeat(self) -> None:
         while True:
             await asyncio.sleep(10)
             if held := [*self._running, *(row[0] for row in self._ready)]:
-                await self._other.execute(_HEARTBEAT, held, _WORKER_ID)
+                await self._second_connection.execute(_HEARTBEAT, held, _WORKER_ID)

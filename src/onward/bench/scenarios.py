@@ -77,7 +77,7 @@ def enqueue(url: str, jobs: int, first: int = 0) -> Measurement:
     return asyncio.run(run())
 
 
-def enqueue_together(url: str, jobs: int, callers: int) -> Measurement:
+def enqueue_concurrently(url: str, jobs: int, callers: int) -> Measurement:
     """Enqueue jobs from many callers at once, each of which waits until its own is durable before its next."""
 
     async def run() -> Measurement:

@@ -128,7 +128,7 @@ def enqueue(
 
     def by_callers() -> Measurement:
         url = environment.fresh()
-        measurement = run_isolated(scenarios.enqueue_together, url, jobs, callers)
+        measurement = run_isolated(scenarios.enqueue_concurrently, url, jobs, callers)
         verification.check(url)
         return measurement
 

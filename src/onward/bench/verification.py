@@ -39,9 +39,9 @@ async def _verify(url: str, ran: Sequence[int], waiting: int) -> bool:
 
 async def finished_jobs(app: App) -> AsyncIterator[Job]:
     """Read all completed jobs of a benchmark."""
-    which, after = JobFilter(queues=(QUEUE,), states=frozenset({State.COMPLETED})), None
+    job_filter, after = JobFilter(queues=(QUEUE,), states=frozenset({State.COMPLETED})), None
     while True:
-        page = await app.jobs.find(which, limit=_PAGE, after=after, newest_first=False)
+        page = await app.jobs.find(job_filter, limit=_PAGE, after=after, newest_first=False)
         for job in page.items:
             yield job
         after = page.after
@@ -51,10 +51,10 @@ async def finished_jobs(app: App) -> AsyncIterator[Job]:
 
 async def wait_until_finished(app: App, jobs: int, *, max_wait: float) -> bool:
     """Wait until so many jobs are completed; False: they were not, in so many seconds."""
-    which = JobFilter(queues=(QUEUE,))
+    job_filter = JobFilter(queues=(QUEUE,))
     try:
         async with asyncio.timeout(max_wait):
-            while (await app.jobs.count(which)).get(State.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
+            while (await app.jobs.count(job_filter)).get(State.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
                 await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError:
         return False

@@ -122,13 +122,13 @@ async def _run_all(action: Action, job_filter: JobFilter, *, yes: bool, dry_run:
     _report(action, changed, dry_run=False, json=json)
 
 
-def confirm(sentence: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is done to many; without somebody to ask, ``--yes`` must have been given."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise usage_error(f"{sentence}, and there is nobody to ask", remedy="the same command with --yes")
-    if not typer.confirm(f"{sentence}. Go on?", err=True):
+        raise usage_error(f"{question}, and there is nobody to ask", remedy="the same command with --yes")
+    if not typer.confirm(f"{question}. Go on?", err=True):
         output.note("nothing was done")
         raise typer.Exit(1)
 

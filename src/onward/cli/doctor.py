@@ -106,7 +106,7 @@ def _workers(snapshot: Snapshot, capabilities: Capabilities) -> Iterator[Finding
         if snapshot.is_silent(worker):
             yield Finding(
                 Level.PROBLEM,
-                f"worker {worker.id} has been silent for {_silence(snapshot, worker)}: it was killed, or "
+                f"worker {worker.id} has been silent for {_silent_for(snapshot, worker)}: it was killed, or "
                 "cannot reach the store; its jobs are taken over by the next worker that leads",
                 "start a worker, or onward tick: either takes the jobs back and forgets it",
             )
@@ -130,7 +130,7 @@ def _workers(snapshot: Snapshot, capabilities: Capabilities) -> Iterator[Finding
         yield Finding(Level.NOTE, f"workers of several versions are at work: {versions}")
 
 
-def _silence(snapshot: Snapshot, worker: WorkerInfo) -> str:
+def _silent_for(snapshot: Snapshot, worker: WorkerInfo) -> str:
     return duration(snapshot.at - (worker.last_heartbeat or snapshot.at))
 
 
@@ -254,6 +254,6 @@ def _show(app: App, snapshot: Snapshot | None, found: list[Finding]) -> None:
             console.print(Text.assemble(("    try: ", "bold"), output.escape(finding.remedy)))
     levels = Counter(finding.level for finding in found)
     if not levels[Level.PROBLEM]:
-        warned = levels[Level.WARNING]
-        well = f"no problem, and {count(warned, 'warning')}" if warned else "nothing is wrong"
-        console.print(output.styled("ok"), Text(well), sep=": ")
+        warnings = levels[Level.WARNING]
+        summary = f"no problem, and {count(warnings, 'warning')}" if warnings else "nothing is wrong"
+        console.print(output.styled("ok"), Text(summary), sep=": ")

@@ -84,7 +84,7 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
         case InvalidJob(field="after" | "cursor"):
             return usage_error(f"{error.value!r} is not a cursor: give the next_cursor of the page before")
         case InvalidJob():
-            return CommandError(str(error), effect="nothing was done", remedy=_lookup(error), code=EXIT_USAGE)
+            return CommandError(str(error), effect="nothing was done", remedy=_remedy_for(error), code=EXIT_USAGE)
         case EngineNotIncluded():
             return CommandError(str(error), effect="nothing was done", code=EXIT_USAGE)
         case JobNotFound():
@@ -108,7 +108,7 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
             )
 
 
-def _lookup(error: InvalidJob) -> str:
+def _remedy_for(error: InvalidJob) -> str:
     if error.field in {"queue", "queues"}:
         return "onward queues list"
     return ""

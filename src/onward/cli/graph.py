@@ -34,7 +34,7 @@ _COLOURS: Final[Mapping[State, str]] = {
     State.SCHEDULED: "#1b7c83",
     State.BLOCKED: "#6e7781",
 }
-_WIDTH, _HEIGHT, _ACROSS, _DOWN, _EDGE = 168, 40, 64, 20, 16
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 168, 40, 64, 20, 16
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -81,8 +81,8 @@ def short(job_id: str) -> str:
 
 def lines_of(graph: Graph) -> list[tuple[str, Job]]:
     """Draw a tree: each job below the last of those that it waits for, with the others named behind it."""
-    place = {job.id: number for number, job in enumerate(graph.jobs)}
-    above = {job.id: max(graph.parents[job.id], key=place.__getitem__, default=None) for job in graph.jobs}
+    position = {job.id: number for number, job in enumerate(graph.jobs)}
+    above = {job.id: max(graph.parents[job.id], key=position.__getitem__, default=None) for job in graph.jobs}
     below: dict[str | None, list[Job]] = {}
     for job in graph.jobs:
         below.setdefault(above[job.id], []).append(job)
@@ -121,9 +121,9 @@ def svg_of(graph: Graph) -> str:
     for job in graph.jobs:
         layer = layers[job.id]
         row = rows[layer] = rows.get(layer, -1) + 1
-        at[job.id] = (_EDGE + layer * (_WIDTH + _ACROSS), _EDGE + row * (_HEIGHT + _DOWN))
-    width = 2 * _EDGE + (max(rows, default=0) + 1) * (_WIDTH + _ACROSS) - _ACROSS
-    height = 2 * _EDGE + (max(rows.values(), default=0) + 1) * (_HEIGHT + _DOWN) - _DOWN
+        at[job.id] = (_MARGIN + layer * (_WIDTH + _GAP_X), _MARGIN + row * (_HEIGHT + _GAP_Y))
+    width = 2 * _MARGIN + (max(rows, default=0) + 1) * (_WIDTH + _GAP_X) - _GAP_X
+    height = 2 * _MARGIN + (max(rows.values(), default=0) + 1) * (_HEIGHT + _GAP_Y) - _GAP_Y
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui, sans-serif" font-size="12">']
     for job in graph.jobs:

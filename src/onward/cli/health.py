@@ -80,8 +80,8 @@ def _check_file(file: Path, max_age: timedelta) -> str:
     files = [file] if file.exists() else sorted(file.parent.glob(f"{glob.escape(file.name)}-[0-9]*"))
     files = [one for one in files if one.name.removeprefix(f"{file.name}-").isdecimal()] or [file]
     for one in files:
-        if (wrong := check_health(one, max_age=max_age)) is not None:
-            raise CommandError(wrong, remedy="look at the worker's log")
+        if (error_text := check_health(one, max_age=max_age)) is not None:
+            raise CommandError(error_text, remedy="look at the worker's log")
     return f"{count(len(files), 'worker', 'beat')} and {'polls' if len(files) == 1 else 'poll'}"
 
 

@@ -38,9 +38,9 @@ onward = typer.Typer(
 )
 
 RUN = "Run jobs"
-LOOK = "Look"
+INSPECT = "Inspect"
 OPERATE = "Operate"
-TRY = "Try it"
+EXPLORE = "Try it"
 
 onward.command(rich_help_panel=RUN)(work)
 onward.command(rich_help_panel=RUN)(tick)
@@ -51,19 +51,19 @@ onward.add_typer(schedules, name="schedules", rich_help_panel=OPERATE)
 onward.add_typer(batches, name="batches", rich_help_panel=OPERATE)
 onward.add_typer(dead, name="dead", rich_help_panel=OPERATE)
 onward.add_typer(archive, name="archive", rich_help_panel=OPERATE)
-onward.command(rich_help_panel=LOOK)(top)
-onward.command(rich_help_panel=LOOK)(explain)
-onward.command(rich_help_panel=LOOK)(workers)
-onward.command(rich_help_panel=LOOK)(usage)
-onward.command(rich_help_panel=LOOK)(metrics)
-onward.command(rich_help_panel=LOOK)(doctor)
-onward.command(rich_help_panel=LOOK)(health)
+onward.command(rich_help_panel=INSPECT)(top)
+onward.command(rich_help_panel=INSPECT)(explain)
+onward.command(rich_help_panel=INSPECT)(workers)
+onward.command(rich_help_panel=INSPECT)(usage)
+onward.command(rich_help_panel=INSPECT)(metrics)
+onward.command(rich_help_panel=INSPECT)(doctor)
+onward.command(rich_help_panel=INSPECT)(health)
 onward.command(rich_help_panel=OPERATE)(migrate)
-onward.command(rich_help_panel=TRY)(demo)
-onward.add_typer(bench, name="bench", rich_help_panel=TRY)
+onward.command(rich_help_panel=EXPLORE)(demo)
+onward.add_typer(bench, name="bench", rich_help_panel=EXPLORE)
 
 
-@onward.command(rich_help_panel=TRY)
+@onward.command(rich_help_panel=EXPLORE)
 def version() -> None:
     """Say which version this is."""
     from onward.worker.identity import onward_version  # noqa: PLC0415 - the other commands do not ask

@@ -153,11 +153,11 @@ def table(
     numbers = frozenset(right)
     cells = [[one if isinstance(one, Text) else Text(escape(one)) for one in row] for row in rows]
     widths = [max([len(name), *(row[at].cell_len for row in cells)]) for at, name in enumerate(columns)]
-    laid = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    rendered = Table(box=box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shrinkable = next((at for at, name in enumerate(columns) if name in _SHRINKABLE), len(columns) - 1)
     max_width = (stdout().width if width is None else width) - sum(widths) + widths[shrinkable] - 2 * (len(columns) - 1)
     for at, name in enumerate(columns):
-        laid.add_column(
+        rendered.add_column(
             name,
             justify="right" if name in numbers else "left",
             overflow="ellipsis" if at == shrinkable else "fold",
@@ -165,5 +165,5 @@ def table(
             max_width=max(max_width, _MIN_WIDTH) if at == shrinkable else None,
         )
     for row in cells:
-        laid.add_row(*row)
-    return laid
+        rendered.add_row(*row)
+    return rendered

@@ -43,8 +43,8 @@ async def show(
 ) -> None:
     """Show a schedule, its job, and when its next turns are."""
     schedule = await _find(app, name)
-    coming = [] if schedule.next_at is None else schedule.turns(upcoming - 1, after=schedule.next_at)
-    runs = coming if schedule.next_at is None else [schedule.next_at, *coming]
+    later_runs = [] if schedule.next_at is None else schedule.turns(upcoming - 1, after=schedule.next_at)
+    runs = later_runs if schedule.next_at is None else [schedule.next_at, *later_runs]
     if json:
         output.show_json({"schedule": schedule, "upcoming": runs})
         return

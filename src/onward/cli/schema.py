@@ -17,7 +17,7 @@ from onward.errors import SchemaTooOld
 
 
 @runtime_checkable
-class Installing(Protocol):
+class SchemaInstaller(Protocol):
     """An engine on a schema of somebody else's that it can install, when it is asked to and never by itself."""
 
     async def install(self) -> str | None:
@@ -66,7 +66,7 @@ async def migrate(
 
 async def _install(app: App) -> None:
     engine = app.engine.inner
-    if not isinstance(engine, Installing):
+    if not isinstance(engine, SchemaInstaller):
         raise usage_error(
             f"--pgmq is for URLs that begin with pgmq+postgresql://, this one names {app.capabilities.engine}"
         )

@@ -29,9 +29,9 @@ def find_app(app: str | None, url: str | None, *, needs_tasks: bool = False) -> 
     Raises:
         CommandError: none is named, it cannot be imported, or it is no App.
     """
-    named = app or (os.environ.get(APP_VARIABLE, "").strip() if needs_tasks or not url else "")
-    if named:
-        return _load_with_url(named, url) if url else load(named)
+    app_path = app or (os.environ.get(APP_VARIABLE, "").strip() if needs_tasks or not url else "")
+    if app_path:
+        return _load_with_url(app_path, url) if url else load(app_path)
     if needs_tasks:
         raise usage_error(
             "which app? its tasks are needed here",
@@ -46,24 +46,24 @@ def find_app(app: str | None, url: str | None, *, needs_tasks: bool = False) -> 
     return App(store)
 
 
-def _load_with_url(named: str, url: str) -> App:
+def _load_with_url(app_path: str, url: str) -> App:
     """Load an App for a URL that was asked for: one that names its own store cannot be told another."""
     os.environ[URL_VARIABLE] = url
-    app = load(named)
+    app = load(app_path)
     if app.config.url != url:
         raise usage_error(
-            f"{named} names its own store, so --url {url} cannot be used with it",
-            remedy=f"leave --url out, or write App() in {named.partition(':')[0]}: it then takes {URL_VARIABLE}",
+            f"{app_path} names its own store, so --url {url} cannot be used with it",
+            remedy=f"leave --url out, or write App() in {app_path.partition(':')[0]}: it then takes {URL_VARIABLE}",
         )
     return app
 
 
-def load(named: str) -> App:
+def load(app_path: str) -> App:
     """Import the App that ``module:name`` names; the name is ``app`` unless given, and ``folder/file.py`` works too."""
-    path, _, attribute = named.partition(":")
+    path, _, attribute = app_path.partition(":")
     name = path.removesuffix(".py").strip("./").replace("/", ".")
     if not name:
-        raise usage_error(f"{named!r} names no app", remedy="write it as module:app")
+        raise usage_error(f"{app_path!r} names no app", remedy="write it as module:app")
     # A script that was installed does not have the working directory on its path; the user's modules are there.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

@@ -132,8 +132,8 @@ def rate(limit: Rate | None) -> str:
     return f"{limit.count}/{seconds:g}s"
 
 
-def count(number: int, noun: str, action: str = "") -> str:
+def count(number: int, noun: str, verb: str = "") -> str:
     """Write a number of things, and what they do: ``1 job``, ``2 jobs``; ``1 job waits``, ``2 jobs wait``."""
     many = "" if number == 1 else "s"
-    does = f" {action}{'s' if number == 1 else ''}" if action else ""
+    does = f" {verb}{'s' if number == 1 else ''}" if verb else ""
     return f"{number:,} {noun}{many}".replace(",", " ") + does

@@ -38,7 +38,7 @@ class LogLevel(StrEnum):
 
 
 def work(
-    named: Annotated[
+    app_path: Annotated[
         str | None, typer.Argument(metavar="[MODULE:APP]", help="The app, as module:name.", show_default=False)
     ] = None,
     queues: Annotated[
@@ -129,12 +129,12 @@ def work(
 ) -> None:
     """Run jobs until told to stop: by Ctrl-C or SIGTERM in good order, by a second one at once."""
     with report_errors(debug=debug):
-        if named and app:
+        if app_path and app:
             raise usage_error("the app was given twice")
         from onward.cli.worker_command import Settings, WorkerCommand, run  # noqa: PLC0415 - the other commands need no worker
 
         command = WorkerCommand(
-            app=app or named,
+            app=app or app_path,
             url=url,
             processes=processes,
             log_format=log_format.value,
@@ -191,8 +191,8 @@ async def tick(
     if json:
         output.show_json(report)
         return
-    kept = {"promoted": report.promoted, "rescued": report.rescued, "pruned": report.pruned}
-    ended = {
+    maintenance = {"promoted": report.promoted, "rescued": report.rescued, "pruned": report.pruned}
+    outcomes = {
         "completed": report.completed,
         "to be retried": report.retried,
         "failed": report.failed,
@@ -202,5 +202,5 @@ async def tick(
         "given back": report.released,
         "lost": report.lost,
     }
-    did = [f"{number} {what}" for what, number in (ended | kept).items() if number]
-    output.write(", ".join([f"{count(report.claimed, 'job')} run", *did]))
+    parts = [f"{number} {what}" for what, number in (outcomes | maintenance).items() if number]
+    output.write(", ".join([f"{count(report.claimed, 'job')} run", *parts]))

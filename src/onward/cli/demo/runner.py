@@ -95,20 +95,20 @@ class DemoRun:
 
     async def run(self) -> Verification:
         """Run the demo from the beginning to the end."""
-        book = ledger.Ledger(self._folder / "ledger")
-        app = make_app(self.url, book)
+        ledger_file = ledger.Ledger(self._folder / "ledger")
+        app = make_app(self.url, ledger_file)
         processes = workers.WorkerProcesses(
-            self.url, book.path, self._folder / "workers.log", processes=self._processes
+            self.url, ledger_file.path, self._folder / "workers.log", processes=self._processes
         )
         try:
             with processes:
                 await self._enqueue(app)
                 await self._watch(app, processes)
             stored = await self._stored(app)
-            return verify(self._expected, stored, ledger.read(book.path))
+            return verify(self._expected, stored, ledger.read(ledger_file.path))
         finally:
             await app.close()
-            book.close()
+            ledger_file.close()
 
     # Beginning
 
