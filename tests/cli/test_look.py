@@ -75,7 +75,9 @@ def test_health_can_ask_a_file_instead_of_the_store(cli: Cli, workdir: Path):
 def test_every_process_of_several_must_be_healthy(cli: Cli, workdir: Path):
     file = workdir / "health"
     for place in "01":
-        HealthRecorder(f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=health_file_for(file, place)).record_heartbeat()
+        HealthRecorder(
+            f"vm-{place}-a", poll_interval=timedelta(seconds=1), file=health_file_for(file, place)
+        ).record_heartbeat()
     (workdir / "health-0.4711").touch()  # a draft that a killed process left behind
     assert "2 workers beat and poll" in cli("health", "--file", str(file)).ok().out
     health_file_for(file, "1").write_text("{}")
