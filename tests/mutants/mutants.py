@@ -759,10 +759,10 @@ SCHEDULES: Final = (
     ),
 )
 
-_BULL: Final = "engines/bullmq"
-_OF_BULL: Final = "tests/engines/bullmq"
+_BULLMQ: Final = "engines/bullmq"
+_BULLMQ_TESTS: Final = "tests/engines/bullmq"
 _PARITY: Final = "tests/interop/bullmq/test_parity.py"
-_IDLE: Final = f"{_OF_BULL}/test_idle.py"
+_IDLE: Final = f"{_BULLMQ_TESTS}/test_idle.py"
 
 
 def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
@@ -772,204 +772,222 @@ def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
 BULLMQ: Final = (
     _on_bullmq(
         "settle: the fence is dropped",
-        Edit(f"{_BULL}/lua/settle.lua", "tokens[n] == token and call(", "call("),
+        Edit(f"{_BULLMQ}/lua/settle.lua", "tokens[n] == token and call(", "call("),
         OLDER_CLAIM,
         only="bullmq",
     ),
     _on_bullmq(
         "settle: who is tried again at once overtakes those whose time has come",
-        Edit(f"{_BULL}/lua/settle.lua", "if goes_on_at_once then", "if false then"),
+        Edit(f"{_BULLMQ}/lua/settle.lua", "if has_immediate_retry then", "if false then"),
         f"{_PARITY}::test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come",
     ),
     _on_bullmq(
         "heartbeat: a lock is extended whosever it is",
-        Edit(f"{_BULL}/lua/heartbeat.lua", "if call('GET', lock) == ARGV[at + 2] then", "if call('GET', lock) then"),
+        Edit(f"{_BULLMQ}/lua/heartbeat.lua", "if call('GET', lock) == ARGV[at + 2] then", "if call('GET', lock) then"),
         f"{CONFORMANCE}/test_leases.py",
         only="bullmq",
     ),
     _on_bullmq(
         "rescue: one look is enough",
-        Edit(f"{_BULL}/lua/rescue.lua", "ipairs(call('SMEMBERS', stalled))", "ipairs(call('LRANGE', active, 0, -1))"),
-        f"{_OF_BULL}/test_errors.py",
+        Edit(f"{_BULLMQ}/lua/rescue.lua", "ipairs(call('SMEMBERS', stalled))", "ipairs(call('LRANGE', active, 0, -1))"),
+        f"{_BULLMQ_TESTS}/test_errors.py",
     ),
     _on_bullmq(
         "claim: the turn is lost from one go to the next",
-        Edit(f"{_BULL}/claims.py", "queues = queues[turn - 1 :] + queues[: turn - 1]\n        round_", "round_"),
+        Edit(f"{_BULLMQ}/claims.py", "queues = queues[turn - 1 :] + queues[: turn - 1]\n        rotation", "rotation"),
         f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
         only="bullmq",
     ),
     _on_bullmq(
         "claim: one go is all there is",
-        Edit(f"{_BULL}/claims.py", "        if not round_.has_plenty:\n            break", "        break"),
+        Edit(f"{_BULLMQ}/claims.py", "        if not rotation.has_backlog:\n            break", "        break"),
         f"{CONFORMANCE}/test_queues.py::test_queues_share_one_batch",
         only="bullmq",
     ),
     _on_bullmq(
         "schedule: picking a job up makes no other",
-        Edit(f"{_BULL}/engine.py", "if taken.scheduled:", "if False:"),
-        f"{_OF_BULL}/test_errors.py",
+        Edit(f"{_BULLMQ}/engine.py", "if result.scheduled:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_errors.py",
     ),
     _on_bullmq(
         "schedule: any job of a scheduler makes another, not the newest alone",
         Edit(
-            f"{_BULL}/lua/reschedule.lua",
-            "if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. whole(last) then",
+            f"{_BULLMQ}/lua/advance_scheduler.lua",
+            "if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. int_string(last) then",
             "if not last then",
         ),
-        f"{_OF_BULL}/test_errors.py",
+        f"{_BULLMQ_TESTS}/test_errors.py",
     ),
     _on_bullmq(
         "schedule: one that has ended leaves its job",
-        Edit(f"{_BULL}/lua/unschedule.lua", "if call('ZREM', base .. 'delayed', id) == 1 then", "if false then"),
-        f"{_OF_BULL}/test_native.py",
+        Edit(
+            f"{_BULLMQ}/lua/remove_scheduler.lua", "if call('ZREM', base .. 'delayed', id) == 1 then", "if false then"
+        ),
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "drain: the next job of a schedule goes too",
-        Edit(f"{_BULL}/lua/drain.lua", "if not is_of_schedule(base, id) then", "if true then"),
-        f"{_OF_BULL}/test_native.py",
+        Edit(f"{_BULLMQ}/lua/drain.lua", "if not is_next_of_scheduler(base, id) then", "if true then"),
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "clean: what is held goes too",
-        Edit(f"{_BULL}/lua/clean.lua", "if is_free and is_old(id)", "if is_old(id)"),
-        f"{_OF_BULL}/test_native.py",
+        Edit(f"{_BULLMQ}/lua/clean.lua", "if is_free and is_old(id)", "if is_old(id)"),
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "obliterate: jobs that run are no hindrance",
-        Edit(f"{_BULL}/lua/obliterate.lua", "elseif ARGV[6] ~= '1' and", "elseif false and"),
-        f"{_OF_BULL}/test_native.py",
+        Edit(f"{_BULLMQ}/lua/obliterate.lua", "elseif ARGV[6] ~= '1' and", "elseif false and"),
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "flow: a parent does not wait",
-        Edit(f"{_BULL}/native.py", 'has_children="1" if has_children else ""', 'has_children=""'),
-        f"{_OF_BULL}/test_native.py",
+        Edit(f"{_BULLMQ}/native.py", 'has_children="1" if has_children else ""', 'has_children=""'),
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "debounce: the first stays",
         Edit(
-            f"{_BULL}/lua/enqueue.lua",
-            "if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', standing) == 1 then",
+            f"{_BULLMQ}/lua/enqueue.lua",
+            "if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', existing) == 1 then",
             "if false then",
         ),
-        f"{_OF_BULL}/test_native.py",
+        f"{_BULLMQ_TESTS}/test_native.py",
     ),
     _on_bullmq(
         "events: whatever comes back from a worker is tried again",
-        Edit(f"{_BULL}/event_stream.py", 'if has_failed and said.get("prev")', 'if said.get("prev")'),
-        f"{_OF_BULL}/test_events.py",
+        Edit(f"{_BULLMQ}/event_stream.py", 'if has_failed and fields.get("prev")', 'if fields.get("prev")'),
+        f"{_BULLMQ_TESTS}/test_events.py",
     ),
     _on_bullmq(
         "events: whatever is put off is tried again",
-        Edit(f"{_BULL}/event_stream.py", 'case "delayed" if has_failed and not', 'case "delayed" if not'),
-        f"{_OF_BULL}/test_events.py",
+        Edit(f"{_BULLMQ}/event_stream.py", 'case "delayed" if has_failed and not', 'case "delayed" if not'),
+        f"{_BULLMQ_TESTS}/test_events.py",
     ),
     _on_bullmq(
         "events: who stops between two of one entry misses the second",
         Edit(
-            f"{_BULL}/event_stream.py",
+            f"{_BULLMQ}/event_stream.py",
             "                for event in wanted[:-1]:  # whoever",
-            "                place.move(entry)\n                for event in wanted[:-1]:  # whoever",
+            "                position.advance(entry)\n                for event in wanted[:-1]:  # whoever",
         ),
-        f"{_OF_BULL}/test_events.py",
+        f"{_BULLMQ_TESTS}/test_events.py",
     ),
     _on_bullmq(
         "events: a cursor older than what is kept is taken",
-        Edit(f"{_BULL}/event_stream.py", "first and _order(place[queue]) < _order(first)", "False"),
-        f"{_OF_BULL}/test_events.py",
+        Edit(f"{_BULLMQ}/event_stream.py", "first and _parse_id(position[queue]) < _parse_id(first)", "False"),
+        f"{_BULLMQ_TESTS}/test_events.py",
     ),
     _on_bullmq(
         "events: who falls behind is not told",
-        Edit(f"{_BULL}/event_stream.py", "if len(entries) == _AT_ONCE:", "if False:"),
-        f"{_OF_BULL}/test_events.py",
+        Edit(f"{_BULLMQ}/event_stream.py", "if len(entries) == _MAX_ENTRIES:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_events.py",
     ),
     _on_bullmq(
-        "lines: one that the server has hung up is asked",
-        Edit(f"{_BULL}/multiplexer.py", "while line is not None and line.is_told_unasked:", "while False:"),
-        f"{_OF_BULL}/test_events.py",
-    ),
-    _on_bullmq(
-        "lines: a replica is asked for ever",
-        Edit(f"{_BULL}/multiplexer.py", "self.is_open = False  # no longer", "pass  # no longer"),
-        f"{_OF_BULL}/test_multiplexer.py",
-    ),
-    _on_bullmq(
-        "lines: a silent server is waited for",
-        Edit(f"{_BULL}/multiplexer.py", "if left <= 0:", "if False:"),
-        f"{_OF_BULL}/test_multiplexer.py",
-    ),
-    _on_bullmq(
-        "lines: half of what goes together may be done",
-        Edit(f"{_BULL}/multiplexer.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
-        f"{_OF_BULL}/test_multiplexer.py",
-    ),
-    _on_bullmq(
-        "wait: what is promised to a claim that stands is asked for as well",
-        Edit(f"{_BULL}/engine.py", "elif wait is not None and wait.promised:", "elif False:"),
-        _IDLE,
-    ),
-    _on_bullmq(
-        "wait: what was brought is not handed over",
-        Edit(f"{_BULL}/engine.py", "if wait is not None and wait.has_brought:", "if False:"),
-        _IDLE,
-    ),
-    _on_bullmq(
-        "wait: what was brought is lost with the outcomes that could not be stored",
+        "multiplexer: a connection that the server has hung up is asked",
         Edit(
-            f"{_BULL}/engine.py",
-            "            settled = await self._exchange(replace(exchange, request=None))\n"
-            "            answer = Exchanged(lost=settled.lost, claimed=wait.take() or Claims())",
-            "            brought = wait.take() or Claims()\n"
-            "            settled = await self._exchange(replace(exchange, request=None))\n"
-            "            answer = Exchanged(lost=settled.lost, claimed=brought)",
+            f"{_BULLMQ}/multiplexer.py",
+            "while connection is not None and connection.has_unexpected_input:",
+            "while False:",
+        ),
+        f"{_BULLMQ_TESTS}/test_events.py",
+    ),
+    _on_bullmq(
+        "multiplexer: a replica is asked for ever",
+        Edit(f"{_BULLMQ}/multiplexer.py", "self.is_open = False  # no longer", "pass  # no longer"),
+        f"{_BULLMQ_TESTS}/test_multiplexer.py",
+    ),
+    _on_bullmq(
+        "multiplexer: a silent server is waited for",
+        Edit(f"{_BULLMQ}/multiplexer.py", "if left <= 0:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_multiplexer.py",
+    ),
+    _on_bullmq(
+        "multiplexer: half of what goes together may be done",
+        Edit(f"{_BULLMQ}/multiplexer.py", "if not isinstance(commands, Atomic) or len(commands) == 1:", "if True:"),
+        f"{_BULLMQ_TESTS}/test_multiplexer.py",
+    ),
+    _on_bullmq(
+        "blocking claim: slots reserved for a pipelined claim are asked for as well",
+        Edit(
+            f"{_BULLMQ}/engine.py", "elif blocking_claim is not None and blocking_claim.reserved_slots:", "elif False:"
         ),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: what nobody comes for stays",
-        Edit(f"{_BULL}/blocking_claim.py", "call_later(_KEPT, self._hungry.set)", "call_later(3600, self._hungry.set)"),
+        "blocking claim: what was claimed is not handed over",
+        Edit(f"{_BULLMQ}/engine.py", "if blocking_claim is not None and blocking_claim.has_claims:", "if False:"),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: who stops does not wait for what may come yet",
-        Edit(f"{_BULL}/blocking_claim.py", "if await self.look_now():", "if False:"),
-        _IDLE,
-    ),
-    _on_bullmq(
-        "wait: what comes to one who stops is kept",
+        "blocking claim: what was claimed is lost with the outcomes that could not be stored",
         Edit(
-            f"{_BULL}/blocking_claim.py",
-            "with suppress(OnwardError):  # the leases will tell\n            await self._give_back()",
+            f"{_BULLMQ}/engine.py",
+            "            settled = await self._exchange(replace(exchange, request=None))\n"
+            "            answer = Exchanged(lost=settled.lost, claimed=blocking_claim.take() or Claims())",
+            "            taken = blocking_claim.take() or Claims()\n"
+            "            settled = await self._exchange(replace(exchange, request=None))\n"
+            "            answer = Exchanged(lost=settled.lost, claimed=taken)",
+        ),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "blocking claim: what nobody comes for stays",
+        Edit(
+            f"{_BULLMQ}/blocking_claim.py",
+            "_PICKUP_TIMEOUT, self._more_requested.set",
+            "3600, self._more_requested.set",
+        ),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "blocking claim: who stops does not wait for what may come yet",
+        Edit(f"{_BULLMQ}/blocking_claim.py", "if await self.claim_now():", "if False:"),
+        _IDLE,
+    ),
+    _on_bullmq(
+        "blocking claim: what comes to one who stops is kept",
+        Edit(
+            f"{_BULLMQ}/blocking_claim.py",
+            "with suppress(OnwardError):  # the leases will tell\n            await self._release()",
             "pass",
         ),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: a claim goes on standing for a worker that has left",
-        Edit(f"{_BULL}/engine.py", "        await self._listener.deregister(worker_id)\n", ""),
+        "blocking claim: a claim stays pipelined for a worker that has left",
+        Edit(f"{_BULLMQ}/engine.py", "        await self._listener.deregister(worker_id)\n", ""),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: a claim that stands takes from limited queues",
-        Edit(f"{_BULL}/blocking_claim.py", "replace(request, slots=0, prefetch_started=self.promised)", "request"),
+        "blocking claim: a pipelined claim takes from limited queues",
+        Edit(
+            f"{_BULLMQ}/blocking_claim.py", "replace(request, slots=0, prefetch_started=self.reserved_slots)", "request"
+        ),
         _IDLE,
     ),
     _on_bullmq(
         "claim: who waits is not told what a limited queue has",
-        Edit(f"{_BULL}/lua/claim.lua", "if queue.limited and ARGV[11] == 'marker' and", "if false and"),
+        Edit(f"{_BULLMQ}/lua/claim.lua", "if queue.limited and ARGV[11] == 'marker' and", "if false and"),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: who waits is not told that more may run at once",
-        Edit(f"{_BULL}/engine.py", "        await self._listener.look_now(queue)\n", ""),
+        "blocking claim: who waits is not told that more may run at once",
+        Edit(f"{_BULLMQ}/engine.py", "        await self._listener.claim_now(queue)\n", ""),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: a claim stands on a pattern",
-        Edit(f"{_BULL}/blocking_claim.py", " and not any(map(is_pattern, queues))", ""),
+        "blocking claim: a claim is pipelined on a pattern",
+        Edit(f"{_BULLMQ}/blocking_claim.py", " and not any(map(is_pattern, queues))", ""),
         _IDLE,
     ),
     _on_bullmq(
-        "wait: a claim stands beyond what comes due",
-        Edit(f"{_BULL}/blocking_claim.py", "if self._may_stand and not _is_near(found):", "if self._may_stand:"),
+        "blocking claim: a claim is pipelined beyond what comes due",
+        Edit(
+            f"{_BULLMQ}/blocking_claim.py",
+            "if self._may_pipeline and not _is_due_soon(found):",
+            "if self._may_pipeline:",
+        ),
         _IDLE,
     ),
 )

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.multiplexer import ByDriver
+from onward.engines.bullmq.multiplexer import DriverClient
 
 
 async def swallowing(*_: object) -> None:
@@ -33,4 +33,4 @@ async def test_a_cancellation_that_the_driver_swallows_as_it_asks_is_not_lost():
         execute_command = staticmethod(swallowing)
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(ByDriver(Client()).ask([("PING",)]))
+        await asyncio.create_task(DriverClient(Client()).execute([("PING",)]))

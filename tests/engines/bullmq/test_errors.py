@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
+from onward.bullmq import bullmq_of
 from onward.engine.values import JobFilter, MaintenanceResult, QueueChange
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.native import bull_of
 from onward.errors import InvalidJob, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import MAX_CRASHES, Complete, Fail, Failure, State
@@ -48,7 +48,7 @@ async def test_an_id_without_a_job_is_left_out(queue: Queue):
     assert queue.client.llen(queue.key("active")) == 1
 
 
-async def look(queue: Queue) -> MaintenanceResult:
+async def check_stalled(queue: Queue) -> MaintenanceResult:
     term = await queue.engine.elect("leader", lease=LEASE)
     assert term is not None
     batch = await queue.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES)
@@ -57,8 +57,8 @@ async def look(queue: Queue) -> MaintenanceResult:
 
 
 async def rescued(queue: Queue) -> int:
-    await look(queue)
-    return (await look(queue)).changed
+    await check_stalled(queue)
+    return (await check_stalled(queue)).changed
 
 
 async def test_a_job_without_a_lock_is_given_back_at_the_second_look_and_not_if_it_has_one_by_then(queue: Queue):  # B5
@@ -67,12 +67,12 @@ async def test_a_job_without_a_lock_is_given_back_at_the_second_look_and_not_if_
     lock = queue.key(f"{made.id}:lock")
     token = str(queue.client.get(lock))
     queue.client.delete(lock)
-    first = await look(queue)
+    first = await check_stalled(queue)
     assert (first.changed, first.next_in) == (0, 1.0)
     queue.client.set(lock, token)
-    assert (await look(queue)).changed == 0
+    assert (await check_stalled(queue)).changed == 0
     queue.client.delete(lock)
-    assert (await look(queue)).changed == 1
+    assert (await check_stalled(queue)).changed == 1
     assert queue.client.exists(queue.key("stalled")) == 0
 
 
@@ -229,11 +229,11 @@ async def test_a_parent_that_is_taken_back_takes_the_children_that_wait_with_it(
 
 
 async def test_the_next_job_of_a_schedule_goes_only_with_the_schedule(queue: Queue):
-    bull = bull_of(queue.engine)
-    made = await bull.upsert_job_scheduler("mail", "tick", every=60_000)
+    bullmq = bullmq_of(queue.engine)
+    made = await bullmq.upsert_job_scheduler("mail", "tick", every=60_000)
     for verb in (queue.engine.delete, queue.engine.cancel):
         assert await verb(JobFilter(refs=(made.ref,))) == []
-    assert await bull.remove_job_scheduler("mail", "tick")
+    assert await bullmq.remove_job_scheduler("mail", "tick")
 
 
 async def test_a_job_that_is_replayed_keeps_the_traces_of_its_failures(queue: Queue):  # O8

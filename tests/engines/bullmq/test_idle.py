@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, QueueChange, Settlement, SignalKind
-from onward.engines.bullmq.blocking_claim import Wait
+from onward.engines.bullmq.blocking_claim import BlockingClaim
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import StoreUnavailable
 from onward.job import NewJob
@@ -28,26 +28,26 @@ JOB = NewJob(type="send", queue="mail")
 @pytest.fixture(autouse=True)
 def _no_wait_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the look that follows would find what nobody was told of."""
-    monkeypatch.setattr("onward.engines.bullmq.blocking_claim._WAIT", 3.0 * DEADLINE)
+    monkeypatch.setattr("onward.engines.bullmq.blocking_claim._BLOCK_TIMEOUT", 3.0 * DEADLINE)
 
 
 @asynccontextmanager
 async def listening(engine: BullMQEngine, *queues: str) -> AsyncIterator[asyncio.Queue[SignalKind]]:
     """Have a worker's ear on the queue for the length of a block."""
-    heard: asyncio.Queue[SignalKind] = asyncio.Queue()
+    received: asyncio.Queue[SignalKind] = asyncio.Queue()
 
-    async def listen() -> None:
+    async def receive() -> None:
         async with aclosing(engine.signals(queues or ("mail",))) as signals:  # type: ignore[type-var]
             async for signal in signals:
-                heard.put_nowait(signal.kind)
+                received.put_nowait(signal.kind)
 
-    ear = asyncio.create_task(listen())
+    listener = asyncio.create_task(receive())
     await asyncio.sleep(0)
     try:
-        yield heard
+        yield received
     finally:
-        ear.cancel()
-        await asyncio.gather(ear, return_exceptions=True)
+        listener.cancel()
+        await asyncio.gather(listener, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -78,24 +78,26 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def is_at_the_server(wait: Wait, client: redis.Redis) -> bool:
-    lines = client.client_list(client_id=[str(wait._line)]) if wait.promised else []
-    return any("b" in line["flags"] for line in lines)
+def is_blocked(blocking_claim: BlockingClaim, client: redis.Redis) -> bool:
+    connections = (
+        client.client_list(client_id=[str(blocking_claim._connection_id)]) if blocking_claim.reserved_slots else []
+    )
+    return any("b" in connection["flags"] for connection in connections)
 
 
-async def stand(queue: Queue, slots: int = 1, *, worker: str = "w") -> None:
+async def block_claim(queue: Queue, slots: int = 1, *, worker: str = "w") -> None:
     """Claim in vain, so that a claim stands at the server."""
-    wanted, wait = request(slots, worker=worker), None
+    wanted, blocking_claim = request(slots, worker=worker), None
     async with asyncio.timeout(DEADLINE):
-        while wait is None or not wait.promised:  # its line is being made
+        while blocking_claim is None or not blocking_claim.reserved_slots:  # its line is being made
             assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
-            wait = queue.engine._listener.wait_of(wanted)
+            blocking_claim = queue.engine._listener.blocking_claim_of(wanted)
             await asyncio.sleep(0.001)
-    await until(partial(is_at_the_server, wait, queue.client))
-    assert wait.promised == slots
+    await until(partial(is_blocked, blocking_claim, queue.client))
+    assert blocking_claim.reserved_slots == slots
 
 
-async def come_to_rest(queue: Queue, wanted: ClaimRequest) -> None:
+async def wait_until_blocked(queue: Queue, wanted: ClaimRequest) -> None:
     """Claim in vain until the server is waited at, whatever old markers there are."""
     async with asyncio.timeout(DEADLINE):
         while not queue.client.info("clients")["blocked_clients"]:
@@ -103,10 +105,10 @@ async def come_to_rest(queue: Queue, wanted: ClaimRequest) -> None:
             await asyncio.sleep(0.01)
 
 
-async def hear(heard: asyncio.Queue[SignalKind]) -> None:
+async def wait_for_work(received: asyncio.Queue[SignalKind]) -> None:
     """Wait for word of work."""
     async with asyncio.timeout(DEADLINE):
-        while await heard.get() is not SignalKind.WORK:
+        while await received.get() is not SignalKind.WORK:
             pass
 
 
@@ -121,7 +123,7 @@ def waiting(queue: Queue) -> object:
 
 async def test_while_a_claim_stands_nobody_asks_in_vain(queue: Queue):
     async with listening(queue.engine):
-        await stand(queue, 3)
+        await block_claim(queue, 3)
         before = scripts_run(queue.client)
         for _ in range(10):
             assert await exchanged(queue.engine, request(3)) == Exchanged()
@@ -130,11 +132,11 @@ async def test_while_a_claim_stands_nobody_asks_in_vain(queue: Queue):
 
 @pytest.mark.parametrize("whose", ["another's", "our own"])
 async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queue, prefix: str, whose: str):
-    async with opened(redis_url(), prefix) as other, listening(queue.engine) as heard:
-        await stand(queue)
+    async with opened(redis_url(), prefix) as other, listening(queue.engine) as received:
+        await block_claim(queue)
         engine = other if whose == "another's" else queue.engine
         (made,) = await engine.enqueue([JOB])
-        await hear(heard)
+        await wait_for_work(received)
         before = scripts_run(queue.client)
         (claim,) = (await exchanged(queue.engine, request())).claimed.claims
         assert (claim.ref, scripts_run(queue.client)) == (made.ref, before)
@@ -144,10 +146,10 @@ async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queu
 async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_brought(queue: Queue):
     first = await queue.add()
     (held,) = (await exchanged(queue.engine, request())).claimed.claims
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         second = await queue.add()
-        await hear(heard)
+        await wait_for_work(received)
         answer = await exchanged(queue.engine, request(2), held)
         assert ([claim.ref for claim in answer.claimed.claims], answer.lost) == ([second.ref], frozenset())
     job = await queue.engine.get(first.ref)
@@ -160,10 +162,10 @@ async def test_what_was_brought_is_not_lost_with_outcomes_that_cannot_be_stored(
 ):  # X3
     await queue.add()
     (held,) = (await exchanged(queue.engine, request())).claimed.claims
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         made = await queue.add()
-        await hear(heard)
+        await wait_for_work(received)
         with monkeypatch.context() as away:
             away.setattr(queue.engine, "_exchange", unavailable)
             with pytest.raises(StoreUnavailable):
@@ -178,12 +180,12 @@ async def unavailable(_: Exchange) -> Exchanged:
 
 async def test_who_exchanges_before_the_question_is_sent_asks_for_the_other_slots_only(queue: Queue):
     async with listening(queue.engine):
-        await stand(queue, 3)
+        await block_claim(queue, 3)
         queue.add_as_node("1")
-        wait = queue.engine._listener.wait_of(request(3))
-        assert wait is not None
-        await wait.look_now()
-        await until(lambda: wait.has_brought)
+        blocking_claim = queue.engine._listener.blocking_claim_of(request(3))
+        assert blocking_claim is not None
+        await blocking_claim.claim_now()
+        await until(lambda: blocking_claim.has_claims)
         await exchanged(queue.engine, request(3))
         # The claim that is to stand next has not been sent, and its two slots are promised already.
         for number in range(2, 10):
@@ -193,25 +195,25 @@ async def test_who_exchanges_before_the_question_is_sent_asks_for_the_other_slot
 
 async def test_what_is_promised_is_not_asked_for_as_well(queue: Queue):
     async with listening(queue.engine):
-        await stand(queue, 3)
+        await block_claim(queue, 3)
         for number in range(10):
             queue.add_as_node(str(number))  # without a marker: the claim that stands does not see them yet
         assert len((await exchanged(queue.engine, request(5))).claimed.claims) == 2
 
 
 async def test_a_claim_that_stands_gives_no_more_than_was_promised(queue: Queue):
-    async with listening(queue.engine) as heard:
-        await stand(queue, 2)
+    async with listening(queue.engine) as received:
+        await block_claim(queue, 2)
         await queue.engine.enqueue([JOB] * 30)
-        await hear(heard)
+        await wait_for_work(received)
         assert len((await exchanged(queue.engine, request(2))).claimed.claims) == 2
 
 
 async def test_what_nobody_comes_for_goes_back_to_the_head_of_its_line(queue: Queue):  # X3
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         first, second = await queue.engine.enqueue([JOB, JOB])
-        await hear(heard)
+        await wait_for_work(received)
         await until(lambda: waiting(queue) == [second.id, first.id])
         assert (await exchanged(queue.engine, request())).claimed.claims[0].ref == first.ref
 
@@ -221,7 +223,7 @@ async def test_what_comes_to_one_who_stops_goes_back(queue: Queue, prefix: str, 
     async with opened(redis_url(), prefix) as engine:
         theirs = Queue(engine, queue.client, prefix, "mail")
         async with listening(engine):
-            await stand(theirs)
+            await block_claim(theirs)
             queue.add_as_node("1")  # the server finds it as it lets go of the line
             if how == "its worker leaves":
                 await engine.deregister("w")
@@ -233,12 +235,12 @@ async def test_what_comes_to_one_who_stops_goes_back(queue: Queue, prefix: str, 
 
 
 async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(queue: Queue):
-    async with listening(queue.engine) as heard:
-        await stand(queue, worker="one")
-        await stand(queue, worker="two")
+    async with listening(queue.engine) as received:
+        await block_claim(queue, worker="one")
+        await block_claim(queue, worker="two")
         await queue.engine.deregister("one")
         made = await queue.add()
-        await hear(heard)
+        await wait_for_work(received)
         assert [claim.ref for claim in (await exchanged(queue.engine, request(worker="two"))).claimed.claims] == [
             made.ref
         ]
@@ -246,10 +248,10 @@ async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(q
 
 async def test_a_limited_queue_gives_nothing_to_a_claim_that_stands_and_its_worker_is_told(queue: Queue):
     await queue.engine.configure("mail", QueueChange(concurrency=5))
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         made = await queue.add()
-        await hear(heard)
+        await wait_for_work(received)
         assert waiting(queue) == [made.id]
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
@@ -259,57 +261,57 @@ async def test_who_waits_is_told_when_more_may_run_at_once_of_which_no_marker_te
     await queue.add()
     assert len(await queue.take()) == 1
     made = await queue.add()
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         await queue.engine.configure("mail", QueueChange(concurrency=2))
-        await hear(heard)
+        await wait_for_work(received)
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
 
 async def test_no_claim_stands_where_a_job_comes_due_meanwhile(queue: Queue):
     await queue.add(delay=timedelta(seconds=3))
     async with listening(queue.engine):
-        await come_to_rest(queue, request())
-        wait = queue.engine._listener.wait_of(request())
-        assert wait is not None
-        assert not wait.promised
+        await wait_until_blocked(queue, request())
+        blocking_claim = queue.engine._listener.blocking_claim_of(request())
+        assert blocking_claim is not None
+        assert not blocking_claim.reserved_slots
 
 
 async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue: Queue):
     await queue.add(queue="mail/one")
     wanted = request(queue="mail/*")
-    async with listening(queue.engine, "mail/*") as heard:
+    async with listening(queue.engine, "mail/*") as received:
         (held,) = (await exchanged(queue.engine, wanted)).claimed.claims
         assert await queue.end(held, Complete())
-        await come_to_rest(queue, wanted)
-        while not heard.empty():
-            heard.get_nowait()
+        await wait_until_blocked(queue, wanted)
+        while not received.empty():
+            received.get_nowait()
         made = await queue.add(queue="mail/two")
-        await hear(heard)
+        await wait_for_work(received)
         assert [claim.ref for claim in (await exchanged(queue.engine, wanted)).claimed.claims] == [made.ref]
 
 
 async def test_a_server_that_forgets_the_scripts_while_a_claim_stands_is_told_them(queue: Queue, prefix: str):
-    async with listening(queue.engine) as heard:
-        await stand(queue)
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
         queue.client.script_flush()
         async with opened(redis_url(), prefix) as other:
             (made,) = await other.enqueue([JOB])
-        await hear(heard)
+        await wait_for_work(received)
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
 
 async def test_a_worker_goes_on_when_its_line_is_cut(queue: Queue):  # X3
-    async with listening(queue.engine) as heard:
-        await stand(queue)
-        wait = queue.engine._listener.wait_of(request())
-        assert wait is not None
-        queue.client.client_kill_filter(_id=str(wait._line))
+    async with listening(queue.engine) as received:
+        await block_claim(queue)
+        blocking_claim = queue.engine._listener.blocking_claim_of(request())
+        assert blocking_claim is not None
+        queue.client.client_kill_filter(_id=str(blocking_claim._connection_id))
         made = await queue.add()
         found = await exchanged(queue.engine, request())
         async with asyncio.timeout(DEADLINE):
             while not found.claimed.claims:
-                await heard.get()
+                await received.get()
                 found = await exchanged(queue.engine, request())
         assert [claim.ref for claim in found.claimed.claims] == [made.ref]
 
@@ -323,10 +325,10 @@ async def test_who_may_not_let_go_of_a_line_waits_and_stops_all_the_same(prefix:
             )  # fmt: skip
         parts = urlsplit(server.tcp_url)
         async with opened(f"redis://few:secret@{parts.hostname}:{parts.port}", prefix) as engine:
-            async with listening(engine) as heard:
+            async with listening(engine) as received:
                 assert (await exchanged(engine, request())).claimed.claims == ()
                 (made,) = await engine.enqueue([JOB])
-                await hear(heard)
+                await wait_for_work(received)
                 (claim,) = (await exchanged(engine, request())).claimed.claims
                 assert claim.ref == made.ref
             assert not await engine.settle([Settlement(claim, Complete())])

@@ -68,18 +68,18 @@ def test_a_pattern_comes_due_in_its_own_time_zone_and_may_count_seconds():
     assert next_time("*/15 * * * * *", millis(2030, 1, 1), None) == millis(2030, 1, 1, 0, 0, 15)
 
 
-SOUND = Facts("Redis 7.2.0", (7, 2, 0), "noeviction", 0, True, "always", True, False, "master", 0)
+HEALTHY = Facts("Redis 7.2.0", (7, 2, 0), "noeviction", 0, True, "always", True, False, "master", 0)
 
 
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        (SOUND._replace(policy="allkeys-lru"), "set maxmemory-policy noeviction"),
-        (SOUND._replace(is_appending=False, saves=False), "a restart loses every job"),
-        (SOUND._replace(is_appending=False), "a crash loses the latest"),
-        (SOUND._replace(version=(5, 0, 7), server="Redis 5.0.7"), "Redis 5.0.7 is too old"),
-        (SOUND._replace(role="slave"), "this is a replica"),
-        (SOUND._replace(has_failed_to_save=True), "could not be written"),
+        (HEALTHY._replace(policy="allkeys-lru"), "set maxmemory-policy noeviction"),
+        (HEALTHY._replace(has_append_only=False, has_snapshots=False), "a restart loses every job"),
+        (HEALTHY._replace(has_append_only=False), "a crash loses the latest"),
+        (HEALTHY._replace(version=(5, 0, 7), server="Redis 5.0.7"), "Redis 5.0.7 is too old"),
+        (HEALTHY._replace(role="slave"), "this is a replica"),
+        (HEALTHY._replace(has_failed_snapshot=True), "could not be written"),
     ],
     ids=["eviction", "memory", "snapshots", "old", "replica", "disk"],
 )
@@ -89,8 +89,8 @@ def test_a_doctor_hears_what_may_lose_jobs_and_what_to_do(facts: Facts, says: st
 
 
 def test_a_sound_server_is_not_complained_of():
-    assert list(warnings(SOUND)) == []
-    assert "survives" in SOUND.durability
+    assert list(warnings(HEALTHY)) == []
+    assert "survives" in HEALTHY.durability
 
 
 def test_every_script_says_what_it_takes_and_uses_only_words_that_it_names():

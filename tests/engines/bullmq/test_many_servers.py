@@ -47,9 +47,9 @@ async def test_a_job_is_brought_to_who_waits_on_a_cluster():
                 assert await engine.exchange(wanted) == Exchanged()
                 await listening  # to who can be told from now on
                 assert await engine.exchange(wanted) == Exchanged()
-                wait = engine._listener.wait_of(request)
+                wait = engine._listener.blocking_claim_of(request)
                 assert wait is not None
-                assert wait.promised == 1
+                assert wait.reserved_slots == 1
                 (made,) = await engine.enqueue([NewJob(type="send", queue="mail")])
                 await anext(signals)
                 found = await engine.exchange(wanted)

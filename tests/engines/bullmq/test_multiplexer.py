@@ -14,30 +14,30 @@ import trustme
 from redis import exceptions
 
 from onward.engines.bullmq.commands import Atomic
-from onward.engines.bullmq.multiplexer import Lines
-from onward.engines.bullmq.server import MOST, Server
+from onward.engines.bullmq.multiplexer import Multiplexer
+from onward.engines.bullmq.server import MAX_CONNECTIONS, Server
 from onward.errors import StoreReadOnly, StoreUnavailable
 from tests.servers.redis import redis_url
 
 Answer = Callable[[list[bytes]], bytes | None]
 
 
-class Host:
+class FakeServer:
     """Speaks as a Redis would, as far as it is told to."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.connections: list[asyncio.StreamWriter] = []
-        self.came = asyncio.Semaphore(0)
+        self.accepted = asyncio.Semaphore(0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
-        self.came.release()
-        questions = hiredis.Reader()
+        self.accepted.release()
+        requests = hiredis.Reader()
         while data := await reader.read(65536):
-            questions.feed(data)
-            while (asked := questions.gets()) is not False:
-                said = b"+OK\r\n" if asked[0] in {b"CLIENT", b"HELLO"} else self.answer(asked)
+            requests.feed(data)
+            while (command := requests.gets()) is not False:
+                said = b"+OK\r\n" if command[0] in {b"CLIENT", b"HELLO"} else self.answer(command)
                 if said is None:
                     continue
                 writer.write(said)
@@ -45,109 +45,111 @@ class Host:
 
 
 @asynccontextmanager
-async def hosted(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Host, str]]:
-    host = Host(answer)
-    server = await asyncio.start_server(host.serve, "127.0.0.1", 0, ssl=tls)
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[FakeServer, str]]:
+    fake = FakeServer(answer)
+    server = await asyncio.start_server(fake.serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     try:
-        yield host, f"redis{'s' if tls else ''}://127.0.0.1:{port}"
+        yield fake, f"redis{'s' if tls else ''}://127.0.0.1:{port}"
     finally:
         server.close()
-        for writer in host.connections:
+        for writer in fake.connections:
             writer.close()
 
 
 @asynccontextmanager
-async def asked(url: str, **how: Any) -> AsyncIterator[Lines]:
-    lines = Server(url).asked(**how)
-    assert isinstance(lines, Lines)
+async def multiplexed(url: str, **options: Any) -> AsyncIterator[Multiplexer]:
+    multiplexer = Server(url).async_client(**options)
+    assert isinstance(multiplexer, Multiplexer)
     try:
-        yield lines
+        yield multiplexer
     finally:
-        await lines.close()
+        await multiplexer.close()
 
 
-def echo(asked: list[bytes]) -> bytes:
-    return b"$%d\r\n%s\r\n" % (len(asked[-1]), asked[-1])
+def echo(command: list[bytes]) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(command[-1]), command[-1])
 
 
 async def test_who_asks_at_once_is_answered_for_its_own_question():
-    async with asked(redis_url(), most=1) as lines:
-        answers = await asyncio.gather(*(lines.ask([("ECHO", n), ("PING",)]) for n in range(100)))
+    async with multiplexed(redis_url(), max_connections=1) as multiplexer:
+        answers = await asyncio.gather(*(multiplexer.execute([("ECHO", n), ("PING",)]) for n in range(100)))
     assert answers == [[str(n), True] for n in range(100)]
 
 
 async def test_the_answer_to_one_who_was_cancelled_goes_to_nobody_else():
-    silent = asyncio.Event()
+    received = asyncio.Event()
 
-    def answer(asked: list[bytes]) -> bytes | None:
-        if asked[0] == b"WAIT":
-            silent.set()
+    def answer(command: list[bytes]) -> bytes | None:
+        if command[0] == b"WAIT":
+            received.set()
             return None
-        return b"$4\r\nlate\r\n" + echo(asked)
+        return b"$4\r\nlate\r\n" + echo(command)
 
-    async with hosted(answer) as (_, url), asked(url, most=1) as lines:
-        waiting = asyncio.create_task(lines.ask([("WAIT",)]))
-        await silent.wait()
+    async with serving(answer) as (_, url), multiplexed(url, max_connections=1) as multiplexer:
+        waiting = asyncio.create_task(multiplexer.execute([("WAIT",)]))
+        await received.wait()
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await lines.ask([("ECHO", "mine")]) == ["mine"]
+        assert await multiplexer.execute([("ECHO", "mine")]) == ["mine"]
 
 
 async def test_a_server_that_owes_an_answer_for_too_long_counts_as_away(monkeypatch: pytest.MonkeyPatch):  # X3
-    monkeypatch.setattr("onward.engines.bullmq.server._ANSWER_WITHIN", 0.01)
-    async with hosted(lambda _: None) as (_, url), asked(url) as lines:
-        asking = asyncio.gather(lines.ask([("PING",)]), lines.ask([("PING",)]), return_exceptions=True)
-        assert [type(error) for error in await asking] == [exceptions.TimeoutError] * 2
+    monkeypatch.setattr("onward.engines.bullmq.server._RESPONSE_TIMEOUT", 0.01)
+    async with serving(lambda _: None) as (_, url), multiplexed(url) as multiplexer:
+        pending = asyncio.gather(
+            multiplexer.execute([("PING",)]), multiplexer.execute([("PING",)]), return_exceptions=True
+        )
+        assert [type(error) for error in await pending] == [exceptions.TimeoutError] * 2
 
 
 async def test_many_questions_share_a_few_lines_and_one_has_one():
-    async with hosted(lambda _: None) as (host, url), asked(url) as lines:
-        asking = [asyncio.create_task(lines.ask([("PING",)])) for _ in range(20)]
-        for _ in range(MOST):
-            await host.came.acquire()
-        host.answer = echo
-        for task in asking:
+    async with serving(lambda _: None) as (fake, url), multiplexed(url) as multiplexer:
+        pending = [asyncio.create_task(multiplexer.execute([("PING",)])) for _ in range(20)]
+        for _ in range(MAX_CONNECTIONS):
+            await fake.accepted.acquire()
+        fake.answer = echo
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-        assert len(host.connections) == MOST
-    async with hosted(echo) as (host, url), asked(url) as lines:
+        await asyncio.gather(*pending, return_exceptions=True)
+        assert len(fake.connections) == MAX_CONNECTIONS
+    async with serving(echo) as (fake, url), multiplexed(url) as multiplexer:
         for n in range(20):
-            assert await lines.ask([("ECHO", n)]) == [str(n)]
-        assert len(host.connections) == 1
+            assert await multiplexer.execute([("ECHO", n)]) == [str(n)]
+        assert len(fake.connections) == 1
 
 
 async def test_whoever_waits_when_the_server_hangs_up_is_told_and_the_next_has_a_new_line():  # X3
-    async with hosted(lambda _: None) as (host, url), asked(url) as lines:
-        asking = asyncio.create_task(lines.ask([("PING",)]))
-        await host.came.acquire()
-        host.connections[0].close()
+    async with serving(lambda _: None) as (fake, url), multiplexed(url) as multiplexer:
+        pending = asyncio.create_task(multiplexer.execute([("PING",)]))
+        await fake.accepted.acquire()
+        fake.connections[0].close()
         with pytest.raises(exceptions.ConnectionError):
-            await asking
-        host.answer = echo
-        assert await lines.ask([("ECHO", 1)]) == ["1"]
+            await pending
+        fake.answer = echo
+        assert await multiplexer.execute([("ECHO", 1)]) == ["1"]
 
 
 @pytest.mark.parametrize("said", [b"what?\r\n", b"+PONG\r\n+PONG\r\n"], ids=["gibberish", "too much"])
 async def test_who_does_not_keep_to_the_protocol_is_hung_up_on(said: bytes):
-    async with hosted(lambda _: said) as (host, url), asked(url) as lines:
+    async with serving(lambda _: said) as (fake, url), multiplexed(url) as multiplexer:
         with suppress(exceptions.ConnectionError):
-            assert await lines.ask([("PING",)]) == [True]
-        host.answer = echo
-        assert await lines.ask([("ECHO", 1)]) == ["1"]
-        assert len(host.connections) == 2
+            assert await multiplexer.execute([("PING",)]) == [True]
+        fake.answer = echo
+        assert await multiplexer.execute([("ECHO", 1)]) == ["1"]
+        assert len(fake.connections) == 2
 
 
 async def test_a_master_that_became_a_replica_is_asked_once_and_then_looked_for_anew():
-    async with hosted(lambda _: b"-READONLY You can't write\r\n") as (host, url), asked(url) as lines:
+    async with serving(lambda _: b"-READONLY You can't write\r\n") as (fake, url), multiplexed(url) as multiplexer:
         server = Server(url)
-        (error,) = await lines.ask([("SET", "a", 1)])
-        with pytest.raises(StoreReadOnly), server.translated():
+        (error,) = await multiplexer.execute([("SET", "a", 1)])
+        with pytest.raises(StoreReadOnly), server.translate_errors():
             raise error
-        host.answer = echo
-        assert await lines.ask([("ECHO", 1)]) == ["1"]
-        assert len(host.connections) == 2
+        fake.answer = echo
+        assert await multiplexer.execute([("ECHO", 1)]) == ["1"]
+        assert len(fake.connections) == 2
 
 
 @pytest.mark.parametrize(
@@ -161,28 +163,28 @@ async def test_a_master_that_became_a_replica_is_asked_once_and_then_looked_for_
     ],
 )
 async def test_errors_are_told_apart_as_the_driver_does(said: str, kind: type[Exception]):
-    async with hosted(lambda _: f"-{said}\r\n".encode()) as (_, url), asked(url) as lines:
-        (error,) = await lines.ask([("PING",)])
+    async with serving(lambda _: f"-{said}\r\n".encode()) as (_, url), multiplexed(url) as multiplexer:
+        (error,) = await multiplexer.execute([("PING",)])
         assert isinstance(error, kind)
-        with pytest.raises(StoreUnavailable), Server(url).translated():
+        with pytest.raises(StoreUnavailable), Server(url).translate_errors():
             raise error
 
 
 async def test_of_commands_that_go_together_all_are_done_or_none():
-    key = "lines-together"
-    async with asked(redis_url()) as lines:
-        assert await lines.ask(Atomic([("SET", key, 1), ("INCR", key), ("DEL", key)])) == ["OK", 2, 1]
+    key = "multiplexer-atomic"
+    async with multiplexed(redis_url()) as multiplexer:
+        assert await multiplexer.execute(Atomic([("SET", key, 1), ("INCR", key), ("DEL", key)])) == ["OK", 2, 1]
         with pytest.raises(exceptions.ResponseError, match="wrong number of arguments"):
-            await lines.ask(Atomic([("SET", key, 1), ("INCR",)]))
-        assert await lines.ask([("EXISTS", key)]) == [0]
+            await multiplexer.execute(Atomic([("SET", key, 1), ("INCR",)]))
+        assert await multiplexer.execute([("EXISTS", key)]) == [0]
 
 
 async def test_a_line_may_be_encrypted():
     async with AsyncExitStack() as stack:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("localhost").configure_cert(context)
-        _, url = await stack.enter_async_context(hosted(echo, context))
-        lines = await stack.enter_async_context(asked(f"{url}?ssl_cert_reqs=none"))
+        _, url = await stack.enter_async_context(serving(echo, context))
+        multiplexer = await stack.enter_async_context(multiplexed(f"{url}?ssl_cert_reqs=none"))
         large = "x" * 200_000
         for _ in range(3):
-            assert await lines.ask([("ECHO", large)]) == [large]
+            assert await multiplexer.execute([("ECHO", large)]) == [large]

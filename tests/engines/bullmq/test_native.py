@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from onward import App
+from onward.bullmq import BackoffOptions, BullMQ, Deduplication, Flow, bullmq_of
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.native import BackoffOptions, Bull, Deduplication, Flow, bull_of
 from onward.errors import InvalidJob, PayloadTooLarge
 from onward.job import EnqueueStatus, JobRef
 from onward.lifecycle import Complete, State
@@ -17,8 +17,8 @@ from tests.engines.bullmq.queue import Queue
 
 
 @pytest.fixture
-def bull(engine: BullMQEngine) -> Bull:
-    return bull_of(engine)
+def bullmq(engine: BullMQEngine) -> BullMQ:
+    return bullmq_of(engine)
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def bull(engine: BullMQEngine) -> Bull:
     ],
 )
 async def test_what_cannot_be_is_refused_before_anything_is_written(
-    bull: Bull, queue: Queue, options: dict[str, Any], field: str
+    bullmq: BullMQ, queue: Queue, options: dict[str, Any], field: str
 ):  # B3
     with pytest.raises(InvalidJob) as refused:
-        await bull.add_bulk("mail", [("fine", {}, {}), ("send", {}, options)])
+        await bullmq.add_bulk("mail", [("fine", {}, {}), ("send", {}, options)])
     assert refused.value.field == field
     assert list(queue.client.scan_iter(f"{queue.prefix}:*")) == []
 
 
 async def test_a_name_data_and_a_size_keep_the_same_rules_as_a_task(engine: BullMQEngine):  # B3, B4
-    small = Bull(engine, max_payload=100)
+    small = BullMQ(engine, max_payload=100)
     with pytest.raises(InvalidJob, match="name"):
         await small.add("mail", " ")
     with pytest.raises(InvalidJob, match="NaN"):
@@ -59,49 +59,49 @@ async def test_a_name_data_and_a_size_keep_the_same_rules_as_a_task(engine: Bull
         await small.add("mail", "send", {"text": "x" * 100})
 
 
-async def test_an_id_that_exists_adds_nothing(bull: Bull, queue: Queue):  # B3
-    first = await bull.add("mail", "send", {"n": 1}, job_id="order")
-    second = await bull.add("mail", "send", {"n": 2}, job_id="order")
+async def test_an_id_that_exists_adds_nothing(bullmq: BullMQ, queue: Queue):  # B3
+    first = await bullmq.add("mail", "send", {"n": 1}, job_id="order")
+    second = await bullmq.add("mail", "send", {"n": 2}, job_id="order")
     assert (first.enqueue_status, second.enqueue_status) == (EnqueueStatus.INSERTED, EnqueueStatus.SAME_KEY)
     assert queue.job("order")["data"] == '{"n":1}'
 
 
-async def test_the_last_comes_first_where_it_is_told_to(bull: Bull, queue: Queue):
+async def test_the_last_comes_first_where_it_is_told_to(bullmq: BullMQ, queue: Queue):
     for n, options in enumerate(({}, {}, {"lifo": True})):
-        await bull.add("mail", "send", {"n": n}, **options)
+        await bullmq.add("mail", "send", {"n": n}, **options)
     assert [claim.payload for claim in await queue.take(3)] == ['{"n":2}', '{"n":0}', '{"n":1}']
 
 
-async def test_a_debounced_job_is_the_last_that_was_added(bull: Bull, queue: Queue):
+async def test_a_debounced_job_is_the_last_that_was_added(bullmq: BullMQ, queue: Queue):
     de = Deduplication(id="user-7", ttl=60_000, extend=True, replace=True)
-    first = await bull.add("mail", "send", {"n": 1}, delay=60_000, deduplication=de)
-    second = await bull.add("mail", "send", {"n": 2}, delay=60_000, deduplication=de)
+    first = await bullmq.add("mail", "send", {"n": 1}, delay=60_000, deduplication=de)
+    second = await bullmq.add("mail", "send", {"n": 2}, delay=60_000, deduplication=de)
     assert queue.client.exists(queue.key(first.id)) == 0
     assert queue.client.zrange(queue.key("delayed"), 0, -1) == [second.id]
 
 
-async def test_a_throttled_job_is_the_first_and_may_be_let_go_by_hand(bull: Bull):
+async def test_a_throttled_job_is_the_first_and_may_be_let_go_by_hand(bullmq: BullMQ):
     de = Deduplication(id="user-7", ttl=60_000)
-    first = await bull.add("mail", "send", deduplication=de)
-    again = await bull.add("mail", "send", deduplication=de)
+    first = await bullmq.add("mail", "send", deduplication=de)
+    again = await bullmq.add("mail", "send", deduplication=de)
     assert (again.ref, again.enqueue_status) == (first.ref, EnqueueStatus.DEDUPED)
-    assert await bull.remove_deduplication_key("mail", "user-7")
-    assert (await bull.add("mail", "send", deduplication=de)).enqueue_status is EnqueueStatus.INSERTED
+    assert await bullmq.remove_deduplication_key("mail", "user-7")
+    assert (await bullmq.add("mail", "send", deduplication=de)).enqueue_status is EnqueueStatus.INSERTED
 
 
-async def test_a_parent_that_is_not_there_is_refused_and_nothing_is_added(bull: Bull, queue: Queue):
+async def test_a_parent_that_is_not_there_is_refused_and_nothing_is_added(bullmq: BullMQ, queue: Queue):
     jobs: list[tuple[str, Any, dict[str, Any]]] = [
         ("fine", {}, {}),
         ("send", {}, {"parent": JobRef("mail", "nobody")}),
     ]
     with pytest.raises(InvalidJob, match="there is no job"):
-        await bull.add_bulk("mail", jobs)
+        await bullmq.add_bulk("mail", jobs)
     assert queue.client.exists(queue.key("wait")) == 0
 
 
-async def test_a_flow_is_added_whole_and_its_parent_comes_last(bull: Bull, queue: Queue):
+async def test_a_flow_is_added_whole_and_its_parent_comes_last(bullmq: BullMQ, queue: Queue):
     pages = [Flow("mail", "page", {"n": n}, [Flow("mail", "image")] if n else ()) for n in range(2)]
-    tree = await bull.add_flow(Flow("mail", "book", {"title": "x"}, pages))
+    tree = await bullmq.add_flow(Flow("mail", "book", {"title": "x"}, pages))
     assert [len(page.children) for page in tree.children] == [0, 1]
     seen = []
     while claims := await queue.take():
@@ -113,24 +113,24 @@ async def test_a_flow_is_added_whole_and_its_parent_comes_last(bull: Bull, queue
     assert book.status is State.COMPLETED
 
 
-async def test_a_job_may_get_a_parent_that_waits_already(bull: Bull, queue: Queue):
-    tree = await bull.add_flow(Flow("mail", "book", {}, [Flow("mail", "page")]))
-    await bull.add("mail", "late page", parent=tree.ref)
+async def test_a_job_may_get_a_parent_that_waits_already(bullmq: BullMQ, queue: Queue):
+    tree = await bullmq.add_flow(Flow("mail", "book", {}, [Flow("mail", "page")]))
+    await bullmq.add("mail", "late page", parent=tree.ref)
     for claim in await queue.take(2):
         assert await queue.engine.get(tree.ref) is not None
         await queue.end(claim, Complete())
     assert [claim.type for claim in await queue.take()] == ["book"]
 
 
-async def test_a_scheduler_is_made_changed_listed_and_ended(bull: Bull, queue: Queue):
-    first = await bull.upsert_job_scheduler("mail", "daily", pattern="0 6 * * *", tz="Europe/Berlin", data={"n": 1})
-    await bull.upsert_job_scheduler("mail", "daily", pattern="0 7 * * *", tz="Europe/Berlin", name="send")
-    (known,) = await bull.job_schedulers("mail")
+async def test_a_scheduler_is_made_changed_listed_and_ended(bullmq: BullMQ, queue: Queue):
+    first = await bullmq.upsert_job_scheduler("mail", "daily", pattern="0 6 * * *", tz="Europe/Berlin", data={"n": 1})
+    await bullmq.upsert_job_scheduler("mail", "daily", pattern="0 7 * * *", tz="Europe/Berlin", name="send")
+    (known,) = await bullmq.job_schedulers("mail")
     assert (known.id, known.name, known.pattern, known.tz) == ("daily", "send", "0 7 * * *", "Europe/Berlin")
     assert queue.client.exists(queue.key(first.id)) == 0
     assert queue.client.zrange(queue.key("delayed"), 0, -1) == [f"repeat:daily:{known.next}"]
-    assert await bull.remove_job_scheduler("mail", "daily")
-    assert not await bull.remove_job_scheduler("mail", "daily")
+    assert await bullmq.remove_job_scheduler("mail", "daily")
+    assert not await bullmq.remove_job_scheduler("mail", "daily")
     assert queue.client.exists(queue.key("delayed")) == 0
 
 
@@ -146,53 +146,53 @@ async def test_a_scheduler_is_made_changed_listed_and_ended(bull: Bull, queue: Q
         ({"every": 1000, "options": {"job_id": "mine"}}, "job_id"),
     ],
 )
-async def test_what_is_no_schedule_is_refused(bull: Bull, queue: Queue, repeat: dict[str, Any], field: str):
+async def test_what_is_no_schedule_is_refused(bullmq: BullMQ, queue: Queue, repeat: dict[str, Any], field: str):
     with pytest.raises(InvalidJob) as refused:
-        await bull.upsert_job_scheduler("mail", "tick", **repeat)
+        await bullmq.upsert_job_scheduler("mail", "tick", **repeat)
     assert refused.value.field == field
     assert queue.client.exists(queue.key("repeat")) == 0
 
 
-async def test_a_queue_with_active_jobs_is_not_obliterated_unless_forced(bull: Bull, queue: Queue):
+async def test_a_queue_with_active_jobs_is_not_obliterated_unless_forced(bullmq: BullMQ, queue: Queue):
     await queue.add(idempotency_key="k")
     await queue.take()
     with pytest.raises(InvalidJob, match="active"):
-        await bull.obliterate("mail")
-    await bull.obliterate("mail", force=True)
+        await bullmq.obliterate("mail")
+    await bullmq.obliterate("mail", force=True)
     keys = {*queue.client.scan_iter(f"{queue.prefix}:*"), *queue.client.scan_iter(f"onward:{queue.prefix}:*")}
     assert keys == {f"onward:{queue.prefix}:generation"}
 
 
-async def test_more_jobs_than_one_call_takes_are_drained_and_cleaned(bull: Bull, queue: Queue):
-    await bull.add_bulk("mail", [("send", {}, {})] * 1200)
-    assert await bull.drain("mail") == 1200
-    await bull.add_bulk("mail", [("send", {}, {"delay": 1000 * (n % 2)}) for n in range(1200)])
-    assert len(await bull.clean("mail", state="waiting")) == 600
-    assert len(await bull.clean("mail", state="delayed", limit=550)) == 550
+async def test_more_jobs_than_one_call_takes_are_drained_and_cleaned(bullmq: BullMQ, queue: Queue):
+    await bullmq.add_bulk("mail", [("send", {}, {})] * 1200)
+    assert await bullmq.drain("mail") == 1200
+    await bullmq.add_bulk("mail", [("send", {}, {"delay": 1000 * (n % 2)}) for n in range(1200)])
+    assert len(await bullmq.clean("mail", state="waiting")) == 600
+    assert len(await bullmq.clean("mail", state="delayed", limit=550)) == 550
 
 
-async def test_the_next_job_of_a_schedule_is_neither_drained_nor_cleaned(bull: Bull, queue: Queue):
-    made = await bull.upsert_job_scheduler("mail", "tick", every=60_000)
-    assert await bull.drain("mail", delayed=True) == 0
-    assert await bull.clean("mail", state="delayed") == []
+async def test_the_next_job_of_a_schedule_is_neither_drained_nor_cleaned(bullmq: BullMQ, queue: Queue):
+    made = await bullmq.upsert_job_scheduler("mail", "tick", every=60_000)
+    assert await bullmq.drain("mail", delayed=True) == 0
+    assert await bullmq.clean("mail", state="delayed") == []
     assert queue.client.exists(queue.key(made.id)) == 1
 
 
-async def test_what_is_held_is_not_cleaned(bull: Bull, queue: Queue):
+async def test_what_is_held_is_not_cleaned(bullmq: BullMQ, queue: Queue):
     held, lost = await queue.add(), await queue.add()
     await queue.take(2)
     queue.client.delete(queue.key(f"{lost.id}:lock"))
-    assert await bull.clean("mail", state="active") == [lost.id]
+    assert await bullmq.clean("mail", state="active") == [lost.id]
     assert queue.client.lrange(queue.key("active"), 0, -1) == [held.id]
 
 
-async def test_events_are_kept_as_many_as_told(bull: Bull, queue: Queue):  # B7
-    await bull.keep_events("mail", 100)
-    await bull.add_bulk("mail", [("send", {}, {})] * 600)
+async def test_events_are_kept_as_many_as_told(bullmq: BullMQ, queue: Queue):  # B7
+    await bullmq.keep_events("mail", 100)
+    await bullmq.add_bulk("mail", [("send", {}, {})] * 600)
     assert len(queue.events()) < 400
-    assert await bull.trim_events("mail", 0) > 0
+    assert await bullmq.trim_events("mail", 0) > 0
 
 
 def test_an_app_on_another_store_has_no_such_verbs():
     with pytest.raises(InvalidJob, match="must be on BullMQ"):
-        bull_of(App("sqlite://"))
+        bullmq_of(App("sqlite://"))

@@ -20,10 +20,10 @@ _JSON_EVENT_FIELDS: Final = frozenset({"returnvalue", "data"})
 _NOTES: Final = ("stalled-check",)
 _TIME: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
-Layout = dict[str, Any]
+Keys = dict[str, Any]
 
 
-def layout(client: redis.Redis, prefix: str) -> Layout:
+def keys(client: redis.Redis, prefix: str) -> Keys:
     """Read all keys below ``prefix:``. The client must decode its answers."""
     keys = sorted(client.scan_iter(f"{prefix}:*", count=1000))
     with client.pipeline(transaction=False) as pipe:
@@ -36,7 +36,7 @@ def layout(client: redis.Redis, prefix: str) -> Layout:
         for key, kind in zip(keys, kinds, strict=True):
             _READ[kind](pipe, key)
         values = pipe.execute()
-    found: Layout = {}
+    found: Keys = {}
     for key, kind, expiry, value in zip(keys, kinds, expiries, values, strict=True):
         name = key.removeprefix(f"{prefix}:")
         if name.rpartition(":")[2] in _NOTES:
@@ -110,7 +110,7 @@ def _without(prefix: str, value: Any) -> Any:
     return value
 
 
-def difference(theirs: Layout, ours: Layout) -> list[str]:
+def difference(theirs: Keys, ours: Keys) -> list[str]:
     """Say where two layouts differ, a line each."""
     said = []
     for key in sorted(theirs.keys() | ours.keys()):

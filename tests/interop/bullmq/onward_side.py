@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from onward.bullmq import BackoffOptions, Deduplication, Flow, KeepJobs, bullmq_of
 from onward.clock import ManualClock, moment_of
 from onward.engine.values import (
     Claim,
@@ -23,7 +24,6 @@ from onward.engine.values import (
     Term,
 )
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.engines.bullmq.native import BackoffOptions, Deduplication, Flow, Keep, bull_of
 from onward.errors import InvalidJob
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Raised, Release, Snooze, decide
@@ -43,7 +43,7 @@ class OnwardSide:
         self._runner = asyncio.Runner()
         self._engine = BullMQEngine(url, prefix=prefix, clock=clock, **options)
         self._run(self._engine.open())
-        self._bull = bull_of(self._engine)
+        self._bullmq = bullmq_of(self._engine)
         self._configure()  # Node makes a queue by opening it
         self._claims: dict[str, Claim] = {}
         self._term: Term | None = None
@@ -58,7 +58,7 @@ class OnwardSide:
 
     def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
         """See :class:`Side`."""
-        return str(self._run(self._bull.add(QUEUE, name, data, **_options(options))).ref.id)
+        return str(self._run(self._bullmq.add(QUEUE, name, data, **_options(options))).ref.id)
 
     def add_flow(self, parent: str, children: dict[str, dict[str, Any]], options: dict[str, Any]) -> list[str]:
         """See :class:`Side`."""
@@ -66,7 +66,7 @@ class OnwardSide:
         def flow(id: str, options: dict[str, Any], *children: Flow) -> Flow:
             return Flow(QUEUE, "task", {}, children, {"job_id": id, **_options(options)})
 
-        self._run(self._bull.add_flow(flow(parent, options, *[flow(*child) for child in children.items()])))
+        self._run(self._bullmq.add_flow(flow(parent, options, *[flow(*child) for child in children.items()])))
         return [parent, *children]
 
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
@@ -76,26 +76,26 @@ class OnwardSide:
             when["end_date"] = moment_of(when["end_date"] * 1000)
         told: dict[str, Any] = {"name": "tick", "data": {"of": id}, "options": _options(options)}
         try:
-            return str(self._run(self._bull.upsert_job_scheduler(QUEUE, id, **told, **when)).ref.id)
+            return str(self._run(self._bullmq.upsert_job_scheduler(QUEUE, id, **told, **when)).ref.id)
         except InvalidJob:
             return "refused"
 
     def unschedule(self, id: str) -> bool:
         """See :class:`Side`."""
-        return bool(self._run(self._bull.remove_job_scheduler(QUEUE, id)))
+        return bool(self._run(self._bullmq.remove_job_scheduler(QUEUE, id)))
 
     def drain(self, *, delayed: bool) -> None:
         """See :class:`Side`."""
-        self._run(self._bull.drain(QUEUE, delayed=delayed))
+        self._run(self._bullmq.drain(QUEUE, delayed=delayed))
 
     def clean(self, state: str, grace: int, limit: int) -> list[str]:
         """See :class:`Side`."""
-        return sorted(self._run(self._bull.clean(QUEUE, state=state, grace=grace, limit=limit)))  # type: ignore[arg-type]
+        return sorted(self._run(self._bullmq.clean(QUEUE, state=state, grace=grace, limit=limit)))  # type: ignore[arg-type]
 
     def obliterate(self, *, force: bool) -> bool:
         """See :class:`Side`."""
         try:
-            self._run(self._bull.obliterate(QUEUE, force=force))
+            self._run(self._bullmq.obliterate(QUEUE, force=force))
         except InvalidJob:
             return False
         return True
@@ -209,7 +209,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     """Say in our words what Node is told in its own."""
     kinds: dict[str, Any] = {"deduplication": Deduplication, "backoff": BackoffOptions}
     return {
-        _snake(name): msgspec.convert(value, kinds.get(name, Keep)) if isinstance(value, dict) else value
+        _snake(name): msgspec.convert(value, kinds.get(name, KeepJobs)) if isinstance(value, dict) else value
         for name, value in given.items()
     }
 

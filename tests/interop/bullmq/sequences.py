@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from onward.backoff import Backoff
 from onward.clock import moment_of
 from onward.job import NewJob
-from tests.interop.bullmq.keys import difference, layout
+from tests.interop.bullmq.keys import difference, keys
 from tests.interop.bullmq.peer import NodePeer
 from tests.interop.bullmq.sides import QUEUE, Side, let_window_pass, lose_lock
 
@@ -256,7 +256,7 @@ def play(
         done = list(steps[: number + 1])
         if answers[0] != answers[1]:
             raise Disagreement(f"after {done}: theirs answered {answers[0]!r}, ours {answers[1]!r}")
-        lines = difference(layout(client, theirs.prefix), layout(client, ours.prefix))
+        lines = difference(keys(client, theirs.prefix), keys(client, ours.prefix))
         if lines:
             raise Disagreement("\n".join([f"after {done}:", *lines]))
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 
-from tests.interop.bullmq.keys import difference, layout
+from tests.interop.bullmq.keys import difference, keys
 from tests.interop.bullmq.peer import NodePeer
 from tests.interop.bullmq.sequences import CONTROL, EVERY, HANDS, MESSAGES, TROUBLE, WORK, Step, play, sequences
 from tests.interop.bullmq.sides import QUEUE, NodeSide, forget
@@ -49,7 +49,7 @@ def test_a_difference_of_one_member_one_score_one_field_or_one_expiry_is_seen(
     node6.set_clock(1_900_000_000_000)
     side.add("task", {"n": 1}, {"delay": 1000})
     side.add("task", {"n": 2}, {})
-    before = layout(client, side.prefix)
+    before = keys(client, side.prefix)
     assert difference(before, before) == []
     at = f"{side.prefix}:{QUEUE}"
     for spoil in (
@@ -62,6 +62,6 @@ def test_a_difference_of_one_member_one_score_one_field_or_one_expiry_is_seen(
         lambda: client.delete(f"{at}:marker"),
     ):
         spoil()
-        after = layout(client, side.prefix)
+        after = keys(client, side.prefix)
         assert len(difference(before, after)) == 1
         before = after

@@ -10,34 +10,34 @@ from onward.clock import micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
 from onward.engines.bullmq import options, queries, rows
 from onward.engines.bullmq.commands import Plan, script
-from onward.engines.bullmq.keys import Layout
-from onward.engines.bullmq.queue_registry import Names
+from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, WAITING, State
 
 
-def cancel(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+def cancel(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     """Take jobs back: BullMQ has no such state, so they are removed."""
-    jobs = yield from queries.matching(layout, names, which, WAITING | HELD, limit)
-    answers = yield from _each("cancel", layout, jobs)
-    return [Changed(job.ref, rows.PLACES.get(str(was), job.status)) for job, was in answers if was]
+    jobs = yield from queries.matching(keys, registry, which, WAITING | HELD, limit)
+    answers = yield from _run_for_each("cancel", keys, jobs)
+    return [Changed(job.ref, rows.STATUS_BY_LOCATION.get(str(was), job.status)) for job, was in answers if was]
 
 
-def delete(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+def delete(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     """Remove jobs that nobody holds."""
-    jobs = yield from queries.matching(layout, names, which, WAITING | FINISHED, limit)
-    answers = yield from _each("delete", layout, jobs)
-    return [Changed(job.ref, rows.PLACES.get(str(was), job.status)) for job, was in answers if was]
+    jobs = yield from queries.matching(keys, registry, which, WAITING | FINISHED, limit)
+    answers = yield from _run_for_each("delete", keys, jobs)
+    return [Changed(job.ref, rows.STATUS_BY_LOCATION.get(str(was), job.status)) for job, was in answers if was]
 
 
-def replay(layout: Layout, names: Names, which: JobFilter, limit: int) -> Plan[list[Changed]]:
+def replay(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     """Give failed jobs a new life."""
-    jobs = yield from queries.matching(layout, names, which, frozenset({State.FAILED}), limit)
-    answers = yield from _each("replay", layout, jobs)
+    jobs = yield from queries.matching(keys, registry, which, frozenset({State.FAILED}), limit)
+    answers = yield from _run_for_each("replay", keys, jobs)
     return [Changed(job.ref, State.FAILED) for job, done in answers if done]
 
 
-def _each(verb: str, layout: Layout, jobs: Sequence[Job]) -> Plan[list[tuple[Job, object]]]:
+def _run_for_each(verb: str, keys: Keys, jobs: Sequence[Job]) -> Plan[list[tuple[Job, object]]]:
     by_queue: dict[str, list[Job]] = {}
     for job in jobs:
         by_queue.setdefault(job.queue, []).append(job)
@@ -45,15 +45,15 @@ def _each(verb: str, layout: Layout, jobs: Sequence[Job]) -> Plan[list[tuple[Job
     for queue, own in by_queue.items():
         for first in range(0, len(own), 200):
             some = own[first : first + 200]
-            (answers,) = yield [script(verb, layout, [layout.meta(queue)], *[job.id for job in some])]
+            (answers,) = yield [script(verb, keys, [keys.meta(queue)], *[job.id for job in some])]
             done.update(zip([job.ref for job in some], answers, strict=True))
     return [(job, done[job.ref]) for job in jobs]
 
 
-def edit(layout: Layout, ref: JobRef, change: JobChange, *, prioritized: bool) -> Plan[Job | None]:
+def edit(keys: Keys, ref: JobRef, change: JobChange, *, prioritized: bool) -> Plan[Job | None]:
     """Change a job that waits, as often as it takes for nobody else to have changed it meanwhile."""
     while True:
-        (text,) = yield from queries.raw(layout, ref, "opts")
+        (text,) = yield from queries.raw(keys, ref, "opts")
         if text is None:
             return None
         members: dict[str, object] = {}
@@ -61,13 +61,13 @@ def edit(layout: Layout, ref: JobRef, change: JobChange, *, prioritized: bool) -
         if change.max_attempts is not UNSET:
             members["attempts"] = change.max_attempts
         if change.priority is not UNSET and prioritized:
-            members["priority"] = options.priority_here(change.priority)
+            members["priority"] = options.to_bullmq_priority(change.priority)
             priority = str(members["priority"])
         (answer,) = yield [
             script(
                 "edit",
-                layout,
-                [layout.meta(ref.queue)],
+                keys,
+                [keys.meta(ref.queue)],
                 ref.id,
                 text,
                 options.changed(text, **members) if members else "",
@@ -79,12 +79,12 @@ def edit(layout: Layout, ref: JobRef, change: JobChange, *, prioritized: bool) -
         if answer == 0:
             return None
         if answer == 1:
-            return (yield from queries.get(layout, ref))
+            return (yield from queries.get(keys, ref))
 
 
-def configure(layout: Layout, names: Names, queue: str, change: QueueChange) -> Plan[QueueInfo]:
+def configure(keys: Keys, registry: QueueRegistry, queue: str, change: QueueChange) -> Plan[QueueInfo]:
     """Change a queue's settings: what Node knows stands in its meta, the rest among our own keys."""
-    yield from names.check([queue])
+    yield from registry.check([queue])
     meta: dict[str, str] = {}
     own: dict[str, str] = {}
     if change.concurrency is not UNSET:
@@ -102,10 +102,10 @@ def configure(layout: Layout, names: Names, queue: str, change: QueueChange) -> 
         own.update(rows.retention_fields(change.retention))
     paused = "" if change.paused is UNSET else str(int(change.paused))
     flat = [part for fields in (meta, own) for item in fields.items() for part in item]
-    key = [layout.meta(queue)]
+    key = [keys.meta(queue)]
     _, now, answer = yield [
-        script("configure", layout, key, paused, len(meta), *flat),
-        script("now", layout, [layout.workers]),
-        script("queue", layout, key),
+        script("configure", keys, key, paused, len(meta), *flat),
+        script("server_time", keys, [keys.workers]),
+        script("read_queue", keys, key),
     ]
     return rows.queue_of(queue, answer, int(now))

@@ -7,7 +7,7 @@ from typing import Final
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
 from onward.lifecycle import State
 
-_MADE_UP_OR_ABSENT: Final = {
+_EMULATED_OR_ABSENT: Final = {
     Feature.CLAIMED_STATE: absent("BullMQ starts a job as it is claimed: ask for no more than can start"),
     Feature.CANCELLED_STATE: absent("BullMQ has no such state: a job that is taken back is removed"),
     Feature.PRIORITY: emulated(
@@ -39,11 +39,11 @@ _MADE_UP_OR_ABSENT: Final = {
         "read from BullMQ's streams; retries, workers and attempts are derived from the job as it is when it is read"
     ),
     Feature.LEADER: emulated("elected by a key under onward:; it looks after the queues that Onward serves"),
-    Feature.THROTTLE: absent("BullMQ has its own: bull_of(app).add(…, deduplication=…)"),
+    Feature.THROTTLE: absent("BullMQ has its own: bullmq_of(app).add(…, deduplication=…)"),
     Feature.ARCHIVE: absent("BullMQ has no second place for ended jobs: those that are no longer kept are gone"),
     Feature.USAGE: absent("BullMQ keeps its own metrics, by the minute: bull:<queue>:metrics:completed"),
     Feature.WEBHOOKS: absent("this version has them on SQLite and PostgreSQL; here, listen by app.events()"),
-    Feature.BATCHES: absent("BullMQ has flows of its own: bull_of(app).add_flow(…)"),
+    Feature.BATCHES: absent("BullMQ has flows of its own: bullmq_of(app).add_flow(…)"),
     Feature.SCHEDULES: absent("BullMQ has its own job schedulers, whose next job is added when one is taken"),
     Feature.LATE_OUTCOMES: absent("BullMQ's lock goes when its time is up, and nothing else says whose the job is"),
     Feature.CHANGE_TIMES: absent("BullMQ keeps when a job was added, taken and ended, and no other time"),
@@ -51,7 +51,7 @@ _MADE_UP_OR_ABSENT: Final = {
 
 CAPABILITIES: Final = Capabilities(
     engine="BullMQ",
-    features={feature: _MADE_UP_OR_ABSENT.get(feature, NATIVE) for feature in Feature},
+    features={feature: _EMULATED_OR_ABSENT.get(feature, NATIVE) for feature in Feature},
     status_aliases={State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED},
     is_shared=True,
 )

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from redis import RedisCluster
 from redis.exceptions import NoScriptError
 
-from onward.engines.bullmq.keys import Layout
+from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.scripts import SCRIPTS
 
 T = TypeVar("T")
@@ -24,10 +24,10 @@ Client = Any
 Command = tuple[Any, ...]
 
 
-class Asked(Protocol):
+class AsyncClient(Protocol):
     """Whom commands are asked of, on one event loop."""
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Give the answers; those that are errors are given as such."""
         ...
 
@@ -40,35 +40,35 @@ class Atomic(list[Command]):
     """Commands of which all are done or none, and nobody sees some of them done."""
 
 
-class InTurns(list[Command]):
+class Interleaved(list[Command]):
     """Commands between which others have their turn, where there are more than two.
 
     Redis reads what a client sends sixteen kilobytes at a time, does all that it finds there, and only then turns to
     others. So between two commands stands a question that is as long as that, and asks for nothing.
     """
 
-    def __init__(self, layout: Layout, commands: Iterable[Command]) -> None:
+    def __init__(self, keys: Keys, commands: Iterable[Command]) -> None:
         super().__init__(commands)
-        self.filler = ("EXISTS", layout.home + _FILLER)
+        self.padding = ("EXISTS", keys.onward_root + _PADDING)
 
-    def spaced(self) -> list[Command]:
+    def with_padding(self) -> list[Command]:
         """Give them with what stands between them."""
-        spaced: list[Command] = [self.filler] * (2 * len(self) - 1)
-        spaced[::2] = self
-        return spaced
+        padded: list[Command] = [self.padding] * (2 * len(self) - 1)
+        padded[::2] = self
+        return padded
 
 
-_FILLER: Final = "." * 16384
+_PADDING: Final = "." * 16384
 
 Plan = Generator[Sequence[Command], list[Any], T]
 
 
-def script(name: str, layout: Layout, keys: Sequence[str], *values: Any) -> Command:
+def script(name: str, keys: Keys, key_names: Sequence[str], *values: Any) -> Command:
     """Name a script with its keys and values; the arguments that all share are put before."""
-    return ("EVALSHA", SCRIPTS[name].sha, len(keys), *keys, *layout.common(), *values)
+    return ("EVALSHA", SCRIPTS[name].sha, len(key_names), *key_names, *keys.script_arguments(), *values)
 
 
-LOADING: Final[Sequence[Command]] = [("SCRIPT", "LOAD", found.text) for found in SCRIPTS.values()]
+LOAD_SCRIPTS: Final[Sequence[Command]] = [("SCRIPT", "LOAD", found.text) for found in SCRIPTS.values()]
 """Tells a server all scripts: if it were told only the one that it lacks, the next list would find others lacking, and
 those that it knows would go ahead of them."""
 
@@ -83,12 +83,12 @@ def run(plan: Plan[T], client: Client) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def arun(plan: Plan[T], asked: Asked) -> T:
+async def arun(plan: Plan[T], client: AsyncClient) -> T:
     """Drive a plan on the lines of an event loop."""
     try:
         commands = next(plan)
         while True:
-            commands = plan.send(await aexecute(asked, commands))
+            commands = plan.send(await aexecute(client, commands))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
@@ -98,13 +98,13 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
         try:
             return [client.execute_command(*commands[0])]
         except NoScriptError:
-            _execute(client, LOADING)
+            _execute(client, LOAD_SCRIPTS)
             return [client.execute_command(*commands[0])]
     if not commands:
         return []
-    if isinstance(commands, InTurns) and len(commands) > 2:
-        return _execute(client, commands.spaced())[::2]
-    if commands is LOADING and isinstance(client, RedisCluster):
+    if isinstance(commands, Interleaved) and len(commands) > 2:
+        return _execute(client, commands.with_padding())[::2]
+    if commands is LOAD_SCRIPTS and isinstance(client, RedisCluster):
         many: Client = client
         return [many.execute_command(*command) for command in commands]  # each goes to every node
     is_atomic = isinstance(commands, Atomic)
@@ -112,11 +112,11 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
         for command in commands:
             pipeline.execute_command(*command)
         answers: list[Any] = pipeline.execute(raise_on_error=False)
-    lacking = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-    if lacking:
-        _execute(client, LOADING)
-        again = [commands[index] for index in lacking]
-        for index, answer in zip(lacking, _execute(client, Atomic(again) if is_atomic else again), strict=True):
+    missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if missing:
+        _execute(client, LOAD_SCRIPTS)
+        retried = [commands[index] for index in missing]
+        for index, answer in zip(missing, _execute(client, Atomic(retried) if is_atomic else retried), strict=True):
             answers[index] = answer
     for answer in answers:
         if isinstance(answer, Exception):
@@ -124,19 +124,19 @@ def _execute(client: Client, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
-async def aexecute(asked: Asked, commands: Sequence[Command]) -> list[Any]:
+async def aexecute(client: AsyncClient, commands: Sequence[Command]) -> list[Any]:
     """Ask, and give the answers; the first error among them is raised."""
     if not commands:
         return []
-    if isinstance(commands, InTurns) and len(commands) > 2:
-        return (await aexecute(asked, commands.spaced()))[::2]
-    answers = await asked.ask(commands)
-    lacking = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-    if lacking:
-        await aexecute(asked, LOADING)
-        again = [commands[index] for index in lacking]
-        again = Atomic(again) if isinstance(commands, Atomic) else again
-        for index, answer in zip(lacking, await asked.ask(again), strict=True):
+    if isinstance(commands, Interleaved) and len(commands) > 2:
+        return (await aexecute(client, commands.with_padding()))[::2]
+    answers = await client.execute(commands)
+    missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if missing:
+        await aexecute(client, LOAD_SCRIPTS)
+        retried = [commands[index] for index in missing]
+        retried = Atomic(retried) if isinstance(commands, Atomic) else retried
+        for index, answer in zip(missing, await client.execute(retried), strict=True):
             answers[index] = answer
     for answer in answers:
         if isinstance(answer, Exception):

@@ -15,7 +15,7 @@ import redis
 from redis.exceptions import RedisError
 
 from onward.engines.bullmq.coalescing import Coalescer, Write
-from onward.engines.bullmq.commands import Asked
+from onward.engines.bullmq.commands import AsyncClient
 from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 
@@ -23,15 +23,15 @@ from onward.errors import StoreUnavailable
 class LoopPool:
     """What one event loop has."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        self._gathering: Coalescer | None = None
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+        self._coalescer: Coalescer | None = None
 
-    def gathering(self, write: Write) -> Coalescer:
+    def coalescer(self, write: Write) -> Coalescer:
         """Where small calls of the same turn gather."""
-        if self._gathering is None:
-            self._gathering = Coalescer(write)
-        return self._gathering
+        if self._coalescer is None:
+            self._coalescer = Coalescer(write)
+        return self._coalescer
 
 
 class Connections:
@@ -40,10 +40,10 @@ class Connections:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._is_open = False
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPool] = WeakKeyDictionary()
-        self._plain: redis.Redis | None = None
-        self._pulse: redis.Redis | None = None
+        self._thread_client: redis.Redis | None = None
+        self._heartbeat_client: redis.Redis | None = None
 
     def open(self) -> None:
         """Hand clients out from now on."""
@@ -54,44 +54,44 @@ class Connections:
             message = f"{self._server} is not open: enter the app with `async with app`, or call open()"
             raise StoreUnavailable(message)
 
-    def of_loop(self) -> LoopPool:
+    def for_loop(self) -> LoopPool:
         """What the running event loop has."""
         self._check_open()
         loop = asyncio.get_running_loop()
         found = self._by_loop.get(loop)
         if found is None:
-            with self._guard:
-                found = self._by_loop[loop] = LoopPool(self._server.asked())
+            with self._lock:
+                found = self._by_loop[loop] = LoopPool(self._server.async_client())
         return found
 
-    def plain(self) -> redis.Redis:
+    def for_threads(self) -> redis.Redis:
         """The client for threads."""
         self._check_open()
-        with self._guard:
-            if self._plain is None:
-                self._plain = self._server.client()
-            return self._plain
+        with self._lock:
+            if self._thread_client is None:
+                self._thread_client = self._server.client()
+            return self._thread_client
 
     def for_heartbeat(self) -> redis.Redis:
         """The client that is for nothing else: a sign of life must not wait behind other work."""
         self._check_open()
-        with self._guard:
-            if self._pulse is None:
-                self._pulse = self._server.client(most=1)
-            return self._pulse
+        with self._lock:
+            if self._heartbeat_client is None:
+                self._heartbeat_client = self._server.client(max_connections=1)
+            return self._heartbeat_client
 
     async def close(self) -> None:
         """Let go of all of them."""
         self._is_open = False
-        with self._guard:
-            plain, self._plain = [self._plain, self._pulse], None
-            self._pulse = None
+        with self._lock:
+            clients, self._thread_client = [self._thread_client, self._heartbeat_client], None
+            self._heartbeat_client = None
             loops, self._by_loop = dict(self._by_loop), WeakKeyDictionary()
-        for client in plain:
+        for client in clients:
             if client is not None:
                 self._server.close(client)
-        for loop, of_loop in loops.items():
-            closing = of_loop.asked.close()
+        for loop, pool in loops.items():
+            closing = pool.client.close()
             if loop is asyncio.get_running_loop():
                 with suppress(RedisError, OSError):
                     await closing

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from onward.engines.bullmq.commands import Plan, script
-from onward.engines.bullmq.keys import Layout
+from onward.engines.bullmq.keys import Keys
 
-_OLDEST: Final = (6, 2)
+_MIN_VERSION: Final = (6, 2)
 """LPOS and sets with an end by the millisecond; BullMQ itself asks for 6.2."""
 
 
@@ -19,46 +19,46 @@ class Facts(NamedTuple):
     version: tuple[int, ...]
     policy: str
     maxmemory: int
-    is_appending: bool
+    has_append_only: bool
     fsync: str
-    saves: bool
-    has_failed_to_save: bool
+    has_snapshots: bool
+    has_failed_snapshot: bool
     role: str
     now: int
 
     @property
     def durability(self) -> str:
         """What survives a power cut, in plain words."""
-        if self.is_appending and self.fsync == "always":
+        if self.has_append_only and self.fsync == "always":
             return "every acknowledged job survives a crash of the server (appendonly yes, appendfsync always)"
-        if self.is_appending:
+        if self.has_append_only:
             return f"a crash of the server may lose the last second or so (appendonly yes, appendfsync {self.fsync})"
-        if self.saves:
+        if self.has_snapshots:
             return "a crash of the server loses all since the last snapshot, often minutes (appendonly no)"
         return "a crash or restart of the server loses everything (appendonly no, save off)"
 
 
-def examine(layout: Layout) -> Plan[Facts]:
+def collect(keys: Keys) -> Plan[Facts]:
     """Ask the server."""
     (info,) = yield [("INFO",)]
-    (now,) = yield [script("now", layout, [layout.workers])]
-    said: Mapping[str, Any] = info if isinstance(info, dict) else _parsed(str(info))
+    (now,) = yield [script("server_time", keys, [keys.workers])]
+    fields: Mapping[str, Any] = info if isinstance(info, dict) else _parsed(str(info))
     settings: dict[str, str] = {}
     for name in ("appendfsync", "save"):
         (found,) = yield [("CONFIG", "GET", name)]
         settings.update(found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True)))
-    is_valkey = "valkey_version" in said
-    version = str(said.get("valkey_version") or said.get("redis_version", "0"))
+    is_valkey = "valkey_version" in fields
+    version = str(fields.get("valkey_version") or fields.get("redis_version", "0"))
     return Facts(
         server=f"{'Valkey' if is_valkey else 'Redis'} {version}",
-        version=tuple(int(part) for part in str(said.get("redis_version", "0")).split(".") if part.isdecimal()),
-        policy=str(said.get("maxmemory_policy", "noeviction")),
-        maxmemory=int(said.get("maxmemory", 0)),
-        is_appending=str(said.get("aof_enabled", 0)) == "1",
+        version=tuple(int(part) for part in str(fields.get("redis_version", "0")).split(".") if part.isdecimal()),
+        policy=str(fields.get("maxmemory_policy", "noeviction")),
+        maxmemory=int(fields.get("maxmemory", 0)),
+        has_append_only=str(fields.get("aof_enabled", 0)) == "1",
         fsync=settings.get("appendfsync", "everysec"),
-        saves=bool(settings.get("save", "")),
-        has_failed_to_save=str(said.get("rdb_last_bgsave_status", "ok")) != "ok",
-        role=str(said.get("role", "master")),
+        has_snapshots=bool(settings.get("save", "")),
+        has_failed_snapshot=str(fields.get("rdb_last_bgsave_status", "ok")) != "ok",
+        role=str(fields.get("role", "master")),
         now=int(now),
     )
 
@@ -74,13 +74,13 @@ def warnings(facts: Facts) -> Iterator[str]:
             f"the server removes keys when memory is short (maxmemory-policy {facts.policy}), and jobs are keys: "
             "set maxmemory-policy noeviction"
         )
-    if not facts.is_appending and not facts.saves:
+    if not facts.has_append_only and not facts.has_snapshots:
         yield "nothing is written to disk: a restart loses every job; set appendonly yes"
-    elif not facts.is_appending:
+    elif not facts.has_append_only:
         yield "jobs are written to disk only now and then (save): a crash loses the latest; set appendonly yes"
-    if facts.has_failed_to_save:
+    if facts.has_failed_snapshot:
         yield "the last snapshot could not be written: is the disk full, or not writable?"
-    if facts.version < _OLDEST:
+    if facts.version < _MIN_VERSION:
         yield f"{facts.server} is too old for BullMQ: it needs 6.2 or newer"
     if facts.role != "master":
         yield "this is a replica, which takes no jobs: give the address of the master, or of the sentinels"

@@ -40,12 +40,12 @@ from onward.engine.values import (
 )
 from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.bullmq.capabilities import CAPABILITIES
-from onward.engines.bullmq.commands import LOADING, Asked, Command, Plan, arun, run
+from onward.engines.bullmq.commands import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
-from onward.engines.bullmq.event_stream import Follower
-from onward.engines.bullmq.keys import DEFAULT_PREFIX, Layout
+from onward.engines.bullmq.event_stream import EventStream
+from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.listener import Listener
-from onward.engines.bullmq.queue_registry import Names
+from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.server import Server
 from onward.errors import InvalidJob
 from onward.events import AnyEvent
@@ -54,9 +54,9 @@ from onward.lifecycle import Release
 
 T = TypeVar("T")
 
-_REST: Final = 5.0
+_PROMOTE_INTERVAL: Final = 5.0
 """Seconds for which nothing is promoted that nobody has told of: as long as BullMQ's own workers trust markers."""
-_FEW: Final = 20
+_MAX_JOBS_TO_COALESCE: Final = 20
 """Jobs that a call may have to go out with others'."""
 
 log = logging.getLogger("onward.engines.bullmq")
@@ -89,15 +89,15 @@ class BullMQEngine:
             raise InvalidJob("prefix", prefix, "must be a non-empty string")
         if self.server.is_cluster and not ("{" in prefix and "}" in prefix):
             raise InvalidJob("prefix", prefix, "must have braces on a cluster, such as {bull}: one script, one node")
-        self.layout = Layout(prefix, clock=clock)
-        self._asked_prioritized = frozenset(prioritized)
-        self._prioritized = enqueue.Prioritized(self._asked_prioritized)
+        self.keys = Keys(prefix, clock=clock)
+        self._requested_prioritized = frozenset(prioritized)
+        self._prioritized = enqueue.Prioritized(self._requested_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
-        self.names = Names(self.layout, looks=not self.server.is_cluster)
-        self._listener = Listener(self.server, self.layout, self.names, self)
-        self._follower = Follower(self.server, self.layout, self.names, self.ask)
-        self._rounds: dict[tuple[str, ...], claims.Round] = {}
+        self.registry = QueueRegistry(self.keys, scans=not self.server.is_cluster)
+        self._listener = Listener(self.server, self.keys, self.registry, self)
+        self._event_stream = EventStream(self.server, self.keys, self.registry, self.run_plan)
+        self._rotations: dict[tuple[str, ...], claims.Rotation] = {}
         self._sweep = maintenance.Sweep()
         self._promote_at = 0.0
 
@@ -113,16 +113,16 @@ class BullMQEngine:
         await asyncio.to_thread(self._open)
 
     def _open(self) -> None:
-        with self.server.translated(), self.server.connected() as client:
-            patterns = run(self._tell_prioritized(), client)
+        with self.server.translate_errors(), self.server.connected() as client:
+            patterns = run(self._register_prioritized(), client)
         self._prioritized = enqueue.Prioritized(patterns)
         self._connections.open()
 
-    def _tell_prioritized(self) -> Plan[frozenset[str]]:
-        if self._asked_prioritized:
-            yield [("SADD", self.layout.prioritized, *self._asked_prioritized)]
-        yield LOADING
-        (known,) = yield [("SMEMBERS", self.layout.prioritized)]
+    def _register_prioritized(self) -> Plan[frozenset[str]]:
+        if self._requested_prioritized:
+            yield [("SADD", self.keys.prioritized, *self._requested_prioritized)]
+        yield LOAD_SCRIPTS
+        (known,) = yield [("SMEMBERS", self.keys.prioritized)]
         return frozenset(known)
 
     async def close(self) -> None:
@@ -135,8 +135,8 @@ class BullMQEngine:
         return await asyncio.to_thread(self._check)
 
     def _check(self) -> EngineInfo:
-        with self.server.translated(), self.server.connected() as client:
-            facts = run(diagnostics.examine(self.layout), client)
+        with self.server.translate_errors(), self.server.connected() as client:
+            facts = run(diagnostics.collect(self.keys), client)
         return EngineInfo(
             engine="BullMQ",
             server=facts.server,
@@ -151,7 +151,7 @@ class BullMQEngine:
 
     def describe(self) -> Mapping[str, Any]:
         """Say which server this is, without secrets."""
-        return {"engine": "BullMQ", **self.server.address, "prefix": self.layout.prefix}
+        return {"engine": "BullMQ", **self.server.address, "prefix": self.keys.prefix}
 
     # Enqueue
 
@@ -161,21 +161,21 @@ class BullMQEngine:
         """See the contract."""
         if not jobs:
             return []
-        if len(jobs) > _FEW:
-            return await self._put(jobs)
-        return await self._connections.of_loop().gathering(self._put).enqueue(jobs)
+        if len(jobs) > _MAX_JOBS_TO_COALESCE:
+            return await self._enqueue(jobs)
+        return await self._connections.for_loop().coalescer(self._enqueue).enqueue(jobs)
 
-    async def _put(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self.ask(enqueue.enqueue(self.layout, self.names, jobs, self._prioritized))
-        self._listener.tell(enqueue.queues_of(jobs))
+    async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        made = await self.run_plan(enqueue.enqueue(self.keys, self.registry, jobs, self._prioritized))
+        self._listener.notify(enqueue.queues_of(jobs))
         return made
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
         """See the contract."""
         if not jobs:
             return []
-        made = self._ask_sync(enqueue.enqueue(self.layout, self.names, jobs, self._prioritized))
-        self._listener.tell(enqueue.queues_of(jobs))
+        made = self._run_plan_sync(enqueue.enqueue(self.keys, self.registry, jobs, self._prioritized))
+        self._listener.notify(enqueue.queues_of(jobs))
         return made
 
     # Work
@@ -183,12 +183,12 @@ class BullMQEngine:
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
         claimed = (await self._exchange(Exchange(request=request))).claimed
-        self._note_hunger(request, claimed, comes_again=False)
+        self._request_more(request, claimed, may_pipeline=False)
         return claimed
 
     async def start(self, claims: Sequence[Claim]) -> frozenset[Token]:
         """See the contract."""
-        return await self.ask(leases.start(self.layout, claims)) if claims else frozenset()
+        return await self.run_plan(leases.start(self.keys, claims)) if claims else frozenset()
 
     async def settle(
         self,
@@ -197,8 +197,8 @@ class BullMQEngine:
         within: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
-        lost = await self.ask(settle.settle(self.layout, settlements, metrics=self._metrics))
-        self._tell_settled(settlements)
+        lost = await self.run_plan(settle.settle(self.keys, settlements, metrics=self._metrics))
+        self._notify_settled(settlements)
         return lost
 
     def settle_sync(
@@ -208,8 +208,8 @@ class BullMQEngine:
         within: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
-        lost = self._ask_sync(settle.settle(self.layout, settlements, metrics=self._metrics))
-        self._tell_settled(settlements)
+        lost = self._run_plan_sync(settle.settle(self.keys, settlements, metrics=self._metrics))
+        self._notify_settled(settlements)
         return lost
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -217,80 +217,80 @@ class BullMQEngine:
         request = exchange.request
         if request is None:
             return await self._exchange(exchange)
-        wait = self._listener.wait_of(request)
-        if wait is not None and wait.has_brought:
+        blocking_claim = self._listener.blocking_claim_of(request)
+        if blocking_claim is not None and blocking_claim.has_claims:
             settled = await self._exchange(replace(exchange, request=None))
-            answer = Exchanged(lost=settled.lost, claimed=wait.take() or Claims())
-        elif wait is not None and wait.promised:
-            answer = await self._exchange(replace(exchange, request=wait.rest_of(request)))
+            answer = Exchanged(lost=settled.lost, claimed=blocking_claim.take() or Claims())
+        elif blocking_claim is not None and blocking_claim.reserved_slots:
+            answer = await self._exchange(replace(exchange, request=blocking_claim.remaining_request(request)))
         else:
             answer = await self._exchange(exchange)
-        self._note_hunger(request, answer.claimed, comes_again=True)
+        self._request_more(request, answer.claimed, may_pipeline=True)
         return answer
 
     async def _exchange(self, exchange: Exchange) -> Exchanged:
         request = exchange.request
         if request is None and not exchange.settlements and not exchange.starts:
             return Exchanged()
-        round_ = claims.Round() if request is None else self._round(request)
-        plan = settle.exchange(self.layout, self.names, exchange, round_, metrics=self._metrics)
-        answer, taken = await self.ask(plan)
-        await self._see_to(taken)
+        rotation = claims.Rotation() if request is None else self._rotation(request)
+        plan = settle.exchange(self.keys, self.registry, exchange, rotation, metrics=self._metrics)
+        answer, result = await self.run_plan(plan)
+        await self._process_result(result)
         if exchange.settlements:
-            self._tell_settled(exchange.settlements)
+            self._notify_settled(exchange.settlements)
         return answer
 
-    async def claim_behind(self, asked: Asked, pop: Command, request: ClaimRequest) -> Claims:
-        """Wait for a marker and claim, in one question: see :mod:`.waiting`."""
-        round_ = self._round(request)
-        plan = claims.claim(self.layout, self.names, request, round_, before=[pop], what="marker")
-        _, taken = await arun(plan, asked)
-        await self._see_to(taken)
-        return claims.answer_of(taken)
+    async def block_and_claim(self, client: AsyncClient, pop: Command, request: ClaimRequest) -> Claims:
+        """Wait for a marker and claim, in one question: see :mod:`.blocking_claim`."""
+        rotation = self._rotation(request)
+        plan = claims.claim(self.keys, self.registry, request, rotation, before=[pop], preceded_by="marker")
+        _, result = await arun(plan, client)
+        await self._process_result(result)
+        return claims.claims_of(result)
 
-    async def give_back(self, claims: Claims) -> None:
+    async def release(self, claims: Claims) -> None:
         """Release claims that nobody has begun."""
-        await self.ask(settle.settle(self.layout, [Settlement(claim, Release()) for claim in claims.claims]))
+        await self.run_plan(settle.settle(self.keys, [Settlement(claim, Release()) for claim in claims.claims]))
 
-    def _round(self, request: ClaimRequest) -> claims.Round:
-        return self._rounds.setdefault(request.queues, claims.Round())
+    def _rotation(self, request: ClaimRequest) -> claims.Rotation:
+        return self._rotations.setdefault(request.queues, claims.Rotation())
 
-    async def _see_to(self, taken: claims.Taken) -> None:
-        if taken.unfit:
-            await self.ask(settle.fail_unfit(self.layout, taken))
-        if taken.scheduled:
-            await self.ask(schedules.go_on(self.layout, taken.scheduled, taken.now))
+    async def _process_result(self, result: claims.ClaimResult) -> None:
+        if result.unrunnable:
+            await self.run_plan(settle.fail_unrunnable(self.keys, result))
+        if result.scheduled:
+            await self.run_plan(schedules.add_next_jobs(self.keys, result.scheduled, result.now))
 
-    def _note_hunger(self, request: ClaimRequest, found: Claims, *, comes_again: bool) -> None:
-        if len(found.claims) < min(request.slots, claims.MOST_JOBS):
-            self._listener.hunger(request, found, comes_again=comes_again)
+    def _request_more(self, request: ClaimRequest, found: Claims, *, may_pipeline: bool) -> None:
+        if len(found.claims) < min(request.slots, claims.MAX_JOBS):
+            self._listener.request_more(request, found, may_pipeline=may_pipeline)
 
-    def tell(self, queues: Iterable[str]) -> None:
+    def notify(self, queues: Iterable[str]) -> None:
         """Tell this process's own workers that there may be work."""
-        self._listener.tell(queues)
+        self._listener.notify(queues)
 
-    def _tell_settled(self, settlements: Sequence[Settlement]) -> None:
-        self._listener.tell({settlement.claim.ref.queue for settlement in settlements}, SignalKind.CHANGED)
+    def _notify_settled(self, settlements: Sequence[Settlement]) -> None:
+        self._listener.notify({settlement.claim.ref.queue for settlement in settlements}, SignalKind.CHANGED)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self.ask(leases.heartbeat(self.layout, worker, claims))
+        return await self.run_plan(leases.heartbeat(self.keys, worker, claims))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        with self.server.translated():
-            return run(leases.heartbeat(self.layout, worker, claims), self._connections.for_heartbeat())
+        with self.server.translate_errors():
+            return run(leases.heartbeat(self.keys, worker, claims), self._connections.for_heartbeat())
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
         await self._listener.deregister(worker_id)
-        await self.ask(leases.deregister(self.layout, worker_id))
+        await self.run_plan(leases.deregister(self.keys, worker_id))
 
     async def report(
         self, claim: Claim, *, progress: int | None = None, message: str | None = None, lines: Sequence[str] = ()
     ) -> bool:
         """See the contract."""
-        return await self.ask(leases.report(self.layout, claim, progress, message, lines))
+        return await self.run_plan(leases.report(self.keys, claim, progress, message, lines))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""
@@ -300,108 +300,112 @@ class BullMQEngine:
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract. A job may be named ``queue:id``: its id alone is not enough here."""
-        return await self.ask(queries.get(self.layout, ref))
+        return await self.run_plan(queries.get(self.keys, ref))
 
     async def find(
         self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self.ask(queries.find(self.layout, self.names, which, after, limit, newest_first=newest_first))
+        return await self.run_plan(
+            queries.find(self.keys, self.registry, which, after, limit, newest_first=newest_first)
+        )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self.ask(queries.count(self.layout, self.names, which, by))
+        return await self.run_plan(queries.count(self.keys, self.registry, which, by))
 
     async def queues(self, pattern: str = "*") -> list[QueueInfo]:
         """See the contract."""
-        return await self.ask(queries.queues(self.layout, self.names, [pattern]))
+        return await self.run_plan(queries.queues(self.keys, self.registry, [pattern]))
 
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
-        return await self.ask(queries.workers(self.layout))
+        return await self.run_plan(queries.workers(self.keys))
 
     async def log_lines(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self.ask(queries.log_lines(self.layout, ref))
+        return await self.run_plan(queries.log_lines(self.keys, ref))
 
     async def events(
         self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        return await self._follower.begin(tuple(queues), after, types)
+        return await self._event_stream.open(tuple(queues), after, types)
 
     # Operate
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self.ask(admin.cancel(self.layout, self.names, which, limit))
+        changed = await self.run_plan(admin.cancel(self.keys, self.registry, which, limit))
         if changed:
             log.info("jobs taken back", extra={"count": len(changed), "reason": reason})
-            self._listener.tell({change.ref.queue for change in changed}, SignalKind.CANCELLED)
+            self._listener.notify({change.ref.queue for change in changed}, SignalKind.CANCELLED)
         return changed
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        changed = await self.ask(admin.replay(self.layout, self.names, which, limit))
-        self._listener.tell({change.ref.queue for change in changed})
+        changed = await self.run_plan(admin.replay(self.keys, self.registry, which, limit))
+        self._listener.notify({change.ref.queue for change in changed})
         return changed
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self.ask(admin.delete(self.layout, self.names, which, limit))
+        return await self.run_plan(admin.delete(self.keys, self.registry, which, limit))
 
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
             raise InvalidJob("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
-        return await self.ask(admin.edit(self.layout, ref, change, prioritized=is_prioritized))
+        return await self.run_plan(admin.edit(self.keys, ref, change, prioritized=is_prioritized))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
-        info = await self.ask(admin.configure(self.layout, self.names, queue, change))
-        self._listener.tell((queue,), SignalKind.CHANGED)
-        await self._listener.look_now(queue)
+        info = await self.run_plan(admin.configure(self.keys, self.registry, queue, change))
+        self._listener.notify((queue,), SignalKind.CHANGED)
+        await self._listener.claim_now(queue)
         return info
 
     # Steward
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self.ask(maintenance.elect(self.layout, candidate, lease, holding))
+        return await self.run_plan(maintenance.elect(self.keys, candidate, lease, holding))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""
-        await self.ask(maintenance.resign(self.layout, term))
+        await self.run_plan(maintenance.resign(self.keys, term))
 
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         # Every claim promotes too, and whoever delays a job leaves a marker: this is for what both have missed.
-        if self.layout.clock is None and monotonic() < self._promote_at:
+        if self.keys.clock is None and monotonic() < self._promote_at:
             return MaintenanceResult()
-        batch = await self.ask(maintenance.promote(self.layout, self.names, term, limit))
-        rest = _REST if batch.next_in is None else min(_REST, batch.next_in)
-        self._promote_at = 0.0 if batch.more else monotonic() + rest
+        batch = await self.run_plan(maintenance.promote(self.keys, self.registry, term, limit))
+        interval = _PROMOTE_INTERVAL if batch.next_in is None else min(_PROMOTE_INTERVAL, batch.next_in)
+        self._promote_at = 0.0 if batch.more else monotonic() + interval
         return batch
 
     async def rescue(
         self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
     ) -> MaintenanceResult:
         """See the contract."""
-        return await self.ask(maintenance.rescue(self.layout, self.names, term, worker_timeout, max_crashes, limit))
+        return await self.run_plan(
+            maintenance.rescue(self.keys, self.registry, term, worker_timeout, max_crashes, limit)
+        )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self.ask(maintenance.prune(self.layout, self.names, term, limit, self._sweep))
+        return await self.run_plan(maintenance.prune(self.keys, self.registry, term, limit, self._sweep))
 
     # Driving plans
 
-    async def ask(self, plan: Plan[T]) -> T:
+    async def run_plan(self, plan: Plan[T]) -> T:
         """Drive a plan on the event loop's own lines."""
-        with self.server.translated():
-            return await arun(plan, self._connections.of_loop().asked)
+        with self.server.translate_errors():
+            return await arun(plan, self._connections.for_loop().client)
 
-    def _ask_sync(self, plan: Plan[T]) -> T:
-        client = self._connections.plain()
-        with self.server.translated():
+    def _run_plan_sync(self, plan: Plan[T]) -> T:
+        client = self._connections.for_threads()
+        with self.server.translate_errors():
             return run(plan, client)

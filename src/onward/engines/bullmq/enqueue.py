@@ -11,16 +11,16 @@ import msgspec
 from onward.clock import micros_of
 from onward.engines.bullmq import options, rows
 from onward.engines.bullmq.commands import Atomic, Command, Plan, script
-from onward.engines.bullmq.keys import Layout
-from onward.engines.bullmq.queue_registry import Names
+from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.errors import InvalidJob
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.validation import matches
 
-MAX_COALESCED: Final = 200
+MAX_BATCH: Final = 200
 """Jobs that one script call adds: about five milliseconds of Redis."""
-_NO_TIME: Final = timedelta(0)
-_ARRIVALS: Final = {
+_ZERO: Final = timedelta(0)
+_ENQUEUE_STATUSES: Final = {
     "inserted": EnqueueStatus.INSERTED,
     "same_key": EnqueueStatus.SAME_KEY,
     "deduped": EnqueueStatus.DEDUPED,
@@ -49,17 +49,19 @@ def is_plain(job: NewJob) -> bool:
     return not job.delay and job.run_at is None and job.idempotency_key is None and job.dedupe_key is None
 
 
-def enqueue(layout: Layout, names: Names, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
+def enqueue(
+    keys: Keys, registry: QueueRegistry, jobs: Sequence[NewJob], prioritized: Prioritized
+) -> Plan[list[Enqueued]]:
     """Store jobs."""
     queues = queues_of(jobs)
-    yield from names.check(queues)
+    yield from registry.check(queues)
     different = [jobs.template] if isinstance(jobs, UniformJobs) else jobs
     for job in different:
         if job.priority and job.queue not in prioritized:
             raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
     if len(queues) == 1 and all(map(is_plain, different)):
-        return (yield from _plain(layout, jobs, is_prioritized=jobs[0].queue in prioritized))
-    return (yield from _full(layout, jobs, prioritized))
+        return (yield from _plain(keys, jobs, is_prioritized=jobs[0].queue in prioritized))
+    return (yield from _full(keys, jobs, prioritized))
 
 
 NOT_PRIORITIZED: Final = (
@@ -68,38 +70,38 @@ NOT_PRIORITIZED: Final = (
 )
 
 
-def _plain(layout: Layout, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[list[Enqueued]]:
+def _plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[list[Enqueued]]:
     queue = jobs[0].queue
-    key = [layout.meta(queue)]
+    key = [keys.meta(queue)]
     commands: list[Command] = []
     if isinstance(jobs, UniformJobs):
         opts = options.write(jobs.template, prioritized=is_prioritized)
-        priority = options.priority_here(jobs.template.priority) if is_prioritized else 0
-        for first in range(0, len(jobs), MAX_COALESCED):
-            payloads = jobs.payloads[first : first + MAX_COALESCED]
-            commands.append(script("enqueue_plain", layout, key, jobs.template.type, opts, priority, *payloads))
-        return _numbered(queue, commands, (yield Atomic(commands)))
-    for some in _by_priority(jobs) if is_prioritized else _chunks(jobs):
+        priority = options.to_bullmq_priority(jobs.template.priority) if is_prioritized else 0
+        for first in range(0, len(jobs), MAX_BATCH):
+            payloads = jobs.payloads[first : first + MAX_BATCH]
+            commands.append(script("enqueue_plain", keys, key, jobs.template.type, opts, priority, *payloads))
+        return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
+    for some in _chunks_by_priority(jobs) if is_prioritized else _chunks(jobs):
         head = some[0]
         opts = options.write(head, prioritized=is_prioritized)
-        priority = options.priority_here(head.priority) if is_prioritized else 0
+        priority = options.to_bullmq_priority(head.priority) if is_prioritized else 0
         if all(
             job.type == head.type and (job is head or options.write(job, prioritized=is_prioritized) == opts)
             for job in some
         ):
             payloads = [job.payload for job in some]
-            commands.append(script("enqueue_plain", layout, key, head.type, opts, priority, *payloads))
+            commands.append(script("enqueue_plain", keys, key, head.type, opts, priority, *payloads))
         else:
             flat = [
                 value
                 for job in some
                 for value in (job.type, options.write(job, prioritized=is_prioritized), job.payload)
             ]
-            commands.append(script("enqueue_plain", layout, key, "", "", priority, *flat))
-    return _numbered(queue, commands, (yield Atomic(commands)))
+            commands.append(script("enqueue_plain", keys, key, "", "", priority, *flat))
+    return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
 
 
-def _numbered(queue: str, commands: Sequence[Command], firsts: Sequence[int]) -> list[Enqueued]:
+def _enqueued_in_order(queue: str, commands: Sequence[Command], firsts: Sequence[int]) -> list[Enqueued]:
     made: list[Enqueued] = []
     for number, command in zip(firsts, commands, strict=True):
         count = _count_of(command)
@@ -114,26 +116,26 @@ def _count_of(command: Command) -> int:
 
 
 def _chunks(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
-    return [jobs[first : first + MAX_COALESCED] for first in range(0, len(jobs), MAX_COALESCED)]
+    return [jobs[first : first + MAX_BATCH] for first in range(0, len(jobs), MAX_BATCH)]
 
 
-def _by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
+def _chunks_by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     """Part jobs where the priority changes, so that they keep their order."""
     parts: list[list[NewJob]] = []
     for job in jobs:
-        if parts and parts[-1][0].priority == job.priority and len(parts[-1]) < MAX_COALESCED:
+        if parts and parts[-1][0].priority == job.priority and len(parts[-1]) < MAX_BATCH:
             parts[-1].append(job)
         else:
             parts.append([job])
     return list(parts)
 
 
-def _full(layout: Layout, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
-    answers = yield from add(layout, [_adding(job, is_prioritized=job.queue in prioritized) for job in jobs])
+def _full(keys: Keys, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
+    answers = yield from add(keys, [_row(job, is_prioritized=job.queue in prioritized) for job in jobs])
     return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
 
-class Adding(NamedTuple):
+class EnqueueRow(NamedTuple):
     """A job as ``lua/enqueue.lua`` takes it."""
 
     queue: str
@@ -152,21 +154,21 @@ class Adding(NamedTuple):
     has_children: str = ""
 
 
-def _adding(job: NewJob, *, is_prioritized: bool) -> Adding:
-    return Adding(
+def _row(job: NewJob, *, is_prioritized: bool) -> EnqueueRow:
+    return EnqueueRow(
         job.queue,
         job.type,
         job.payload,
         options.write(job, prioritized=is_prioritized),
-        delay=rows.milliseconds(job.delay or _NO_TIME),
+        delay=rows.milliseconds(job.delay or _ZERO),
         due="" if job.run_at is None else -(-micros_of(job.run_at) // 1000),
-        priority=options.priority_here(job.priority) if is_prioritized else 0,
+        priority=options.to_bullmq_priority(job.priority) if is_prioritized else 0,
         deduplication="" if job.dedupe_key is None else _encode({"id": job.dedupe_key}).decode(),
         key=job.idempotency_key or "",
     )
 
 
-def add(layout: Layout, jobs: Sequence[Adding]) -> Plan[list[Any]]:
+def add(keys: Keys, jobs: Sequence[EnqueueRow]) -> Plan[list[Any]]:
     """Add jobs of any kind, all or none.
 
     Raises:
@@ -174,13 +176,13 @@ def add(layout: Layout, jobs: Sequence[Adding]) -> Plan[list[Any]]:
     """
     commands = []
     # Parents are looked for before anything is written, which one call can promise and several cannot.
-    together = len(jobs) if any(job.parent for job in jobs) else MAX_COALESCED
-    for first in range(0, len(jobs), together):
+    chunk_size = len(jobs) if any(job.parent for job in jobs) else MAX_BATCH
+    for first in range(0, len(jobs), chunk_size):
         numbers: dict[str, int] = {}
         flat: list[Any] = []
-        for job in jobs[first : first + together]:
+        for job in jobs[first : first + chunk_size]:
             flat += [numbers.setdefault(job.queue, len(numbers) + 1), *job[1:]]
-        commands.append(script("enqueue", layout, [layout.meta(queue) for queue in numbers], len(numbers), *flat))
+        commands.append(script("enqueue", keys, [keys.meta(queue) for queue in numbers], len(numbers), *flat))
     answers = [answer for some in (yield Atomic(commands)) for answer in some]
     if answers and answers[0][0] == "refused":
         _, number, why = answers[0]
@@ -192,4 +194,4 @@ def _enqueued(job: NewJob, answer: Sequence[str]) -> Enqueued:
     kind = answer[0]
     if kind == "same_key":
         return Enqueued(JobRef(answer[1], answer[2]), EnqueueStatus.SAME_KEY)
-    return Enqueued(JobRef(job.queue, answer[1]), _ARRIVALS[kind])
+    return Enqueued(JobRef(job.queue, answer[1]), _ENQUEUE_STATUSES[kind])

@@ -7,26 +7,26 @@ from typing import Final
 from onward.clock import Clock
 
 DEFAULT_PREFIX: Final = "bull"
-_STRETCH: Final = 1_000_000
+_TEST_TTL_FACTOR: Final = 1_000_000
 """How many times longer keys are kept where a test moves the clock: Redis's own goes on meanwhile, and must not count.
 Whoever moves the clock shortens them."""
 
 
-class Layout:
+class Keys:
     """The names of keys under one prefix, and the four arguments that every script begins with."""
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, *, clock: Clock | None = None) -> None:
         self.prefix = prefix
         self.root = f"{prefix}:"
-        self.home = f"onward:{prefix}:"
+        self.onward_root = f"onward:{prefix}:"
         self.clock = clock
-        self.stretch = 1 if clock is None else _STRETCH
-        self.leader = f"{self.home}leader"
-        self.workers = f"{self.home}workers"
-        self.queues = f"{self.home}queues"
-        self.generation = f"{self.home}generation"
-        self.prioritized = f"{self.home}prioritized"
-        self.idempotency = f"{self.home}keys"
+        self.ttl_factor = 1 if clock is None else _TEST_TTL_FACTOR
+        self.leader = f"{self.onward_root}leader"
+        self.workers = f"{self.onward_root}workers"
+        self.queues = f"{self.onward_root}queues"
+        self.generation = f"{self.onward_root}generation"
+        self.prioritized = f"{self.onward_root}prioritized"
+        self.idempotency_keys = f"{self.onward_root}idempotency_keys"
 
     def base(self, queue: str) -> str:
         """What all keys of a queue begin with."""
@@ -36,6 +36,6 @@ class Layout:
         """The key by which a queue is there."""
         return f"{self.root}{queue}:meta"
 
-    def common(self) -> tuple[object, ...]:
+    def script_arguments(self) -> tuple[object, ...]:
         """The arguments that every script begins with: see ``lua/lib/queue.lua``."""
-        return ("" if self.clock is None else self.clock.micros(), self.stretch, self.home, self.root)
+        return ("" if self.clock is None else self.clock.micros(), self.ttl_factor, self.onward_root, self.root)

@@ -10,37 +10,37 @@ from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import MaintenanceResult, Retention, Term
 from onward.engines.bullmq import rows
 from onward.engines.bullmq.commands import Plan, script
-from onward.engines.bullmq.keys import Layout
-from onward.engines.bullmq.queue_registry import Names
+from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.queue_registry import QueueRegistry
 
-_TOGETHER: Final = 100
+_MAX_QUEUES: Final = 100
 """Queues that are looked after in one round trip."""
-_SECOND_LOOK: Final = 1.0
+_SECOND_CHECK_DELAY: Final = 1.0
 """Seconds after which a job without a lock is looked at again, and given back."""
-_KEYS_A_TIME: Final = 500
+_MAX_KEYS_SCANNED: Final = 500
 """Idempotency keys looked at by one pruning: those whose job somebody else removed are freed."""
 
 
-def elect(layout: Layout, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+def elect(keys: Keys, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
     """Become or stay leader."""
     number = "" if holding is None else holding.number
-    (answer,) = yield [script("elect", layout, [layout.leader], candidate, lease // MICROSECOND, number)]
+    (answer,) = yield [script("elect", keys, [keys.leader], candidate, lease // MICROSECOND, number)]
     if answer is None:
         return None
     return Term(int(answer[0]), candidate, moment_of(int(answer[1])))
 
 
-def resign(layout: Layout, term: Term) -> Plan[None]:
+def resign(keys: Keys, term: Term) -> Plan[None]:
     """End a term before its time."""
-    yield [script("resign", layout, [layout.leader], term.number, term.leader_id)]
+    yield [script("resign", keys, [keys.leader], term.number, term.leader_id)]
 
 
-def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[MaintenanceResult]:
+def promote(keys: Keys, registry: QueueRegistry, term: Term, limit: int) -> Plan[MaintenanceResult]:
     """Make due jobs ready."""
-    answers = yield from _in_every_queue("promote", layout, names, term, limit)
+    answers = yield from _run_for_each_queue("promote", keys, registry, term, limit)
     next_in = None
     if dues := [answer[1] for _, answer in answers if answer[1] >= 0]:
-        (now,) = yield [script("now", layout, [layout.workers])]
+        (now,) = yield [script("server_time", keys, [keys.workers])]
         next_in = max(0.0, min(dues) / 1e3 - int(now) / 1e6)
     return MaintenanceResult(
         changed=sum(answer[0] for _, answer in answers),
@@ -51,26 +51,26 @@ def promote(layout: Layout, names: Names, term: Term, limit: int) -> Plan[Mainte
 
 
 def rescue(
-    layout: Layout, names: Names, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
+    keys: Keys, registry: QueueRegistry, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
 ) -> Plan[MaintenanceResult]:
     """Give back what dead workers held, at the second look at it; forget the workers."""
     yield [
         script(
-            "forget_workers",
-            layout,
-            [layout.workers],
+            "remove_dead_workers",
+            keys,
+            [keys.workers],
             term.number,
             term.leader_id,
             worker_timeout // MICROSECOND,
         )
     ]
-    answers = yield from _in_every_queue("rescue", layout, names, term, limit, max_crashes)
+    answers = yield from _run_for_each_queue("rescue", keys, registry, term, limit, max_crashes)
     changed = sum(answer[0] for _, answer in answers)
     return MaintenanceResult(
         changed=changed,
         queues=frozenset(name for name, answer in answers if answer[0]),
         more=any(answer[0] >= limit for _, answer in answers),
-        next_in=_SECOND_LOOK if any(answer[2] for _, answer in answers) else None,
+        next_in=_SECOND_CHECK_DELAY if any(answer[2] for _, answer in answers) else None,
         buried=sum(answer[1] for _, answer in answers),
     )
 
@@ -82,13 +82,21 @@ class Sweep:
         self.cursor = "0"
 
 
-def prune(layout: Layout, names: Names, term: Term, limit: int, sweep: Sweep) -> Plan[MaintenanceResult]:
+def prune(keys: Keys, registry: QueueRegistry, term: Term, limit: int, sweep: Sweep) -> Plan[MaintenanceResult]:
     """Remove finished jobs that are no longer kept."""
     kept = Retention().completed
     age = "" if kept is None else rows.milliseconds(kept)
-    answers = yield from _in_every_queue("prune", layout, names, term, limit, age)
+    answers = yield from _run_for_each_queue("prune", keys, registry, term, limit, age)
     (sweep.cursor,) = yield [
-        script("sweep_keys", layout, [layout.idempotency], term.number, term.leader_id, sweep.cursor, _KEYS_A_TIME)
+        script(
+            "free_idempotency_keys",
+            keys,
+            [keys.idempotency_keys],
+            term.number,
+            term.leader_id,
+            sweep.cursor,
+            _MAX_KEYS_SCANNED,
+        )
     ]
     sweep.cursor = sweep.cursor or "0"
     return MaintenanceResult(
@@ -96,13 +104,13 @@ def prune(layout: Layout, names: Names, term: Term, limit: int, sweep: Sweep) ->
     )
 
 
-def _in_every_queue(verb: str, layout: Layout, names: Names, term: Term, *values: Any) -> Plan[list[tuple[str, Any]]]:
-    served = yield from names.served()
+def _run_for_each_queue(
+    verb: str, keys: Keys, registry: QueueRegistry, term: Term, *values: Any
+) -> Plan[list[tuple[str, Any]]]:
+    registered = yield from registry.registered()
     answers: list[tuple[str, Any]] = []
-    for first in range(0, len(served), _TOGETHER):
-        some: Sequence[str] = served[first : first + _TOGETHER]
-        replies = yield [
-            script(verb, layout, [layout.meta(name)], term.number, term.leader_id, *values) for name in some
-        ]
+    for first in range(0, len(registered), _MAX_QUEUES):
+        some: Sequence[str] = registered[first : first + _MAX_QUEUES]
+        replies = yield [script(verb, keys, [keys.meta(name)], term.number, term.leader_id, *values) for name in some]
         answers += [(name, reply) for name, reply in zip(some, replies, strict=True) if reply is not None]
     return answers

@@ -22,9 +22,9 @@ import hiredis
 import redis
 from redis import exceptions
 
-from onward.engines.bullmq.commands import LOADING, Atomic, Command
+from onward.engines.bullmq.commands import LOAD_SCRIPTS, Atomic, Command
 
-_ERRORS: Final[dict[str, type[exceptions.RedisError]]] = {
+_ERRORS_BY_CODE: Final[dict[str, type[exceptions.RedisError]]] = {
     "LOADING": exceptions.BusyLoadingError,
     "MASTERDOWN": exceptions.ConnectionError,
     "NOAUTH": exceptions.AuthenticationError,
@@ -34,24 +34,24 @@ _ERRORS: Final[dict[str, type[exceptions.RedisError]]] = {
     "READONLY": exceptions.ReadOnlyError,
 }
 """By the word with which the server begins; any other is a ``ResponseError``."""
-_READ: Final = dict(redis.Redis(protocol=2).response_callbacks)
+_RESPONSE_CALLBACKS: Final = dict(redis.Redis(protocol=2).response_callbacks)
 """How the driver reads answers to plain commands: a plan is told the same, whoever drives it."""
 
 
-class Handed(Protocol):
+class DriverConnection(Protocol):
     """A connection of the driver's, open, that others may speak on."""
 
-    def hand_over(self, to: asyncio.Protocol) -> asyncio.Transport:
+    def attach_protocol(self, protocol: asyncio.Protocol) -> asyncio.Transport:
         """Have another hear what comes."""
         ...
 
-    def let_go(self) -> None:
+    def close_writer(self) -> None:
         """Close it."""
         ...
 
 
 @contextmanager
-def cancellation_heeded() -> Iterator[None]:
+def preserve_cancellation() -> Iterator[None]:
     """Raise at the end if the task has been cancelled meanwhile.
 
     The driver waits by asyncio.wait_for, which before Python 3.12 swallows a cancellation that comes in the same turn
@@ -64,56 +64,57 @@ def cancellation_heeded() -> Iterator[None]:
         raise asyncio.CancelledError
 
 
-class _Question:
-    __slots__ = ("answer", "asked_at", "count", "replies")
+class _PendingRequest:
+    __slots__ = ("count", "future", "replies", "sent_at")
 
-    def __init__(self, count: int, answer: asyncio.Future[list[Any]], asked_at: float) -> None:
+    def __init__(self, count: int, future: asyncio.Future[list[Any]], sent_at: float) -> None:
         self.count = count
-        self.answer = answer
-        self.asked_at = asked_at
+        self.future = future
+        self.sent_at = sent_at
         self.replies: list[Any] = []
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, connection: Handed, *, within: float) -> None:
-        """Speak on a connection, to a server that should answer ``within`` seconds."""
+    def __init__(self, connection: DriverConnection, *, timeout: float) -> None:
+        """Speak on a connection, to a server that should answer ``timeout`` seconds."""
         self._loop = asyncio.get_running_loop()
-        self._questions: deque[_Question] = deque()
+        self._pending: deque[_PendingRequest] = deque()
         self._reader = hiredis.Reader(
             protocolError=exceptions.InvalidResponse,
-            replyError=_error,
+            replyError=_error_of,
             encoding="utf-8",
             errors="replace",  # what is no text is shown as such, and fails as damaged
         )
-        self._within = within
-        self._watch: asyncio.TimerHandle | None = None
-        self._connection = connection
-        self._transport = connection.hand_over(self)
+        self._timeout = timeout
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self._driver_connection = connection
+        self._transport = connection.attach_protocol(self)
         self._poll = select.poll()
         self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
         self.is_open = True
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """How many questions are not answered."""
-        return len(self._questions)
+        return len(self._pending)
 
     @property
-    def is_told_unasked(self) -> bool:
+    def has_unexpected_input(self) -> bool:
         """Whether the server has said what nobody asked for: it has hung up, and the loop has not got round to it."""
-        return not self._questions and bool(self._poll.poll(0))
+        return not self._pending and bool(self._poll.poll(0))
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Ask, and give the answers; those that are errors are given as such."""
         if not self.is_open:
-            raise exceptions.ConnectionError("the line is closed")
+            raise exceptions.ConnectionError("the connection is closed")
         if not isinstance(commands, Atomic) or len(commands) == 1:
             replies = await self._send(commands)
             for index, command in enumerate(commands):
-                if (read := _READ.get(command[0])) is not None and not isinstance(replies[index], Exception):
-                    replies[index] = read(replies[index])
+                parse = _RESPONSE_CALLBACKS.get(command[0])
+                if parse is not None and not isinstance(replies[index], Exception):
+                    replies[index] = parse(replies[index])
             return replies
         *queued, done = await self._send([("MULTI",), *commands, ("EXEC",)])
         if isinstance(done, Exception):
@@ -122,72 +123,72 @@ class Line(asyncio.Protocol):
 
     def _send(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
         text = b"".join([hiredis.pack_command(command) for command in commands])
-        question = _Question(len(commands), self._loop.create_future(), self._loop.time())
-        self._questions.append(question)
-        if self._watch is None:
-            self._watch = self._loop.call_later(self._within, self._look)
+        request = _PendingRequest(len(commands), self._loop.create_future(), self._loop.time())
+        self._pending.append(request)
+        if self._timeout_timer is None:
+            self._timeout_timer = self._loop.call_later(self._timeout, self._check_timeout)
         self._transport.write(text)
-        return question.answer
+        return request.future
 
     def data_received(self, data: bytes) -> None:
         """Hand answers to those who asked."""
-        reader, questions = self._reader, self._questions
+        reader, pending = self._reader, self._pending
         reader.feed(data)
         try:
             while (reply := reader.gets()) is not False:
-                question = questions[0]
-                question.replies.append(reply)
+                request = pending[0]
+                request.replies.append(reply)
                 if type(reply) is exceptions.ReadOnlyError:
                     self.is_open = False  # no longer the master: the next question asks for who is
-                if len(question.replies) == question.count:
-                    questions.popleft()
-                    if not question.answer.done():
-                        question.answer.set_result(question.replies)
+                if len(request.replies) == request.count:
+                    pending.popleft()
+                    if not request.future.done():
+                        request.future.set_result(request.replies)
         except (exceptions.InvalidResponse, IndexError) as error:
-            self._break(exceptions.ConnectionError(f"the server does not keep to the protocol: {error}"))
-        if not self.is_open and not questions:
-            self.cut()
+            self._abort(exceptions.ConnectionError(f"the server does not keep to the protocol: {error}"))
+        if not self.is_open and not pending:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits that no answer will come."""
-        self._break(exceptions.ConnectionError(f"connection lost: {exc or 'closed by the server'}"))
+        self._abort(exceptions.ConnectionError(f"connection lost: {exc or 'closed by the server'}"))
 
-    def cut(self) -> None:
+    def close(self) -> None:
         """Hang up."""
-        self._break(exceptions.ConnectionError("the line is closed"))
+        self._abort(exceptions.ConnectionError("the connection is closed"))
 
-    def _look(self) -> None:
+    def _check_timeout(self) -> None:
         """Give a server up that owes an answer for too long."""
-        self._watch = None
-        if self._questions:
-            left = self._questions[0].asked_at + self._within - self._loop.time()
+        self._timeout_timer = None
+        if self._pending:
+            left = self._pending[0].sent_at + self._timeout - self._loop.time()
             if left <= 0:
-                self._break(exceptions.TimeoutError(f"no answer within {self._within:g} s"))
+                self._abort(exceptions.TimeoutError(f"no answer within {self._timeout:g} s"))
             else:
-                self._watch = self._loop.call_later(left, self._look)
+                self._timeout_timer = self._loop.call_later(left, self._check_timeout)
 
-    def _break(self, error: Exception) -> None:
+    def _abort(self, error: Exception) -> None:
         self.is_open = False
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        while self._questions:
-            answer = self._questions.popleft().answer
-            if not answer.done():
-                answer.set_exception(error)
-        self._connection.let_go()
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
+        while self._pending:
+            future = self._pending.popleft().future
+            if not future.done():
+                future.set_exception(error)
+        self._driver_connection.close_writer()
 
 
-def _error(said: str) -> exceptions.RedisError:
-    word, _, rest = said.partition(" ")
-    kind = _ERRORS.get(word)
-    return exceptions.ResponseError(said) if kind is None else kind(rest)
+def _error_of(text: str) -> exceptions.RedisError:
+    code, _, rest = text.partition(" ")
+    kind = _ERRORS_BY_CODE.get(code)
+    return exceptions.ResponseError(text) if kind is None else kind(rest)
 
 
-class Dialler(Protocol):
+class Connector(Protocol):
     """Opens lines."""
 
-    async def dial(self) -> Line:
+    async def connect(self) -> Connection:
         """Open one."""
         ...
 
@@ -196,69 +197,70 @@ class Dialler(Protocol):
         ...
 
 
-class Lines:
+class Multiplexer:
     """A few lines: whoever asks has one on which nobody waits, where there is one."""
 
-    def __init__(self, dialler: Dialler, *, most: int) -> None:
-        self._dialler = dialler
-        self._most = most
-        self._lines: list[Line] = []
-        self._dialling = asyncio.Lock()
+    def __init__(self, connector: Connector, *, max_connections: int) -> None:
+        self._connector = connector
+        self._max_connections = max_connections
+        self._connections: list[Connection] = []
+        self._connect_lock = asyncio.Lock()
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """See :class:`~onward.engines.bullmq.commands.Asked`."""
-        line = self._free()
-        while line is not None and line.is_told_unasked:
-            line.cut()
-            line = self._free()
-        return await (line or await self._another()).ask(commands)
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """See :class:`~onward.engines.bullmq.commands.AsyncClient`."""
+        connection = self._available()
+        while connection is not None and connection.has_unexpected_input:
+            connection.close()
+            connection = self._available()
+        return await (connection or await self._open_another()).execute(commands)
 
-    def _free(self) -> Line | None:
-        self._lines = [line for line in self._lines if line.is_open]
-        best = min(self._lines, key=lambda line: line.waiting, default=None)
-        return best if best is not None and (not best.waiting or len(self._lines) >= self._most) else None
+    def _available(self) -> Connection | None:
+        self._connections = [connection for connection in self._connections if connection.is_open]
+        best = min(self._connections, key=lambda connection: connection.pending_count, default=None)
+        is_full = len(self._connections) >= self._max_connections
+        return best if best is not None and (not best.pending_count or is_full) else None
 
-    async def _another(self) -> Line:
-        async with self._dialling:
-            if (line := self._free()) is None:
-                line = await self._dialler.dial()
-                self._lines.append(line)
-            return line
+    async def _open_another(self) -> Connection:
+        async with self._connect_lock:
+            if (connection := self._available()) is None:
+                connection = await self._connector.connect()
+                self._connections.append(connection)
+            return connection
 
     async def close(self) -> None:
-        """See :class:`~onward.engines.bullmq.commands.Asked`."""
-        lines, self._lines = self._lines, []
-        for line in lines:
-            line.cut()
-        await self._dialler.close()
+        """See :class:`~onward.engines.bullmq.commands.AsyncClient`."""
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.close()
+        await self._connector.close()
 
 
-class ByDriver:
+class DriverClient:
     """A client of the driver's, asked alike."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """See :class:`~onward.engines.bullmq.commands.Asked`."""
-        with cancellation_heeded():
-            return await self._ask(commands)
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """See :class:`~onward.engines.bullmq.commands.AsyncClient`."""
+        with preserve_cancellation():
+            return await self._execute(commands)
 
-    async def _ask(self, commands: Sequence[Command]) -> list[Any]:
-        if len(commands) == 1 or commands is LOADING:  # which goes to every node
-            return [await self._ask_one(command) for command in commands]
+    async def _execute(self, commands: Sequence[Command]) -> list[Any]:
+        if len(commands) == 1 or commands is LOAD_SCRIPTS:  # which goes to every node
+            return [await self._execute_one(command) for command in commands]
         async with self._client.pipeline(transaction=isinstance(commands, Atomic)) as pipeline:
             for command in commands:
                 pipeline.execute_command(*command)
             answers: list[Any] = await pipeline.execute(raise_on_error=False)
         return answers
 
-    async def _ask_one(self, command: Command) -> Any:
+    async def _execute_one(self, command: Command) -> Any:
         try:
             return await self._client.execute_command(*command)
         except exceptions.ResponseError as error:
             return error
 
     async def close(self) -> None:
-        """See :class:`~onward.engines.bullmq.commands.Asked`."""
+        """See :class:`~onward.engines.bullmq.commands.AsyncClient`."""
         await self._client.aclose()

@@ -30,11 +30,11 @@ _ON_FAILURE: Final = {
 _encode = msgspec.json.encode
 
 
-class _Words(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class _CamelCase(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Written as Node writes it: in camel case, and only what was said."""
 
 
-class Deduplication(_Words, frozen=True, kw_only=True):
+class Deduplication(_CamelCase, frozen=True, kw_only=True):
     """Which jobs stand for one another: simple (an id), throttle (with a ttl), debounce (replace and extend too)."""
 
     id: str
@@ -50,7 +50,7 @@ class Deduplication(_Words, frozen=True, kw_only=True):
     """A further one puts off one that is still delayed, by its own delay."""
 
 
-class BackoffOptions(_Words, frozen=True, kw_only=True):
+class BackoffOptions(_CamelCase, frozen=True, kw_only=True):
     """How long to wait between attempts."""
 
     type: Literal["fixed", "exponential"]
@@ -59,7 +59,7 @@ class BackoffOptions(_Words, frozen=True, kw_only=True):
     """Which part of the delay is left to chance, from 0 to 1."""
 
 
-class Keep(_Words, frozen=True, kw_only=True):
+class KeepJobs(_CamelCase, frozen=True, kw_only=True):
     """Which finished jobs are kept."""
 
     age: int | None = None
@@ -89,8 +89,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
     remove_dependency_on_failure: bool = False
-    remove_on_complete: bool | int | Keep | None = None
-    remove_on_fail: bool | int | Keep | None = None
+    remove_on_complete: bool | int | KeepJobs | None = None
+    remove_on_fail: bool | int | KeepJobs | None = None
     keep_logs: int | None = None
     stack_trace_limit: int | None = None
 
@@ -108,8 +108,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 check_at_least(field, value, least)
         if self.priority > LOWEST_PRIORITY:
             raise InvalidJob("priority", self.priority, f"must be between 0 and {LOWEST_PRIORITY:,}")
-        if len(said := [field for field in _ON_FAILURE if getattr(self, field)]) > 1:
-            raise InvalidJob(said[1], True, f"cannot be said together with {said[0]}")  # noqa: FBT003 - the value
+        if len(chosen := [field for field in _ON_FAILURE if getattr(self, field)]) > 1:
+            raise InvalidJob(chosen[1], True, f"cannot be said together with {chosen[0]}")  # noqa: FBT003 - the value
         self._check_backoff()
         self._check_deduplication()
         for field in ("remove_on_complete", "remove_on_fail"):
@@ -155,7 +155,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     def members(self, prefix: str) -> dict[str, Any]:
         """Give them as Node has them."""
         backoff, parent = self.backoff, self.parent
-        said = {
+        values = {
             "attempts": self.attempts or 0,
             "jobId": self.job_id,
             "priority": self.priority or None,
@@ -169,15 +169,15 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             "stackTraceLimit": self.stack_trace_limit,
             **{short: getattr(self, field) or None for field, short in _ON_FAILURE.items()},
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
     def parent_text(self, prefix: str) -> str:
         """Write who waits for the job, and what becomes of that one if it fails; '' for nobody."""
         if self.parent is None:
             return ""
-        said: dict[str, Any] = {"id": self.parent.id, "queueKey": f"{prefix}:{self.parent.queue}"}
-        said.update({short: True for field, short in _ON_FAILURE.items() if getattr(self, field)})
-        return _encode(said).decode()
+        values: dict[str, Any] = {"id": self.parent.id, "queueKey": f"{prefix}:{self.parent.queue}"}
+        values.update({short: True for field, short in _ON_FAILURE.items() if getattr(self, field)})
+        return _encode(values).decode()
 
     @property
     def deduplication_text(self) -> str:
@@ -185,8 +185,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return "" if self.deduplication is None else _encode(self.deduplication).decode()
 
 
-def _check_kept(field: str, kept: bool | int | Keep | None) -> None:  # noqa: FBT001 - BullMQ's own shape
-    if isinstance(kept, Keep):
+def _check_kept(field: str, kept: bool | int | KeepJobs | None) -> None:  # noqa: FBT001 - BullMQ's own shape
+    if isinstance(kept, KeepJobs):
         for part in ("age", "count", "limit"):
             if (value := getattr(kept, part)) is not None:
                 check_at_least(f"{field}.{part}", value, 0)
@@ -234,7 +234,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def members(self) -> dict[str, Any]:
         """Give it as Node has it."""
-        said = {
+        values = {
             "every": self.every,
             "pattern": self.pattern,
             "tz": self.tz,
@@ -243,7 +243,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
             "startDate": _millis(self.start_date),
             "endDate": _millis(self.end_date),
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def _millis(moment: datetime | None) -> int | None:

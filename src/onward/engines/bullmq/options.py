@@ -18,11 +18,11 @@ from onward.job import NewJob
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.validation import MAX_LOG_LINES
 
-LONGEST_BACKOFF: Final = 3600.0
+MAX_BACKOFF: Final = 3600.0
 """Seconds: jobs that Onward adds never wait longer between attempts (B6)."""
-_AT_ONCE: Final = Backoff.fixed(1e-6)
+_IMMEDIATE: Final = Backoff.fixed(1e-6)
 """Node's jobs without a backoff are tried again at once."""
-_MOST_URGENT: Final = 2**20
+_PRIORITY_BASE: Final = 2**20
 """Onward's priorities count up, BullMQ's down: p is this less p (B9)."""
 
 _encode = msgspec.json.encode
@@ -42,14 +42,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-def priority_here(priority: int) -> int:
+def to_bullmq_priority(priority: int) -> int:
     """Turn Onward's priority into BullMQ's, for a queue that is prioritized."""
-    return _MOST_URGENT - priority
+    return _PRIORITY_BASE - priority
 
 
-def priority_of(priority: int) -> int:
+def to_onward_priority(priority: int) -> int:
     """Turn BullMQ's priority into Onward's."""
-    return _MOST_URGENT - priority if 0 < priority <= _MOST_URGENT else 0
+    return _PRIORITY_BASE - priority if 0 < priority <= _PRIORITY_BASE else 0
 
 
 def write(job: NewJob, *, prioritized: bool) -> str:
@@ -78,25 +78,25 @@ def _write(
     trace: str | None = None,
 ) -> str:
     chosen = backoff or DEFAULT_BACKOFF
-    ours: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     if backoff is not None:
-        ours["backoff"] = backoff
+        own["backoff"] = backoff
     if org_id is not None:
-        ours["org"] = org_id
+        own["org"] = org_id
     if key is not None:
-        ours["key"] = key
+        own["key"] = key
     options: dict[str, Any] = {
         "attempts": attempts,
         "backoff": {"type": chosen.kind, "delay": max(round(chosen.base * 1000), 1)},
         "kl": MAX_LOG_LINES,
     }
     if priority is not None:
-        options["priority"] = priority_here(priority)
+        options["priority"] = to_bullmq_priority(priority)
     if dedupe is not None:
         options["de"] = {"id": dedupe}
     if trace is not None:
         options["tm"] = trace
-    options["onward"] = ours
+    options["onward"] = own
     return _encode(options).decode()
 
 
@@ -115,17 +115,17 @@ def read(text: str) -> Options:
     options = msgspec.json.decode(text)
     if not isinstance(options, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - what is read is a value
-    ours = options.get("onward")
-    is_ours = isinstance(ours, dict)
-    named: dict[str, Any] = ours if isinstance(ours, dict) else {}
+    own = options.get("onward")
+    is_ours = isinstance(own, dict)
+    own_options: dict[str, Any] = own if isinstance(own, dict) else {}
     repeat, trace = options.get("repeat"), options.get("tm")
     return Options(
         max_attempts=max(1, _whole(options.get("attempts"))),
-        backoff=_own_backoff(named.get("backoff")) if is_ours else _backoff_of_node(options.get("backoff")),
+        backoff=_own_backoff(own_options.get("backoff")) if is_ours else _backoff_of_node(options.get("backoff")),
         delay=_whole(options.get("delay")),
         is_ours=is_ours,
-        org_id=named.get("org"),
-        idempotency_key=named.get("key"),
+        org_id=own_options.get("org"),
+        idempotency_key=own_options.get("key"),
         repeat=repeat if isinstance(repeat, dict) else None,
         trace=trace if isinstance(trace, str) else None,
     )
@@ -142,26 +142,26 @@ def _whole(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 
-def _own_backoff(said: Any) -> Backoff | None:
-    if said is None:
+def _own_backoff(value: Any) -> Backoff | None:
+    if value is None:
         return None
-    backoff = msgspec.convert(said, Backoff)
-    if backoff.kind == BackoffKind.EXPONENTIAL and (backoff.cap is None or backoff.cap > LONGEST_BACKOFF):
-        return replace(backoff, cap=LONGEST_BACKOFF)
+    backoff = msgspec.convert(value, Backoff)
+    if backoff.kind == BackoffKind.EXPONENTIAL and (backoff.cap is None or backoff.cap > MAX_BACKOFF):
+        return replace(backoff, cap=MAX_BACKOFF)
     return backoff
 
 
-def _backoff_of_node(said: Any) -> Backoff | None:
+def _backoff_of_node(value: Any) -> Backoff | None:
     """Read Node's backoff: its jitter takes away from the delay, ours adds to it."""
-    if said is None:
-        return _AT_ONCE
-    if isinstance(said, int | float):
-        said = {"type": "fixed", "delay": said}
-    if not isinstance(said, dict) or said.get("type") not in tuple(BackoffKind):
+    if value is None:
+        return _IMMEDIATE
+    if isinstance(value, int | float):
+        value = {"type": "fixed", "delay": value}
+    if not isinstance(value, dict) or value.get("type") not in tuple(BackoffKind):
         return None
-    jitter = min(max(float(said.get("jitter") or 0), 0.0), 1.0)
-    base = float(said.get("delay") or 0) / 1000 * (1 - jitter)
+    jitter = min(max(float(value.get("jitter") or 0), 0.0), 1.0)
+    base = float(value.get("delay") or 0) / 1000 * (1 - jitter)
     if base <= 0:
-        return _AT_ONCE
+        return _IMMEDIATE
     extra = min(jitter / (1 - jitter), 1.0) if jitter < 1 else 1.0
-    return Backoff(kind=BackoffKind(said["type"]), base=base, factor=2.0, cap=None, jitter=extra)
+    return Backoff(kind=BackoffKind(value["type"]), base=base, factor=2.0, cap=None, jitter=extra)

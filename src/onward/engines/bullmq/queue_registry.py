@@ -15,17 +15,17 @@ from time import monotonic
 from typing import Final
 
 from onward.engines.bullmq.commands import Plan
-from onward.engines.bullmq.keys import Layout
+from onward.engines.bullmq.keys import Keys
 from onward.errors import InvalidJob
 from onward.validation import check_queue_name, matches
 
-_LOOK_EVERY: Final = 5.0
+_SCAN_INTERVAL: Final = 5.0
 """Seconds between looks for queues that others made: as late as one may be found."""
-_LOOK_SHARE: Final = 20
+_SCAN_COST_FACTOR: Final = 20
 """Of the time, at most one part in so many goes into looking: a Redis with millions of keys is looked through less
 often."""
 _NO_COLON: Final = "must not contain ':', which parts BullMQ's keys"
-_SPECIAL = re.compile(r"([\\*?\[\]])")
+_GLOB_SPECIAL = re.compile(r"([\\*?\[\]])")
 
 
 def is_pattern(text: str) -> bool:
@@ -33,17 +33,17 @@ def is_pattern(text: str) -> bool:
     return text == "*" or text.endswith("/*")
 
 
-class Names:
+class QueueRegistry:
     """The names of queues, as far as one engine knows them."""
 
-    def __init__(self, layout: Layout, *, looks: bool = True) -> None:
-        self._layout = layout
-        self._looks = looks
-        self._served: set[str] = set()
-        self._found: set[str] = set()
-        self._taken: set[str] = set()
+    def __init__(self, keys: Keys, *, scans: bool = True) -> None:
+        self._keys = keys
+        self._scans = scans
+        self._registered: set[str] = set()
+        self._scanned: set[str] = set()
+        self._accepted: set[str] = set()
         """Names that no engine of ours would give, and that exist."""
-        self._look_at = 0.0
+        self._next_scan_at = 0.0
         self._matching: dict[tuple[str, ...], list[str]] = {}
         self.generation = -1
         """The counter's value when the names were last read."""
@@ -51,7 +51,7 @@ class Names:
     def check(self, names: Iterable[str]) -> Plan[None]:
         """Refuse names that are neither such as a new queue may have nor those of a queue that exists."""
         for name in names:
-            if name not in self._taken:
+            if name not in self._accepted:
                 yield from self._check(name)
 
     def _check(self, name: str) -> Plan[None]:
@@ -62,12 +62,12 @@ class Names:
                 raise InvalidJob("queue", name, _NO_COLON) from None
             refusal = error
         else:
-            self._taken.add(name)
+            self._accepted.add(name)
             return
-        (exists,) = yield [("EXISTS", self._layout.meta(name))]
+        (exists,) = yield [("EXISTS", self._keys.meta(name))]
         if not exists:
             raise refusal
-        self._taken.add(name)
+        self._accepted.add(name)
 
     def matching(self, patterns: tuple[str, ...]) -> Plan[list[str]]:
         """List the queues that names and patterns mean, in the order of their names."""
@@ -78,59 +78,59 @@ class Names:
             return sorted(set(patterns))
         if self.generation < 0:
             yield from self.read()
-        if self._looks and monotonic() >= self._look_at:
-            yield from self._look()
+        if self._scans and monotonic() >= self._next_scan_at:
+            yield from self._scan()
         found = self._matching.get(patterns)
         if found is None:
             named = {pattern for pattern in patterns if not is_pattern(pattern)}
-            every = self._served | self._found
-            found = sorted(named | {name for name in every if any(matches(pattern, name) for pattern in patterns)})
+            all_names = self._registered | self._scanned
+            found = sorted(named | {name for name in all_names if any(matches(pattern, name) for pattern in patterns)})
             self._matching[patterns] = found
         return found
 
     def read(self) -> Plan[None]:
         """Read the names of the queues that Onward serves."""
-        generation, served = yield [("GET", self._layout.generation), ("SMEMBERS", self._layout.queues)]
+        generation, registered = yield [("GET", self._keys.generation), ("SMEMBERS", self._keys.queues)]
         self.generation = int(generation or 0)
-        self._served = set(served)
+        self._registered = set(registered)
         self._matching.clear()
 
-    def served(self) -> Plan[list[str]]:
+    def registered(self) -> Plan[list[str]]:
         """List the queues that Onward serves, by all its workers and producers."""
-        (generation,) = yield [("GET", self._layout.generation)]
+        (generation,) = yield [("GET", self._keys.generation)]
         if int(generation or 0) != self.generation:
             yield from self.read()
-        return sorted(self._served)
+        return sorted(self._registered)
 
-    def serve(self, names: Sequence[str]) -> Plan[None]:
+    def register(self, names: Sequence[str]) -> Plan[None]:
         """Note that these are served, where that is not known yet."""
-        new = [name for name in names if name not in self._served]
+        new = [name for name in names if name not in self._registered]
         if new:
-            exist = yield [("EXISTS", self._layout.meta(name)) for name in new]
-            there = [name for name, exists in zip(new, exist, strict=True) if exists]
-            if there:
-                yield [("SADD", self._layout.queues, *there), ("INCR", self._layout.generation)]
-                self._served.update(there)
+            exist = yield [("EXISTS", self._keys.meta(name)) for name in new]
+            existing = [name for name, exists in zip(new, exist, strict=True) if exists]
+            if existing:
+                yield [("SADD", self._keys.queues, *existing), ("INCR", self._keys.generation)]
+                self._registered.update(existing)
 
-    def every(self) -> Plan[list[str]]:
+    def all_names(self) -> Plan[list[str]]:
         """List all queues there are."""
         yield from self.read()
-        if self._looks and monotonic() >= self._look_at:
-            yield from self._look()
-        return sorted(self._served | self._found)
+        if self._scans and monotonic() >= self._next_scan_at:
+            yield from self._scan()
+        return sorted(self._registered | self._scanned)
 
-    def _look(self) -> Plan[None]:
+    def _scan(self) -> Plan[None]:
         began = monotonic()
-        root = self._layout.root
-        pattern = _SPECIAL.sub(r"\\\1", root) + "*:meta"
+        root = self._keys.root
+        pattern = _GLOB_SPECIAL.sub(r"\\\1", root) + "*:meta"
         found: set[str] = set()
         cursor = "0"
         while True:
-            ((cursor, keys),) = yield [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "hash")]
-            found.update(name for key in keys if ":" not in (name := key[len(root) : -5]))
+            ((cursor, found_keys),) = yield [("SCAN", cursor, "MATCH", pattern, "COUNT", 1000, "TYPE", "hash")]
+            found.update(name for key in found_keys if ":" not in (name := key[len(root) : -5]))
             if str(cursor) == "0":
                 break
-        if found != self._found:
-            self._found = found
+        if found != self._scanned:
+            self._scanned = found
             self._matching.clear()
-        self._look_at = monotonic() + max(_LOOK_EVERY, (monotonic() - began) * _LOOK_SHARE)
+        self._next_scan_at = monotonic() + max(_SCAN_INTERVAL, (monotonic() - began) * _SCAN_COST_FACTOR)

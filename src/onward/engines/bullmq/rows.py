@@ -14,7 +14,7 @@ from onward.engines.bullmq import options
 from onward.job import Job, JobRef
 from onward.lifecycle import Failure, State
 
-PLACES: Final[Mapping[str, State]] = {
+STATUS_BY_LOCATION: Final[Mapping[str, State]] = {
     "wait": State.PENDING,
     "paused": State.PENDING,
     "prioritized": State.PENDING,
@@ -26,14 +26,14 @@ PLACES: Final[Mapping[str, State]] = {
 }
 """Where a job is tells its state."""
 
-LISTS: Final = frozenset({"wait", "paused", "active"})
+LIST_LOCATIONS: Final = frozenset({"wait", "paused", "active"})
 
 _MS: Final = timedelta(milliseconds=1)
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 
 
-class Damaged(Exception):
+class UnreadableJob(Exception):
     """A job's hash cannot be read: its data is no JSON, or its options are not."""
 
 
@@ -65,13 +65,13 @@ def claim_of(
     Raises:
         Damaged: the job cannot be run.
     """
-    said = _options(fields.get("opts"))
+    opts = _options(fields.get("opts"))
     data = fields.get("data", "")
     try:
         _check_json(data)
     except msgspec.DecodeError as error:
-        raise Damaged(f"its data is no JSON: {error}") from error
-    ready = _number(fields, "timestamp") + said.delay
+        raise UnreadableJob(f"its data is no JSON: {error}") from error
+    ready = _number(fields, "timestamp") + opts.delay
     if "processedOn" in fields:
         ready = max(ready, _number(fields, "processedOn"))
     return Claim(
@@ -81,12 +81,12 @@ def claim_of(
         payload=data,
         attempts=_number(fields, "atm") + 1,
         started=True,
-        max_attempts=said.max_attempts,
+        max_attempts=opts.max_attempts,
         crashes=_number(fields, "stc"),
-        org_id=said.org_id,
-        priority=options.priority_of(_number(fields, "priority")),
-        backoff=said.backoff,
-        trace=said.trace,
+        org_id=opts.org_id,
+        priority=options.to_onward_priority(_number(fields, "priority")),
+        backoff=opts.backoff,
+        trace=opts.trace,
         waited=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
         start_within=None if start_within < 0 else start_within / 1e6,
     )
@@ -105,16 +105,16 @@ def _options(text: str | None) -> options.Options:
     try:
         return options.read(text or "{}")
     except (ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise Damaged(f"its options cannot be read: {error}") from error
+        raise UnreadableJob(f"its options cannot be read: {error}") from error
 
 
-def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str]) -> Job:
-    """Read a job: see ``lua/job.lua``. What is damaged is shown as it is."""
-    status = PLACES.get(place, State.PENDING)
+def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, str]) -> Job:
+    """Read a job: see ``lua/read_jobs.lua``. What is damaged is shown as it is."""
+    status = STATUS_BY_LOCATION.get(location, State.PENDING)
     try:
-        said = _options(fields.get("opts"))
-    except Damaged:
-        said = options.Options()
+        opts = _options(fields.get("opts"))
+    except UnreadableJob:
+        opts = options.Options()
     made = int(fields.get("atm") or 0)
     created = moment(fields.get("timestamp")) or moment_of(0)
     started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
@@ -125,16 +125,16 @@ def job_of(queue: str, id: str, place: str, score: str, fields: Mapping[str, str
         type=fields.get("name", ""),
         queue=queue,
         status=status,
-        org_id=said.org_id,
+        org_id=opts.org_id,
         payload=value_of(fields.get("data")),
-        priority=options.priority_of(int(float(fields.get("priority") or 0))),
-        idempotency_key=said.idempotency_key,
+        priority=options.to_onward_priority(int(float(fields.get("priority") or 0))),
+        idempotency_key=opts.idempotency_key,
         dedupe_key=fields.get("deid"),
         worker_id=None if status in {State.PENDING, State.SCHEDULED, State.BLOCKED} else fields.get("pb"),
         attempts=made + (status is State.RUNNING),
-        max_attempts=said.max_attempts,
+        max_attempts=opts.max_attempts,
         crashes=int(fields.get("stc") or 0),
-        backoff=said.backoff,
+        backoff=opts.backoff,
         last_error=fields.get("failedReason") if has_failed else None,
         progress=progress,
         progress_message=message,
@@ -173,8 +173,8 @@ def progress_of(text: str | None) -> tuple[int | None, str | None]:
 
 def progress_text(progress: int, message: str | None) -> str:
     """Write progress: a plain number, as Node's do, unless there is more to say."""
-    said = progress if message is None else {"progress": progress, "message": message}
-    return _encode(said).decode()
+    value = progress if message is None else {"progress": progress, "message": message}
+    return _encode(value).decode()
 
 
 def stack_text(failure: Failure) -> str:
@@ -186,14 +186,14 @@ def stack_text(failure: Failure) -> str:
 
 
 def rate_fields(rate: Rate | None) -> dict[str, str]:
-    """Write a rate: how far apart slots are, and how far back and late one may reach for them, in microseconds."""
+    """Write a rate: how far apart permits are, and how far back and late one may reach for them, in microseconds."""
     if rate is None:
-        return dict.fromkeys(("spacing", "reach", "late", "burst", "slot"), "")
+        return dict.fromkeys(("spacing", "burst_window", "start_within", "burst", "next_permit_at"), "")
     spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
     return {
         "spacing": str(spacing),
-        "reach": str((rate.burst - 1) * spacing),
-        "late": str((rate.slack / 2) // MICROSECOND),
+        "burst_window": str((rate.burst - 1) * spacing),
+        "start_within": str((rate.slack / 2) // MICROSECOND),
         "burst": str(rate.burst),
     }
 
@@ -220,7 +220,7 @@ _retention = msgspec.json.Decoder(Retention)
 
 
 def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
-    """Read a queue: see ``lua/queue.lua``."""
+    """Read a queue: see ``lua/read_queue.lua``."""
     _, flat_meta, flat_own, wait, paused, prioritized, active, delayed, blocked, completed, failed, oldest = answer
     meta, own = pairs(flat_meta), pairs(flat_own)
     counts = {
@@ -244,7 +244,7 @@ def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
         settings=settings,
         counts={state: count for state, count in counts.items() if count},
         oldest_ready_at=None if oldest == "-1" else moment(oldest),
-        next_permit_at=_next_slot(own, now),
+        next_permit_at=_next_permit_at(own, now),
     )
 
 
@@ -255,8 +255,8 @@ def _rate(meta: Mapping[str, str], own: Mapping[str, str]) -> Rate | None:
     return Rate(max(int(float(meta["max"])), 1), timedelta(milliseconds=period), int(own.get("burst", 1)))
 
 
-def _next_slot(own: Mapping[str, str], now: int) -> datetime | None:
-    if "spacing" not in own or "slot" not in own:
+def _next_permit_at(own: Mapping[str, str], now: int) -> datetime | None:
+    if "spacing" not in own or "next_permit_at" not in own:
         return None
-    spacing, reach = int(own["spacing"]), int(own["reach"])
-    return moment_of(max(min(int(own["slot"]), now + spacing + reach) - reach, now))
+    spacing, burst_window = int(own["spacing"]), int(own["burst_window"])
+    return moment_of(max(min(int(own["next_permit_at"]), now + spacing + burst_window) - burst_window, now))

@@ -17,57 +17,57 @@ from cronsim import CronSim
 
 from onward.engine.values import Claim
 from onward.engines.bullmq.commands import Command, Plan, script
-from onward.engines.bullmq.enqueue import Adding
-from onward.engines.bullmq.keys import Layout
+from onward.engines.bullmq.enqueue import EnqueueRow
+from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.node_options import Repeat
 from onward.errors import InvalidJob
 
 log = logging.getLogger("onward.engines.bullmq")
 
 
-def begin(
-    layout: Layout, queue: str, scheduler: str, repeat: Repeat, job: Adding, members: Mapping[str, Any]
+def upsert(
+    keys: Keys, queue: str, scheduler: str, repeat: Repeat, job: EnqueueRow, members: Mapping[str, Any]
 ) -> Plan[Any]:
     """Make a scheduler, or change one, with its next job."""
-    (micros,) = yield [script("now", layout, [layout.workers])]
-    now, said = int(micros) // 1000, repeat.members
-    if (ends := said.get("endDate")) is not None and now > ends:
+    (micros,) = yield [script("server_time", keys, [keys.workers])]
+    now, repeat_options = int(micros) // 1000, repeat.members
+    if (ends := repeat_options.get("endDate")) is not None and now > ends:
         raise InvalidJob("end_date", repeat.end_date, "must be in the future")
     at: int | str = ""
     if repeat.pattern is not None:
-        at = next_time(repeat.pattern, max(now, said.get("startDate", 0)), repeat.tz)
+        at = next_time(repeat.pattern, max(now, repeat_options.get("startDate", 0)), repeat.tz)
     template = {name: value for name, value in members.items() if name != "attempts" or value}
-    following = {**template, "timestamp": now, "repeatJobKey": scheduler, "repeat": {**said, "count": 1}}
+    next_options = {**template, "timestamp": now, "repeatJobKey": scheduler, "repeat": {**repeat_options, "count": 1}}
     if at:
-        following["prevMillis"] = at
-    settings = {"name": job.name, **said}
-    texts = [msgspec.json.encode(value).decode() for value in (settings, template, following)]
-    meta = layout.meta(queue)
-    (answer,) = yield [script("schedule", layout, [meta], scheduler, at, texts[0], job.data, texts[1], texts[2])]
+        next_options["prevMillis"] = at
+    settings = {"name": job.name, **repeat_options}
+    texts = [msgspec.json.encode(value).decode() for value in (settings, template, next_options)]
+    meta = keys.meta(queue)
+    (answer,) = yield [script("upsert_scheduler", keys, [meta], scheduler, at, texts[0], job.data, texts[1], texts[2])]
     return answer
 
 
-def go_on(layout: Layout, picked: Sequence[tuple[Claim, str, str]], now: int) -> Plan[None]:
+def add_next_jobs(keys: Keys, claimed: Sequence[tuple[Claim, str, str]], now: int) -> Plan[None]:
     """Make the next job of every scheduler whose last one was picked up.
 
     A schedule that cannot be read ends there, and is told of; the job that was picked up runs all the same.
     """
     commands: list[Command] = []
-    for claim, scheduler, text in picked:
+    for claim, scheduler, text in claimed:
         try:
-            following = _following(scheduler, msgspec.json.decode(text), now // 1000)
+            next_job = _next_job(scheduler, msgspec.json.decode(text), now // 1000)
         except Exception:
             log.exception("schedule ends, it cannot be read", extra={"scheduler": scheduler, "queue": claim.ref.queue})
             continue
-        if following is not None:
-            at, opts = following
-            meta = layout.meta(claim.ref.queue)
-            commands.append(script("reschedule", layout, [meta], scheduler, claim.ref.id, at, opts))
+        if next_job is not None:
+            at, opts = next_job
+            meta = keys.meta(claim.ref.queue)
+            commands.append(script("advance_scheduler", keys, [meta], scheduler, claim.ref.id, at, opts))
     if commands:
         yield commands
 
 
-def _following(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | str, str] | None:
+def _next_job(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | str, str] | None:
     """Work out the next job's time, '' where the store counts it, and its options; None: there is none."""
     repeat = {name: value for name, value in (opts.get("repeat") or {}).items() if name != "immediately"}
     count = int(repeat.get("count") or 0) + 1
@@ -92,26 +92,26 @@ def _following(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | st
             if value is not None
         }
     )
-    following = {name: value for name, value in opts.items() if name not in {"delay", "prevMillis"}}
-    following = {"attempts": 0, **following, "timestamp": now, "repeatJobKey": scheduler, "repeat": repeat}
+    next_options = {name: value for name, value in opts.items() if name not in {"delay", "prevMillis"}}
+    next_options = {"attempts": 0, **next_options, "timestamp": now, "repeatJobKey": scheduler, "repeat": repeat}
     if at:
-        following["prevMillis"] = at
-    return at, msgspec.json.encode(following).decode()
+        next_options["prevMillis"] = at
+    return at, msgspec.json.encode(next_options).decode()
 
 
-def next_time(pattern: str, after: int, zone: str | None) -> int:
+def next_time(pattern: str, since: int, zone: str | None) -> int:
     """Say when a cron pattern comes due next, in milliseconds since 1970; with six fields the first is seconds."""
-    here: tzinfo = ZoneInfo(zone) if zone else UTC
-    moment = datetime.fromtimestamp(after / 1000, tz=here)
+    time_zone: tzinfo = ZoneInfo(zone) if zone else UTC
+    moment = datetime.fromtimestamp(since / 1000, tz=time_zone)
     return int(next(CronSim(pattern, moment)).timestamp() * 1000)
 
 
-def _millis(said: Any) -> int | None:
-    if said is None or said == "":
+def _millis(value: Any) -> int | None:
+    if value is None or value == "":
         return None
-    if isinstance(said, int | float):
-        return int(said)
+    if isinstance(value, int | float):
+        return int(value)
     try:
-        return int(said)
+        return int(value)
     except ValueError:
-        return int(datetime.fromisoformat(str(said)).timestamp() * 1000)
+        return int(datetime.fromisoformat(str(value)).timestamp() * 1000)

@@ -1,7 +1,7 @@
 """Lua scripts kept as files, one per verb; each says in its header what it takes, what it answers, and what it uses.
 
 A script runs in the server as one step: nobody sees half of it. What several need stands in ``lua/lib`` and is put
-before those that name it (``-- uses: queue ending``), since Redis scripts cannot load one another. Redis knows a script
+before those that name it (``-- uses: queue finish``), since Redis scripts cannot load one another. Redis knows a script
 by its hash; a server that was restarted or has failed over does not know it, and is told (:mod:`.commands`).
 """
 

@@ -18,15 +18,15 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from onward.engines.bullmq.commands import Asked
-from onward.engines.bullmq.multiplexer import ByDriver, Line, Lines, cancellation_heeded
+from onward.engines.bullmq.commands import AsyncClient
+from onward.engines.bullmq.multiplexer import Connection, DriverClient, Multiplexer, preserve_cancellation
 from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
-MOST: Final = 4
+MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
-_ANSWER_WITHIN: Final = 30.0
+_RESPONSE_TIMEOUT: Final = 30.0
 """Seconds after which a server that does not answer counts as away."""
-_CONNECT_WITHIN: Final = 10.0
+_CONNECT_TIMEOUT: Final = 10.0
 """Seconds, in which a busy event loop must get round to it too."""
 
 
@@ -40,10 +40,10 @@ class Server:
         by commas, are sentinels and the name is that of the master; with ``cluster=on`` it is a node of a cluster.
         """
         address, _, query = url.partition("?")
-        asked = dict(parse_qsl(query, keep_blank_values=True))
-        self.master = asked.pop("sentinel", None)
-        self.is_cluster = asked.pop("cluster", "off") == "on"
-        self._url = f"{address}?{urlencode(asked, quote_via=quote)}" if asked else address
+        settings = dict(parse_qsl(query, keep_blank_values=True))
+        self.master = settings.pop("sentinel", None)
+        self.is_cluster = settings.pop("cluster", "off") == "on"
+        self._url = f"{address}?{urlencode(settings, quote_via=quote)}" if settings else address
         parts = urlsplit(address)
         self._parts = parts
         self._sentinels: list[tuple[str, int]] = []
@@ -80,47 +80,52 @@ class Server:
 
     # Clients. None of them tries again by itself: a command whose answer was lost may have been done.
 
-    def client(self, *, most: int = MOST) -> redis.Redis:
+    def client(self, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
         """Make a plain client, for threads."""
         options: dict[str, Any] = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
         if self.is_cluster:
-            return redis.RedisCluster.from_url(self._url, **_of_cluster(options))  # type: ignore[return-value]
+            return redis.RedisCluster.from_url(self._url, **_cluster_options(options))  # type: ignore[return-value]
         if self.master is not None:
             sentinel = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-                self._sentinels, **self._secrets, socket_timeout=_CONNECT_WITHIN
+                self._sentinels, **self._credentials, socket_timeout=_CONNECT_TIMEOUT
             )
             made: Any = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
-                self.master, **options, **self._secrets, db=self._database
+                self.master, **options, **self._credentials, db=self._database
             )
             return made  # type: ignore[no-any-return]
-        pool = redis.BlockingConnectionPool.from_url(self._url, max_connections=most, timeout=None, **options)
+        pool = redis.BlockingConnectionPool.from_url(
+            self._url, max_connections=max_connections, timeout=None, **options
+        )
         return redis.Redis.from_pool(pool)
 
-    def asked(self, *, most: int = MOST, waits: float = 0) -> Asked:
-        """Give whom the running event loop asks, for commands that the server may sit on for ``waits`` seconds."""
+    def async_client(self, *, max_connections: int = MAX_CONNECTIONS, blocking_timeout: float = 0) -> AsyncClient:
+        """Make a client for the running event loop; commands may block for ``blocking_timeout`` seconds."""
         options: dict[str, Any] = {**_OPTIONS, "retry": redis.asyncio.retry.Retry(NoBackoff(), 0)}
         if self.is_cluster:
-            options["socket_timeout"] += waits
-            return ByDriver(redis.asyncio.RedisCluster.from_url(self._url, **_of_cluster(options)))
-        return Lines(Dialler(self._async_pool(options), within=_ANSWER_WITHIN + waits), most=most)
+            options["socket_timeout"] += blocking_timeout
+            return DriverClient(redis.asyncio.RedisCluster.from_url(self._url, **_cluster_options(options)))
+        return Multiplexer(
+            DriverConnector(self._async_pool(options), timeout=_RESPONSE_TIMEOUT + blocking_timeout),
+            max_connections=max_connections,
+        )
 
     def _async_pool(self, options: dict[str, Any]) -> redis.asyncio.ConnectionPool:
         if self.master is None:
             pool = redis.asyncio.ConnectionPool.from_url(self._url, **options)
         else:
             sentinel = redis.asyncio.sentinel.Sentinel(  # type: ignore[no-untyped-call]
-                self._sentinels, **self._secrets, socket_timeout=_CONNECT_WITHIN
+                self._sentinels, **self._credentials, socket_timeout=_CONNECT_TIMEOUT
             )
             pool = sentinel.master_for(  # type: ignore[no-untyped-call,unused-ignore]
-                self.master, **options, **self._secrets, db=self._database
+                self.master, **options, **self._credentials, db=self._database
             ).connection_pool
-        pool.connection_class = _handing_over(pool.connection_class)  # type: ignore[arg-type]
+        pool.connection_class = _attachable_class(pool.connection_class)  # type: ignore[arg-type]
         return pool
 
     @contextmanager
     def connected(self) -> Iterator[redis.Redis]:
         """Have a plain client for a moment."""
-        client = self.client(most=1)
+        client = self.client(max_connections=1)
         try:
             yield client
         finally:
@@ -134,7 +139,7 @@ class Server:
             sentinel.close()
 
     @property
-    def _secrets(self) -> dict[str, Any]:
+    def _credentials(self) -> dict[str, Any]:
         user, _, password = self._parts.netloc.rpartition("@")[0].partition(":")
         return {"username": unquote(user) or None, "password": unquote(password) or None}
 
@@ -143,7 +148,7 @@ class Server:
         return int(self._parts.path.strip("/") or 0)
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Call the server's troubles by our own names, with what to do about them."""
         try:
             yield
@@ -176,23 +181,23 @@ def _sentinels_of(pool: Any) -> list[Any]:
     return list(getattr(manager, "sentinels", ()))
 
 
-class Dialler:
+class DriverConnector:
     """Has the driver open connections, by all its means."""
 
-    def __init__(self, pool: redis.asyncio.ConnectionPool, *, within: float) -> None:
+    def __init__(self, pool: redis.asyncio.ConnectionPool, *, timeout: float) -> None:
         self._pool = pool
-        self._within = within
+        self._timeout = timeout
 
-    async def dial(self) -> Line:
-        """Open one, to a server that should answer ``within`` seconds."""
+    async def connect(self) -> Connection:
+        """Open one, to a server that should answer ``timeout`` seconds."""
         connection: Any = self._pool.make_connection()  # type: ignore[no-untyped-call]
         try:
-            with cancellation_heeded():
+            with preserve_cancellation():
                 await connection.connect()
         except BaseException:
-            connection.let_go()
+            connection.close_writer()
             raise
-        return Line(connection, within=self._within)
+        return Connection(connection, timeout=self._timeout)
 
     async def close(self) -> None:
         """Let go of the sentinels."""
@@ -201,29 +206,31 @@ class Dialler:
 
 
 @cache
-def _handing_over(kind: type[Any]) -> type[Any]:
-    """Make connections that can be handed over: see :mod:`.lines`."""
+def _attachable_class(kind: type[Any]) -> type[Any]:
+    """Make connections that can be handed over: see :mod:`.multiplexer`."""
 
-    def hand_over(self: Any, to: asyncio.Protocol) -> asyncio.Transport:
+    def attach_protocol(self: Any, protocol: asyncio.Protocol) -> asyncio.Transport:
         transport: asyncio.Transport = self._writer.transport
-        transport.set_protocol(to)
+        transport.set_protocol(protocol)
         return transport
 
-    def let_go(self: Any) -> None:
+    def close_writer(self: Any) -> None:
         self._close()
 
-    return type(f"HandedOver{kind.__name__}", (kind,), {"hand_over": hand_over, "let_go": let_go})
+    return type(
+        f"Attachable{kind.__name__}", (kind,), {"attach_protocol": attach_protocol, "close_writer": close_writer}
+    )
 
 
 _OPTIONS: Final[dict[str, Any]] = {
     "decode_responses": True,
     "encoding_errors": "replace",  # what is no text is shown as such, and fails as damaged
-    "socket_timeout": _ANSWER_WITHIN,
-    "socket_connect_timeout": _CONNECT_WITHIN,
+    "socket_timeout": _RESPONSE_TIMEOUT,
+    "socket_connect_timeout": _CONNECT_TIMEOUT,
     "protocol": 2,
     "client_name": "onward",
 }
 
 
-def _of_cluster(options: dict[str, Any]) -> dict[str, Any]:
+def _cluster_options(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in {"retry", "client_name"}}

@@ -14,88 +14,91 @@
 -- among KEYS), what is left of that turn, the time in microseconds, then for each job: the number of its queue, its id, the lease,
 -- microseconds within which it must start or -1, its fields (HGETALL)}.
 
-local slots, soon = tonumber(ARGV[8]), tonumber(ARGV[9])
-local again
-local function come_again(micros_from_now)
-  if micros_from_now and (not again or micros_from_now < again) then
-    again = math.max(micros_from_now, 0)
+local slots, prefetch_started = tonumber(ARGV[8]), tonumber(ARGV[9])
+local retry_after
+local function retry_in(micros_from_now)
+  if micros_from_now and (not retry_after or micros_from_now < retry_after) then
+    retry_after = math.max(micros_from_now, 0)
   end
 end
 
--- Slots that a paced queue has free: each job moves the next slot on, and one that comes late for its slot may be
--- followed sooner, within the slack.
-local function next_slot(pace, slot)
-  return math.min(slot, micros + pace.spacing + pace.reach) - pace.reach
+-- Permits that a rate-limited queue has free: each job moves the next permit on, and one that comes late for its
+-- permit may be followed sooner, within the slack.
+local function next_permit(rate, next_permit_at)
+  return math.min(next_permit_at, micros + rate.spacing + rate.burst_window) - rate.burst_window
 end
-local function use_slot(pace)
-  pace.slot = math.max(next_slot(pace, pace.slot) + pace.reach, micros - pace.late) + pace.spacing
+local function use_permit(rate)
+  local permit = next_permit(rate, rate.next_permit_at) + rate.burst_window
+  rate.next_permit_at = math.max(permit, micros - rate.start_within) + rate.spacing
 end
-local function free_slots(pace, wanted)
-  local trial = {spacing = pace.spacing, reach = pace.reach, late = pace.late, slot = pace.slot}
+local function available_permits(rate, wanted)
+  local trial = {spacing = rate.spacing, burst_window = rate.burst_window, start_within = rate.start_within,
+    next_permit_at = rate.next_permit_at}
   local free = 0
-  while free < wanted and next_slot(trial, trial.slot) <= micros do
-    use_slot(trial)
+  while free < wanted and next_permit(trial, trial.next_permit_at) <= micros do
+    use_permit(trial)
     free = free + 1
   end
   return free
 end
 
-local stamp = whole(now)
+local timestamp = int_string(now)
 local queues = {}
 for n, meta in ipairs(KEYS) do
   local base = base_of(meta)
-  local said = call('HMGET', meta, 'paused', 'concurrency', 'max', 'duration')
-  local own = call('HMGET', own_of(base), 'weight', 'lease', 'spacing', 'reach', 'late', 'slot')
+  local values = call('HMGET', meta, 'paused', 'concurrency', 'max', 'duration')
+  local own = call('HMGET', settings_key(base), 'weight', 'lease', 'spacing', 'burst_window', 'start_within',
+    'next_permit_at')
   promote_due(base, 1000)
   local ready = 0
-  if not said[1] then
+  if not values[1] then
     ready = call('LLEN', base .. 'wait') + call('ZCARD', base .. 'prioritized')
   end
   local queue = {
-    base = base, room = ready, given = 0, limited = false, cap = said[1] and 0 or math.huge,
-    weight = tonumber(own[1]) or 1, lease = tonumber(own[2]) or tonumber(ARGV[7]), max = tonumber(said[3])
+    base = base, available = ready, granted = 0, limited = false, cap = values[1] and 0 or math.huge,
+    weight = tonumber(own[1]) or 1, lease = tonumber(own[2]) or tonumber(ARGV[7]), max = tonumber(values[3])
   }
   local due = next_due(base)
   if due then
-    come_again(due * 1000 - micros)
+    retry_in(due * 1000 - micros)
   end
-  if said[2] then
+  if values[2] then
     queue.limited = true
-    queue.cap = math.max(0, math.min(queue.cap, tonumber(said[2]) - call('LLEN', base .. 'active')))
-    queue.room = math.min(queue.room, queue.cap)
+    queue.cap = math.max(0, math.min(queue.cap, tonumber(values[2]) - call('LLEN', base .. 'active')))
+    queue.available = math.min(queue.available, queue.cap)
   end
   if queue.max then
     queue.limited = true
-    queue.duration = math.floor(math.abs(tonumber(said[4]) or 0))
+    queue.duration = math.floor(math.abs(tonumber(values[4]) or 0))
     local used = tonumber(call('GET', base .. 'limiter')) or 0
     if used >= queue.max then
       local left = call('PTTL', base .. 'limiter')
       if left == 0 then
         call('DEL', base .. 'limiter')
         used = 0
-      elseif left > 0 and queue.room > 0 then
-        come_again(left * 1000 / stretch)
+      elseif left > 0 and queue.available > 0 then
+        retry_in(left * 1000 / ttl_factor)
       end
     end
     queue.cap = math.min(queue.cap, math.max(0, queue.max - used))
-    queue.room = math.min(queue.room, queue.cap)
+    queue.available = math.min(queue.available, queue.cap)
   end
   if own[3] then
     queue.limited = true
-    queue.pace = {spacing = tonumber(own[3]), reach = tonumber(own[4]), late = tonumber(own[5]),
-      slot = tonumber(own[6]) or 0}
-    queue.open = ready
-    queue.room = free_slots(queue.pace, math.min(queue.room, slots))
+    queue.rate = {spacing = tonumber(own[3]), burst_window = tonumber(own[4]), start_within = tonumber(own[5]),
+      next_permit_at = tonumber(own[6]) or 0}
+    queue.ready = ready
+    queue.available = available_permits(queue.rate, math.min(queue.available, slots))
   end
   if queue.limited and ARGV[11] == 'marker' and ready > 0 and queue.cap > 0 then
-    come_again(0)
+    retry_in(0)
   end
   queues[n] = queue
 end
 
 -- Turns: each queue gives as many as it weighs, then the next.
 local turn, left = 1, tonumber(ARGV[10])
-local function share_out(wanted, also_limited)
+local function distribute(wanted, also_limited)
   local idle = 0
   while wanted > 0 and idle <= #queues do
     local queue = queues[turn]
@@ -104,10 +107,10 @@ local function share_out(wanted, also_limited)
     end
     local may = 0
     if also_limited or not queue.limited then
-      may = math.min(queue.room - queue.given, left, wanted)
+      may = math.min(queue.available - queue.granted, left, wanted)
     end
     if may > 0 then
-      queue.given = queue.given + may
+      queue.granted = queue.granted + may
       wanted = wanted - may
       left = left - may
       idle = 0
@@ -121,12 +124,12 @@ local function share_out(wanted, also_limited)
   end
   return wanted
 end
-local unused = share_out(slots, true) + share_out(soon, false)
+local unused = distribute(slots, true) + distribute(prefetch_started, false)
 
 local answer = {0, 0, 0, 0, micros}
 local taken = 0
 for n, queue in ipairs(queues) do
-  local base, wanted = queue.base, queue.given
+  local base, wanted = queue.base, queue.granted
   if wanted > 0 then
     local ids = {}
     local from_wait = math.min(wanted, call('LLEN', base .. 'wait'))
@@ -146,10 +149,10 @@ for n, queue in ipairs(queues) do
         ids[#ids + 1] = best[at]
       end
     end
-    local lease = whole(queue.lease * stretch)
-    local within = queue.pace and queue.pace.late or -1
+    local lease = int_string(queue.lease * ttl_factor)
+    local start_within = queue.rate and queue.rate.start_within or -1
     local counted = 0
-    local held = {}
+    local claimed = {}
     for _, id in ipairs(ids) do
       local key = base .. id
       -- All fields at once: a hash this small is read from end to end for each that is asked for.
@@ -166,44 +169,44 @@ for n, queue in ipairs(queues) do
         taken = taken + 1
         call('SET', key .. ':lock', ARGV[6] .. ':' .. taken, 'PX', lease)
         call('XADD', base .. 'events', '*', 'event', 'active', 'jobId', id, 'prev', 'waiting')
-        call('HSET', key, 'processedOn', stamp, 'pb', ARGV[5], 'ats', started + 1)
-        held[#held + 1] = id
+        call('HSET', key, 'processedOn', timestamp, 'pb', ARGV[5], 'ats', started + 1)
+        claimed[#claimed + 1] = id
         if is_counted then
           counted = counted + 1
         end
-        if queue.pace then
-          use_slot(queue.pace)
+        if queue.rate then
+          use_permit(queue.rate)
         end
         local at = #answer
-        answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = n, id, queue.lease, within
+        answer[at + 1], answer[at + 2], answer[at + 3], answer[at + 4] = n, id, queue.lease, start_within
         answer[at + 5] = fields
       end
     end
-    if #held > 0 then
-      call('LPUSH', base .. 'active', unpack(held))
-      mark(base)
+    if #claimed > 0 then
+      call('LPUSH', base .. 'active', unpack(claimed))
+      add_base_marker(base)
       if queue.max and counted > 0 and call('INCRBY', base .. 'limiter', counted) == counted then
-        call('PEXPIRE', base .. 'limiter', whole(queue.duration * stretch))
+        call('PEXPIRE', base .. 'limiter', int_string(queue.duration * ttl_factor))
       end
-      if queue.pace then
-        call('HSET', own_of(base), 'slot', whole(queue.pace.slot))
+      if queue.rate then
+        call('HSET', settings_key(base), 'next_permit_at', int_string(queue.rate.next_permit_at))
       end
     end
   end
-  if unused > 0 and queue.cap > queue.given and call('ZCARD', base .. 'prioritized') == 0 then
+  if unused > 0 and queue.cap > queue.granted and call('ZCARD', base .. 'prioritized') == 0 then
     call('DEL', base .. 'pc')
   end
-  if wanted == 0 and ARGV[11] == 'outcomes' and queue.room == 0 and not next_due(base) and not is_shut(base)
-    and call('LLEN', base .. 'wait') == 0 and call('LLEN', base .. 'active') == 0
+  if wanted == 0 and ARGV[11] == 'outcomes' and queue.available == 0 and not next_due(base)
+    and not is_paused_or_maxed(base) and call('LLEN', base .. 'wait') == 0 and call('LLEN', base .. 'active') == 0
     and call('ZCARD', base .. 'prioritized') == 0 then
-    tell(base, 'drained')
+    emit(base, 'drained')
   end
-  if queue.pace and queue.open > queue.given then
-    come_again(next_slot(queue.pace, queue.pace.slot) - micros)
+  if queue.rate and queue.ready > queue.granted then
+    retry_in(next_permit(queue.rate, queue.rate.next_permit_at) - micros)
   end
 end
-answer[1] = tonumber(call('GET', home .. 'generation')) or 0
-answer[2] = again and math.ceil(again) or -1
+answer[1] = tonumber(call('GET', onward_root .. 'generation')) or 0
+answer[2] = retry_after and math.ceil(retry_after) or -1
 answer[3] = turn
 answer[4] = left
 return answer

@@ -8,10 +8,10 @@
 -- Answers nothing.
 
 local base = base_of(KEYS[1])
-trim(base)
+trim_events(base)
 register(base)
 local count = tonumber(ARGV[6])
-local own = own_of(base)
+local own = settings_key(base)
 for at = 7, #ARGV, 2 do
   local key = at < 7 + count * 2 and KEYS[1] or own
   if ARGV[at + 1] == '' then
@@ -25,13 +25,13 @@ if ARGV[5] == '1' and not was_paused then
   call('HSET', KEYS[1], 'paused', 1)
   call('DEL', base .. 'marker')
   -- BullMQ 5 looks for them there.
-  local line = line_of(base)
-  if line ~= base .. 'wait' and call('EXISTS', base .. 'wait') == 1 then
-    if call('EXISTS', line) == 0 then
-      call('RENAME', base .. 'wait', line)
+  local wait_list = wait_list_of(base)
+  if wait_list ~= base .. 'wait' and call('EXISTS', base .. 'wait') == 1 then
+    if call('EXISTS', wait_list) == 0 then
+      call('RENAME', base .. 'wait', wait_list)
     end
   end
-  tell(base, 'paused')
+  emit(base, 'paused')
 elseif ARGV[5] == '0' and was_paused then
   call('HDEL', KEYS[1], 'paused')
   while call('LLEN', base .. 'paused') > 0 do
@@ -44,10 +44,10 @@ elseif ARGV[5] == '0' and was_paused then
     end
   end
   if call('LLEN', base .. 'wait') + call('ZCARD', base .. 'prioritized') > 0 then
-    mark_unless_shut(base)
+    add_base_marker_if_needed(base)
   else
-    mark_next_due(base)
+    add_delay_marker(base)
   end
-  tell(base, 'resumed')
+  emit(base, 'resumed')
 end
 return false

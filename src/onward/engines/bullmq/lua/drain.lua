@@ -1,6 +1,6 @@
 -- Removes jobs of one queue that wait, some at a time. The next jobs of schedulers stay.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[1]   the queue's meta
 -- ARGV[5]   how many at most
 -- ARGV[6…]  places, in the order in which they are emptied
@@ -10,20 +10,20 @@ local base = base_of(KEYS[1])
 local left = tonumber(ARGV[5])
 local removed = 0
 for n = 6, #ARGV do
-  local place = base .. ARGV[n]
-  local is_list = call('TYPE', place).ok == 'list'
-  local ids = is_list and call('LRANGE', place, 0, -1) or call('ZRANGE', place, 0, -1)
+  local location = base .. ARGV[n]
+  local is_list = call('TYPE', location).ok == 'list'
+  local ids = is_list and call('LRANGE', location, 0, -1) or call('ZRANGE', location, 0, -1)
   for _, id in ipairs(ids) do
     if removed == left then
       return removed
     end
-    if not is_of_schedule(base, id) then
+    if not is_next_of_scheduler(base, id) then
       if is_list then
-        call('LREM', place, 1, id)
+        call('LREM', location, 1, id)
       else
-        call('ZREM', place, id)
+        call('ZREM', location, id)
       end
-      empty_of(base, id)
+      purge_job(base, id)
       removed = removed + 1
     end
   end

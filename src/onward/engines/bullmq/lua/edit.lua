@@ -18,15 +18,15 @@ if not fields[1] then
   return 0
 end
 local where
-for _, place in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
-  if call('ZSCORE', base .. place, id) then
-    where = place
+for _, location in ipairs({'delayed', 'prioritized', 'waiting-children'}) do
+  if call('ZSCORE', base .. location, id) then
+    where = location
   end
 end
 if not where then
-  for _, place in ipairs({'wait', 'paused'}) do
-    if call('LPOS', base .. place, id) then
-      where = place
+  for _, location in ipairs({'wait', 'paused'}) do
+    if call('LPOS', base .. location, id) then
+      where = location
     end
   end
 end
@@ -44,7 +44,7 @@ if ARGV[8] ~= '' then
 end
 local priority = tonumber(fields[2]) or 0
 local is_ready = where == 'prioritized' or where == 'wait' or where == 'paused'
-local function take_out()
+local function remove_from_location()
   if where == 'prioritized' or where == 'delayed' then
     call('ZREM', base .. where, id)
   else
@@ -55,9 +55,9 @@ if ARGV[9] ~= '' then
   priority = tonumber(ARGV[9])
   call('HSET', key, 'priority', priority)
   if is_ready then
-    take_out()
+    remove_from_location()
     make_ready(base, id, priority, 'LPUSH')
-    mark_unless_shut(base)
+    add_base_marker_if_needed(base)
     where = priority > 0 and 'prioritized' or where == 'paused' and 'paused' or 'wait'
   end
 end
@@ -65,17 +65,17 @@ if ARGV[10] ~= '' and where ~= 'waiting-children' then
   local due = tonumber(ARGV[10])
   -- Put off anew, it keeps its place until it has another: the score that it gets depends on it, here as in BullMQ.
   if due <= now or where ~= 'delayed' then
-    take_out()
+    remove_from_location()
   end
   if due > now then
-    call('HSET', key, 'delay', whole(due - now))
+    call('HSET', key, 'delay', int_string(due - now))
     delay_until(base, id, due)
-    mark_next_due(base)
+    add_delay_marker(base)
   else
     call('HSET', key, 'delay', 0)
     make_ready(base, id, priority, 'LPUSH')
-    mark_unless_shut(base)
-    tell(base, 'waiting', 'jobId', id, 'prev', where)
+    add_base_marker_if_needed(base)
+    emit(base, 'waiting', 'jobId', id, 'prev', where)
   end
 end
 return 1

@@ -7,11 +7,11 @@
 -- ARGV[7]  the number of the term that is held, '' for none
 -- Answers {number, until}, or nothing.
 
-local said = call('HMGET', KEYS[1], 'number', 'leader', 'until')
-local number = tonumber(said[1]) or 0
-local is_vacant = not said[3] or tonumber(said[3]) <= micros
+local values = call('HMGET', KEYS[1], 'number', 'leader', 'until')
+local number = tonumber(values[1]) or 0
+local is_vacant = not values[3] or tonumber(values[3]) <= micros
 if ARGV[7] ~= '' then
-  if is_vacant or said[1] ~= ARGV[7] or said[2] ~= ARGV[5] then
+  if is_vacant or values[1] ~= ARGV[7] or values[2] ~= ARGV[5] then
     return false
   end
 elseif is_vacant then
@@ -19,6 +19,6 @@ elseif is_vacant then
 else
   return false
 end
-local till = whole(micros + ARGV[6])
-call('HSET', KEYS[1], 'number', whole(number), 'leader', ARGV[5], 'until', till)
-return {number, till}
+local expires_at = int_string(micros + ARGV[6])
+call('HSET', KEYS[1], 'number', int_string(number), 'leader', ARGV[5], 'until', expires_at)
+return {number, expires_at}

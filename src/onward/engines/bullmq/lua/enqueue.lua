@@ -1,6 +1,6 @@
 -- Adds jobs of any kind, of any queues, all in one step.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[n]  the meta of each queue
 -- ARGV[5]  how many queues there are among KEYS
 -- ARGV[6…] for each job, fourteen values, '' where there is none:
@@ -14,30 +14,30 @@
 -- a parent that cannot be, nothing but {{'refused', the number of that job, why}}, and nothing is done.
 
 local WIDTH = 14
-local touched = {}
+local changed_queues = {}
 -- Parents that this call has made, by their keys: they have all their children only at its end.
-local made = {}
+local added_parents = {}
 
 local function set_deduplication(key, id, de)
   if not de.keepLastIfActive and de.ttl and de.ttl > 0 then
-    call('SET', key, id, 'PX', whole(de.ttl * stretch))
+    call('SET', key, id, 'PX', int_string(de.ttl * ttl_factor))
   else
     call('SET', key, id)
   end
 end
 
 -- Says which job stands for this one already; nil: none, and this one stands for the rest from now on.
-local function deduplicated(base, id, de, job)
+local function deduplicate(base, id, de, job)
   local key, next_key = base .. 'de:' .. de.id, base .. 'dn:' .. de.id
-  local standing = call('GET', key)
-  if not standing then
+  local existing = call('GET', key)
+  if not existing then
     set_deduplication(key, id, de)
     return nil
   end
-  if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', standing) == 1 then
-    remove_keys(base .. standing)
-    tell(base, 'removed', 'jobId', standing, 'prev', 'delayed')
-    tell(base, 'deduplicated', 'jobId', id, 'deduplicationId', de.id, 'deduplicatedJobId', standing)
+  if de.replace and not job.is_parent and call('ZREM', base .. 'delayed', existing) == 1 then
+    remove_keys(base .. existing)
+    emit(base, 'removed', 'jobId', existing, 'prev', 'delayed')
+    emit(base, 'deduplicated', 'jobId', id, 'deduplicationId', de.id, 'deduplicatedJobId', existing)
     call('DEL', next_key)
     if not de.keepLastIfActive and not de.extend and de.ttl and de.ttl > 0 then
       call('SET', key, id, 'KEEPTTL')
@@ -46,14 +46,14 @@ local function deduplicated(base, id, de, job)
     end
     return nil
   end
-  if call('PTTL', key) == -1 and call('EXISTS', base .. standing) == 0 then
+  if call('PTTL', key) == -1 and call('EXISTS', base .. existing) == 0 then
     -- Its owner went away without it.
     call('DEL', key, next_key)
     set_deduplication(key, id, de)
     return nil
   end
   local is_kept = false
-  if de.keepLastIfActive and call('LPOS', base .. 'active', standing) then
+  if de.keepLastIfActive and call('LPOS', base .. 'active', existing) then
     call('DEL', next_key)
     local fields = {'name', job.name, 'data', job.data, 'opts', job.opts, 'jid', id}
     local function add(field, value)
@@ -70,29 +70,29 @@ local function deduplicated(base, id, de, job)
     call('PERSIST', key)
     is_kept = true
   elseif de.extend and not de.replace and de.ttl and de.ttl > 0 then
-    set_deduplication(key, standing, de)
+    set_deduplication(key, existing, de)
   end
   if is_kept or not de.replace then
-    tell(base, 'deduplicated', 'jobId', standing, 'deduplicationId', de.id, 'deduplicatedJobId', id)
+    emit(base, 'deduplicated', 'jobId', existing, 'deduplicationId', de.id, 'deduplicatedJobId', id)
   end
-  if de.reschedule and not de.replace and not job.is_parent and call('ZSCORE', base .. 'delayed', standing) then
-    call('HSET', base .. standing, 'delay', whole(job.delay))
-    delay_until(base, standing, now + job.delay)
-    mark_next_due(base)
+  if de.reschedule and not de.replace and not job.is_parent and call('ZSCORE', base .. 'delayed', existing) then
+    call('HSET', base .. existing, 'delay', int_string(job.delay))
+    delay_until(base, existing, now + job.delay)
+    add_delay_marker(base)
   end
-  return standing
+  return existing
 end
 
 -- The job that an idempotency key stands for, as long as it is kept.
-local function standing_for(name, key)
+local function find_by_idempotency_key(name, key)
   local field = redis.sha1hex(#name .. ':' .. name .. key)
-  local found = call('HGET', home .. 'keys', field)
+  local found = call('HGET', onward_root .. 'idempotency_keys', field)
   if found then
     local queue, id = string.match(found, '^([^\n]*)\n(.*)$')
     local fields = call('HMGET', root .. queue .. ':' .. id, 'name', 'opts')
     if fields[1] == name and fields[2] then
-      local fine, opts = pcall(cjson.decode, fields[2])
-      if fine and type(opts.onward) == 'table' and opts.onward.key == key then
+      local is_valid, opts = pcall(cjson.decode, fields[2])
+      if is_valid and type(opts.onward) == 'table' and opts.onward.key == key then
         return field, queue, id
       end
     end
@@ -106,9 +106,9 @@ local function add(at)
   local priority = tonumber(ARGV[at + 6]) or 0
   local key_field
   if ARGV[at + 10] ~= '' then
-    local field, queue, standing = standing_for(name, ARGV[at + 10])
-    if standing then
-      return {'same_key', queue, standing}
+    local field, queue, existing = find_by_idempotency_key(name, ARGV[at + 10])
+    if existing then
+      return {'same_key', queue, existing}
     end
     key_field = field
   end
@@ -123,42 +123,42 @@ local function add(at)
     delay = math.max(0, tonumber(ARGV[at + 5]) - now)
   end
   if delay > 0 then
-    opts = '{"delay":' .. whole(delay) .. (opts == '{}' and '}' or ',' .. string.sub(opts, 2))
+    opts = '{"delay":' .. int_string(delay) .. (opts == '{}' and '}' or ',' .. string.sub(opts, 2))
   end
   local number = call('INCR', base .. 'id')
   local id = ARGV[at + 8]
-  touched[base] = true
+  changed_queues[base] = true
   if id == '' then
-    id = whole(number)
+    id = int_string(number)
   elseif call('EXISTS', base .. id) == 1 then
     local key = base .. id
     if parent_key then
       if call('ZSCORE', base .. 'completed', id) then
         call('HSET', parent_key .. ':processed', key, call('HGET', key, 'returnvalue') or 'null')
-        if not made[parent_key] then
-          wake_parent_if_done(parted(parent_key))
+        if not added_parents[parent_key] then
+          wake_parent_if_done(split_key(parent_key))
         end
       else
         call('SADD', parent_key .. ':dependencies', key)
       end
       call('HSET', key, 'parentKey', parent_key, 'parent', parent)
     end
-    tell(base, 'duplicated', 'jobId', id)
+    emit(base, 'duplicated', 'jobId', id)
     return {'duplicated', id}
   end
   local de = ARGV[at + 7] ~= '' and cjson.decode(ARGV[at + 7])
   local scheduler = ARGV[at + 12] ~= '' and ARGV[at + 12] or nil
   if de then
-    local standing = deduplicated(base, id, de, {
+    local existing = deduplicate(base, id, de, {
       name = name, data = data, opts = opts, parent = parent, parent_key = parent_key, scheduler = scheduler,
       delay = delay, is_parent = ARGV[at + 13] == '1'
     })
-    if standing then
-      return {'deduped', standing}
+    if existing then
+      return {'deduped', existing}
     end
   end
-  local fields = {'name', name, 'data', data, 'opts', opts, 'timestamp', whole(now), 'delay', whole(delay), 'priority',
-    priority}
+  local fields = {'name', name, 'data', data, 'opts', opts, 'timestamp', int_string(now), 'delay',
+    int_string(delay), 'priority', priority}
   local function field(label, value)
     if value then
       fields[#fields + 1] = label
@@ -170,40 +170,40 @@ local function add(at)
   field('rjk', scheduler)
   field('deid', de and de.id)
   call('HSET', base .. id, unpack(fields))
-  tell(base, 'added', 'jobId', id, 'name', name)
+  emit(base, 'added', 'jobId', id, 'name', name)
   if ARGV[at + 13] == '1' then
-    made[base .. id] = true
-    call('ZADD', base .. 'waiting-children', whole(now), id)
-    tell(base, 'waiting-children', 'jobId', id)
+    added_parents[base .. id] = true
+    call('ZADD', base .. 'waiting-children', int_string(now), id)
+    emit(base, 'waiting-children', 'jobId', id)
   elseif delay > 0 then
     delay_until(base, id, now + delay)
-    mark_next_due(base)
+    add_delay_marker(base)
   else
     make_ready(base, id, priority, ARGV[at + 9] == '1' and 'RPUSH' or 'LPUSH')
-    mark_unless_shut(base)
-    tell(base, 'waiting', 'jobId', id)
+    add_base_marker_if_needed(base)
+    emit(base, 'waiting', 'jobId', id)
   end
   if parent_key then
     call('SADD', parent_key .. ':dependencies', base .. id)
   end
   if key_field then
-    call('HSET', home .. 'keys', key_field, name_of(base) .. '\n' .. id)
+    call('HSET', onward_root .. 'idempotency_keys', key_field, name_of(base) .. '\n' .. id)
   end
   return {'inserted', id}
 end
 
 -- Says why a job cannot have its parent; nil: it can. coming: parents that this call is about to make.
-local function refusal(at, coming)
+local function parent_error(at, new_parents)
   local base, id = base_of(KEYS[tonumber(ARGV[at])]), ARGV[at + 8]
   if ARGV[at + 13] == '1' then
-    coming[base .. id] = true
+    new_parents[base .. id] = true
   end
   if ARGV[at + 11] == '' then
     return nil
   end
   local parent = cjson.decode(ARGV[at + 11])
   local parent_key = parent.queueKey .. ':' .. parent.id
-  if not coming[parent_key] and call('EXISTS', parent_key) == 0 then
+  if not new_parents[parent_key] and call('EXISTS', parent_key) == 0 then
     return 'there is no job ' .. parent_key
   end
   local present = id ~= '' and call('HGET', base .. id, 'parentKey')
@@ -212,9 +212,9 @@ local function refusal(at, coming)
   end
 end
 
-local coming = {}
+local new_parents = {}
 for at = 6, #ARGV, WIDTH do
-  local why = refusal(at, coming)
+  local why = parent_error(at, new_parents)
   if why then
     return {{'refused', tostring((at - 6) / WIDTH), why}}
   end
@@ -223,11 +223,11 @@ local answers = {}
 for at = 6, #ARGV, WIDTH do
   answers[#answers + 1] = add(at)
 end
-for parent in pairs(made) do
-  wake_parent_if_done(parted(parent))
+for parent in pairs(added_parents) do
+  wake_parent_if_done(split_key(parent))
 end
-for base in pairs(touched) do
-  trim(base)
+for base in pairs(changed_queues) do
+  trim_events(base)
   register(base)
 end
 return answers

@@ -9,36 +9,36 @@
 -- Answers the number of the first job; the others follow.
 
 local base = base_of(KEYS[1])
-local alike = ARGV[5] ~= ''
-local step = alike and 1 or 3
+local is_uniform = ARGV[5] ~= ''
+local step = is_uniform and 1 or 3
 local count = (#ARGV - 7) / step
 local last = call('INCRBY', base .. 'id', count)
 local first = last - count + 1
 local priority = tonumber(ARGV[7])
-local stamp = whole(now)
+local timestamp = int_string(now)
 local events = base .. 'events'
 local ids = {}
 for n = 0, count - 1 do
   local at = 8 + n * step
-  local id = whole(first + n)
+  local id = int_string(first + n)
   local name, opts, data = ARGV[5], ARGV[6], ARGV[at]
-  if not alike then
+  if not is_uniform then
     name, opts, data = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   end
-  call('HSET', base .. id, 'name', name, 'data', data, 'opts', opts, 'timestamp', stamp, 'delay', '0', 'priority',
+  call('HSET', base .. id, 'name', name, 'data', data, 'opts', opts, 'timestamp', timestamp, 'delay', '0', 'priority',
     priority)
   call('XADD', events, '*', 'event', 'added', 'jobId', id, 'name', name)
   if priority > 0 then
-    put_by_priority(base, id, priority)
+    add_prioritized(base, id, priority)
   else
     ids[n + 1] = id
   end
   call('XADD', events, '*', 'event', 'waiting', 'jobId', id)
 end
 if priority == 0 then
-  call('LPUSH', line_of(base), unpack(ids))
+  call('LPUSH', wait_list_of(base), unpack(ids))
 end
-mark_unless_shut(base)
-trim(base)
+add_base_marker_if_needed(base)
+trim_events(base)
 register(base)
 return first

@@ -8,8 +8,8 @@
 -- Answers the positions, from 1, of the lost ones, negative where the job itself is gone.
 
 local known = call('HGET', KEYS[1], ARGV[5])
-local started = known and string.match(known, '^(%d+) ') or whole(micros)
-call('HSET', KEYS[1], ARGV[5], started .. ' ' .. whole(micros) .. ' ' .. ARGV[6])
+local started = known and string.match(known, '^(%d+) ') or int_string(micros)
+call('HSET', KEYS[1], ARGV[5], started .. ' ' .. int_string(micros) .. ' ' .. ARGV[6])
 local lost = {}
 local n = 0
 for at = 7, #ARGV, 4 do
@@ -17,7 +17,7 @@ for at = 7, #ARGV, 4 do
   local base, id = ARGV[at], ARGV[at + 1]
   local lock = base .. id .. ':lock'
   if call('GET', lock) == ARGV[at + 2] then
-    call('PEXPIRE', lock, whole(ARGV[at + 3] * stretch))
+    call('PEXPIRE', lock, int_string(ARGV[at + 3] * ttl_factor))
     call('SREM', base .. 'stalled', id)
   else
     lost[#lost + 1] = call('EXISTS', base .. id) == 1 and n or -n

@@ -1,6 +1,6 @@
 -- Removes a paused queue with all that is in it, some jobs at a time.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[1]  the queue's meta
 -- ARGV[5]  how many at most
 -- ARGV[6]  '1': also while jobs are active, which are taken from their workers
@@ -13,10 +13,10 @@ if call('HEXISTS', KEYS[1], 'paused') == 0 then
 elseif ARGV[6] ~= '1' and call('EXISTS', base .. 'active') == 1 then
   return 'active'
 end
-local places = {'active', 'delayed', 'waiting-children', 'completed', 'wait', 'paused', 'prioritized', 'failed'}
-for _, place in ipairs(places) do
-  local key = base .. place
-  local is_list = place == 'active' or place == 'wait' or place == 'paused'
+local locations = {'active', 'delayed', 'waiting-children', 'completed', 'wait', 'paused', 'prioritized', 'failed'}
+for _, location in ipairs(locations) do
+  local key = base .. location
+  local is_list = location == 'active' or location == 'wait' or location == 'paused'
   local ids = is_list and call('LRANGE', key, 0, left - 1) or call('ZRANGE', key, 0, left - 1)
   for _, id in ipairs(ids) do
     if is_list then
@@ -25,7 +25,7 @@ for _, place in ipairs(places) do
       call('ZREM', key, id)
     end
     call('DEL', base .. id .. ':lock')
-    empty_of(base, id)
+    purge_job(base, id)
   end
   left = left - #ids
   if left == 0 then
@@ -39,6 +39,6 @@ for _, part in ipairs({'repeat', 'events', 'delay', 'stalled-check', 'stalled', 
   'metrics:completed', 'metrics:completed:data', 'metrics:failed', 'metrics:failed:data'}) do
   call('DEL', base .. part)
 end
-call('DEL', own_of(base))
-call('SREM', home .. 'queues', name_of(base))
+call('DEL', settings_key(base))
+call('SREM', onward_root .. 'queues', name_of(base))
 return 'done'

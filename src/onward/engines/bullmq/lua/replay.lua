@@ -1,6 +1,6 @@
 -- Gives failed jobs of one queue a new life, with all their attempts, unless a living job has their deduplication.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[1]   the queue's meta
 -- ARGV[5…]  ids
 -- Answers for each 1 or 0.
@@ -12,15 +12,15 @@ for n = 5, #ARGV do
   local key = base .. id
   local fields = call('HMGET', key, 'name', 'priority', 'deid', 'parentKey', 'opts')
   local dedup = fields[3]
-  local standing = dedup and call('GET', base .. 'de:' .. dedup)
-  local is_free = not standing or standing == id or call('EXISTS', base .. standing) == 0
+  local existing = dedup and call('GET', base .. 'de:' .. dedup)
+  local is_free = not existing or existing == id or call('EXISTS', base .. existing) == 0
   if fields[1] and is_free and call('ZREM', base .. 'failed', id) == 1 then
     call('HDEL', key, 'finishedOn', 'processedOn', 'failedReason', 'atm', 'ats', 'stc', 'defa')
     if dedup then
       call('SET', base .. 'de:' .. dedup, id)
     end
     make_ready(base, id, tonumber(fields[2]) or 0, is_lifo(fields[5]) and 'RPUSH' or 'LPUSH')
-    mark_unless_shut(base)
+    add_base_marker_if_needed(base)
     local parent = fields[4]
     if parent and call('EXISTS', parent) == 1 then
       local was_waited_for = call('ZREM', parent .. ':unsuccessful', key) + call('HDEL', parent .. ':failed', key)
@@ -28,11 +28,11 @@ for n = 5, #ARGV do
         call('SADD', parent .. ':dependencies', key)
       end
     end
-    tell(base, 'waiting', 'jobId', id, 'prev', 'failed')
+    emit(base, 'waiting', 'jobId', id, 'prev', 'failed')
     answers[#answers + 1] = 1
   else
     answers[#answers + 1] = 0
   end
 end
-trim(base)
+trim_events(base)
 return answers

@@ -16,18 +16,18 @@ if call('GET', key .. ':lock') ~= ARGV[6] then
 end
 if ARGV[7] ~= '' then
   call('HSET', key, 'progress', ARGV[7])
-  tell(base, 'progress', 'jobId', ARGV[5], 'data', ARGV[7])
-  trim(base)
+  emit(base, 'progress', 'jobId', ARGV[5], 'data', ARGV[7])
+  trim_events(base)
 end
 if #ARGV > 8 then
-  local most = ARGV[8]
+  local limit = ARGV[8]
   local opts = call('HGET', key, 'opts')
   if opts and string.find(opts, '"kl":', 1, true) then
-    most = string.match(opts, '"kl":(%d+)') or most
+    limit = string.match(opts, '"kl":(%d+)') or limit
   end
   for n = 9, #ARGV do
     call('RPUSH', key .. ':logs', ARGV[n])
   end
-  call('LTRIM', key .. ':logs', -most, -1)
+  call('LTRIM', key .. ':logs', -limit, -1)
 end
 return 1

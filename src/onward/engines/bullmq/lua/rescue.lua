@@ -13,18 +13,18 @@
 -- Answers {how many, how many of them are to be failed, how many have no lock and were marked only now}, or nothing: the
 -- term is another's.
 
-if not leads(ARGV[5], ARGV[6]) then
+if not is_leader(ARGV[5], ARGV[6]) then
   return false
 end
 local base = base_of(KEYS[1])
 local active, stalled = base .. 'active', base .. 'stalled'
-local most = tonumber(ARGV[7])
-local rescued, buried, unsure = 0, 0, 0
+local limit = tonumber(ARGV[7])
+local rescued, buried, newly_marked = 0, 0, 0
 local marked = {}
 for _, id in ipairs(call('SMEMBERS', stalled)) do
   marked[id] = true
   local key = base .. id
-  if rescued < most and call('EXISTS', key .. ':lock') == 0 then
+  if rescued < limit and call('EXISTS', key .. ':lock') == 0 then
     if call('LREM', active, 1, id) == 1 and call('EXISTS', key) == 1 then
       rescued = rescued + 1
       local times = call('HINCRBY', key, 'stc', 1)
@@ -34,26 +34,26 @@ for _, id in ipairs(call('SMEMBERS', stalled)) do
         call('HSET', key, 'defa', 'job stalled more than allowable limit')
         buried = buried + 1
       end
-      call('RPUSH', line_of(base), id)
-      mark_unless_shut(base)
-      tell(base, 'waiting', 'jobId', id, 'prev', 'active')
-      tell(base, 'stalled', 'jobId', id)
+      call('RPUSH', wait_list_of(base), id)
+      add_base_marker_if_needed(base)
+      emit(base, 'waiting', 'jobId', id, 'prev', 'active')
+      emit(base, 'stalled', 'jobId', id)
     end
   end
 end
 if rescued > 0 then
-  trim(base)
+  trim_events(base)
 end
-if rescued < most then
+if rescued < limit then
   call('DEL', stalled)
-  local held = call('LRANGE', active, 0, -1)
-  for first = 1, #held, 1000 do
-    call('SADD', stalled, unpack(held, first, math.min(first + 999, #held)))
+  local active_ids = call('LRANGE', active, 0, -1)
+  for first = 1, #active_ids, 1000 do
+    call('SADD', stalled, unpack(active_ids, first, math.min(first + 999, #active_ids)))
   end
-  for _, id in ipairs(held) do
+  for _, id in ipairs(active_ids) do
     if not marked[id] and call('EXISTS', base .. id .. ':lock') == 0 then
-      unsure = unsure + 1
+      newly_marked = newly_marked + 1
     end
   end
 end
-return {rescued, buried, unsure}
+return {rescued, buried, newly_marked}

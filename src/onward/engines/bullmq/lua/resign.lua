@@ -6,7 +6,7 @@
 -- ARGV[6]  the leader
 -- Answers nothing.
 
-if leads(ARGV[5], ARGV[6]) then
+if is_leader(ARGV[5], ARGV[6]) then
   call('HSET', KEYS[1], 'until', '0')
 end
 return false

@@ -1,6 +1,6 @@
 -- Records how runs of one queue's jobs ended. Each matches the job's lock: a lost one changes nothing.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[1]   the queue's meta
 -- ARGV[5]   '1': a claim follows, which says whether the queue has run dry
 -- ARGV[6]   how many points of metrics to keep, '' for none
@@ -16,28 +16,28 @@
 
 local base = base_of(KEYS[1])
 local active, stalled = base .. 'active', base .. 'stalled'
-local locks, lost, unlocked, unstalled, done = {}, {}, {}, {}, {}
+local locks, lost, unlocked, unstalled, completed = {}, {}, {}, {}, {}
 local children = {}
-local goes_on_at_once = false
+local has_immediate_retry = false
 for at = 7, #ARGV, 5 do
   local key = base .. ARGV[at]
-  goes_on_at_once = goes_on_at_once or ARGV[at + 2] == 'retry' and string.sub(ARGV[at + 3], 1, 2) == '0:'
+  has_immediate_retry = has_immediate_retry or ARGV[at + 2] == 'retry' and string.sub(ARGV[at + 3], 1, 2) == '0:'
   locks[#locks + 1] = key .. ':lock'
   children[#children + 1] = key .. ':dependencies'
   children[#children + 1] = key .. ':unsuccessful'
 end
 -- Whoever is tried again at once stands behind those whose time has come meanwhile.
-if goes_on_at_once then
+if has_immediate_retry then
   promote_due(base, 1000)
 end
 local tokens = call('MGET', unpack(locks))
 -- Hardly any job has children: one question for all.
 local has_children = call('EXISTS', unpack(children)) > 0
-local stamp = whole(now)
-local has_ended = false
+local timestamp = int_string(now)
+local has_finished = false
 
 -- What ends together was mostly taken together, and stands together at the end of the list: then it is cut off at once.
-local function are_cut_off()
+local function trim_together()
   local last = {}
   for _, id in ipairs(call('LRANGE', active, -#locks, -1)) do
     last[id] = true
@@ -52,31 +52,31 @@ local function are_cut_off()
   call('LTRIM', active, 0, -#locks - 1)
   return true
 end
-local cut_off = #locks > 1 and are_cut_off()
+local are_trimmed = #locks > 1 and trim_together()
 
-local function counted(kind, most)
+local function count_metric(kind, max_points)
   local key = base .. 'metrics:' .. kind
   local before = call('HINCRBY', key, 'count', 1) - 1
-  local said = call('HMGET', key, 'prevTS', 'prevCount')
-  if not said[1] then
-    call('HSET', key, 'prevTS', stamp, 'prevCount', 0)
+  local values = call('HMGET', key, 'prevTS', 'prevCount')
+  if not values[1] then
+    call('HSET', key, 'prevTS', timestamp, 'prevCount', 0)
     return
   end
-  local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(said[1]) / 60000), tonumber(most))
+  local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(values[1]) / 60000), tonumber(max_points))
   if minutes > 0 then
-    call('LPUSH', key .. ':data', before - tonumber(said[2]))
+    call('LPUSH', key .. ':data', before - tonumber(values[2]))
     for _ = 2, minutes do
       call('LPUSH', key .. ':data', 0)
     end
-    call('LTRIM', key .. ':data', 0, most - 1)
-    call('HSET', key, 'prevCount', before, 'prevTS', stamp)
+    call('LTRIM', key .. ':data', 0, max_points - 1)
+    call('HSET', key, 'prevCount', before, 'prevTS', timestamp)
   end
 end
 
 -- Damaged options say nothing: an outcome must not be lost over them.
 local function read_options(text)
-  local fine, said = pcall(cjson.decode, text)
-  return fine and type(said) == 'table' and said or {}
+  local is_valid, values = pcall(cjson.decode, text)
+  return is_valid and type(values) == 'table' and values or {}
 end
 
 local function with_stack(key, entry, opts)
@@ -105,32 +105,32 @@ local function finish(id, key, fields, verb, value, stack)
   local field = has_completed and 'returnvalue' or 'failedReason'
   local opts = fields[1]
   if fields[3] then
-    end_deduplication(base, id, fields[3])
-    let_next_in(base, fields[3])
+    expire_deduplication(base, id, fields[3])
+    add_kept_duplicate(base, fields[3])
   end
   if fields[2] and fields[2] ~= '' then
     local parent = not has_completed and call('HGET', key, 'parent')
     if has_completed then
-      child_is_done(fields[2], key, value)
+      complete_child(fields[2], key, value)
     elseif parent then
-      child_has_failed(parent, key, value)
+      fail_child(parent, key, value)
     end
   end
   local attempts = (tonumber(fields[4]) or 0) + 1
   local count, age, limit = -1, nil, nil
   local option = has_completed and 'removeOnComplete' or 'removeOnFail'
   if string.find(opts, option, 1, true) then
-    count, age, limit = kept_by(read_options(opts)[option])
+    count, age, limit = retention_of(read_options(opts)[option])
   end
   if count == 0 then
-    forget_job(base, id)
+    remove_finished_job(base, id)
   else
-    call('HSET', key, field, value, 'finishedOn', stamp, 'atm', attempts)
+    call('HSET', key, field, value, 'finishedOn', timestamp, 'atm', attempts)
     if has_completed and count == -1 then
-      done[#done + 1] = stamp
-      done[#done + 1] = id
+      completed[#completed + 1] = timestamp
+      completed[#completed + 1] = id
     else
-      call('ZADD', base .. set, stamp, id)
+      call('ZADD', base .. set, timestamp, id)
     end
     if not has_completed then
       if stack then
@@ -139,23 +139,23 @@ local function finish(id, key, fields, verb, value, stack)
       call('HDEL', key, 'defa')
     end
     if count ~= -1 or age then
-      if #done > 0 then
-        call('ZADD', base .. 'completed', unpack(done))
-        done = {}
+      if #completed > 0 then
+        call('ZADD', base .. 'completed', unpack(completed))
+        completed = {}
       end
-      keep_to(base, set, count, age, limit)
+      apply_retention(base, set, count, age, limit)
     end
   end
-  tell(base, set, 'jobId', id, field, value, 'prev', 'active')
+  emit(base, set, 'jobId', id, field, value, 'prev', 'active')
   if not has_completed then
     if attempts >= (tonumber(read_options(opts).attempts) or 0) then
-      tell(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
+      emit(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
     end
   end
   if ARGV[6] ~= '' then
-    counted(set, ARGV[6])
+    count_metric(set, ARGV[6])
   end
-  has_ended = true
+  has_finished = true
 end
 
 for n = 1, #locks do
@@ -164,7 +164,7 @@ for n = 1, #locks do
   local key = base .. id
   local fields = tokens[n] == token and call('HMGET', key, 'opts', 'parentKey', 'deid', 'atm')
   if not fields or not (fields[1] or call('EXISTS', key) == 1)
-    or not (cut_off or call('LREM', active, -1, id) == 1) then
+    or not (are_trimmed or call('LREM', active, -1, id) == 1) then
     lost[#lost + 1] = n
   else
     tokens[n] = false
@@ -196,41 +196,41 @@ for n = 1, #locks do
           call('HSET', key, 'stacktrace', with_stack(key, stack, opts))
         end
         if delay > 0 then
-          call('HSET', key, 'delay', whole(delay))
+          call('HSET', key, 'delay', int_string(delay))
           delay_until(base, id, now + delay)
-          mark_next_due(base)
+          add_delay_marker(base)
         else
           make_ready(base, id, priority, is_lifo(opts) and 'RPUSH' or 'LPUSH')
-          mark_unless_shut(base)
-          tell(base, 'waiting', 'jobId', id, 'prev', 'active')
+          add_base_marker_if_needed(base)
+          emit(base, 'waiting', 'jobId', id, 'prev', 'active')
         end
       elseif verb == 'snooze' then
         call('HSET', key, 'delay', value)
         delay_until(base, id, now + tonumber(value))
-        mark_next_due(base)
+        add_delay_marker(base)
       else
         -- Given back: to the head of its line.
         if priority > 0 then
           call('ZADD', base .. 'prioritized', priority * 4294967296, id)
         else
-          call('RPUSH', line_of(base), id)
+          call('RPUSH', wait_list_of(base), id)
         end
-        mark_unless_shut(base)
-        tell(base, 'waiting', 'jobId', id, 'prev', 'active')
+        add_base_marker_if_needed(base)
+        emit(base, 'waiting', 'jobId', id, 'prev', 'active')
       end
     end
   end
 end
-if #done > 0 then
-  call('ZADD', base .. 'completed', unpack(done))
+if #completed > 0 then
+  call('ZADD', base .. 'completed', unpack(completed))
 end
 if #unlocked > 0 then
   call('DEL', unpack(unlocked))
   call('SREM', stalled, unpack(unstalled))
-  trim(base)
+  trim_events(base)
 end
-if has_ended and ARGV[5] ~= '1' and call('LLEN', base .. 'wait') == 0 and call('LLEN', active) == 0
+if has_finished and ARGV[5] ~= '1' and call('LLEN', base .. 'wait') == 0 and call('LLEN', active) == 0
   and call('ZCARD', base .. 'prioritized') == 0 then
-  tell(base, 'drained')
+  emit(base, 'drained')
 end
 return lost

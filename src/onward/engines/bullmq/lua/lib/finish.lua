@@ -1,4 +1,4 @@
--- Words for what follows when a job ends or goes away: its keys, its deduplication, the parent that waits for it.
+-- Functions for what follows when a job ends or goes away: its keys, its deduplication, the parent that waits for it.
 
 local function remove_keys(key)
   return call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed',
@@ -7,25 +7,25 @@ end
 
 -- A parent's key is its queue's base and its id, and an id has no colon but that of a repeated job, which has no
 -- children.
-local function parted(key)
+local function split_key(key)
   local id = string.match(key, '.*:(.*)')
   return string.sub(key, 1, #key - #id), id
 end
 
 -- Frees the idempotency key of a job that goes away.
-local function forget_key(base, id)
+local function free_idempotency_key(base, id)
   local fields = call('HMGET', base .. id, 'name', 'opts')
   if fields[2] and string.find(fields[2], '"onward"', 1, true) then
-    local fine, opts = pcall(cjson.decode, fields[2])
-    local ours = fine and type(opts) == 'table' and opts.onward
+    local is_valid, opts = pcall(cjson.decode, fields[2])
+    local ours = is_valid and type(opts) == 'table' and opts.onward
     if type(ours) == 'table' and ours.key then
-      call('HDEL', home .. 'keys', redis.sha1hex(#fields[1] .. ':' .. fields[1] .. ours.key))
+      call('HDEL', onward_root .. 'idempotency_keys', redis.sha1hex(#fields[1] .. ':' .. fields[1] .. ours.key))
     end
   end
 end
 
 -- A deduplication without an end of its own ends with the job that it stands for.
-local function end_deduplication(base, id, dedup)
+local function expire_deduplication(base, id, dedup)
   local key = base .. 'de:' .. dedup
   local left = call('PTTL', key)
   if left == 0 or (left == -1 and call('GET', key) == id) then
@@ -33,14 +33,14 @@ local function end_deduplication(base, id, dedup)
   end
 end
 
-local function drop_deduplication(base, id, dedup)
+local function remove_deduplication(base, id, dedup)
   if dedup and call('GET', base .. 'de:' .. dedup) == id then
     call('DEL', base .. 'de:' .. dedup, base .. 'dn:' .. dedup)
   end
 end
 
 -- The last job that was turned away while this one was active (keepLastIfActive) comes in now.
-local function let_next_in(base, dedup)
+local function add_kept_duplicate(base, dedup)
   local waiting = base .. 'dn:' .. dedup
   if call('EXISTS', waiting) == 0 then
     return
@@ -51,12 +51,12 @@ local function let_next_in(base, dedup)
   local opts = cjson.decode(stored[3])
   local de = opts.de
   if de and not de.keepLastIfActive and de.ttl and de.ttl > 0 then
-    call('SET', base .. 'de:' .. dedup, id, 'PX', whole(de.ttl * stretch))
+    call('SET', base .. 'de:' .. dedup, id, 'PX', int_string(de.ttl * ttl_factor))
   else
     call('SET', base .. 'de:' .. dedup, id)
   end
   local delay, priority = tonumber(opts.delay) or 0, tonumber(opts.priority) or 0
-  local fields = {'name', stored[1], 'data', stored[2], 'opts', stored[3], 'timestamp', whole(now), 'delay', delay,
+  local fields = {'name', stored[1], 'data', stored[2], 'opts', stored[3], 'timestamp', int_string(now), 'delay', delay,
     'priority', priority}
   local function add(field, value)
     if value then
@@ -69,8 +69,8 @@ local function let_next_in(base, dedup)
   add('rjk', stored[7])
   add('deid', de and de.id)
   call('HSET', base .. id, unpack(fields))
-  tell(base, 'added', 'jobId', id, 'name', stored[1])
-  put_in_line(base, id, priority, opts.lifo, delay, now)
+  emit(base, 'added', 'jobId', id, 'name', stored[1])
+  add_to_queue(base, id, priority, opts.lifo, delay, now)
   if stored[6] then
     call('SADD', stored[6], base .. id)
   end
@@ -80,19 +80,19 @@ end
 -- Parents
 
 local function wake_parent(base, id)
-  local said = call('HMGET', base .. id, 'priority', 'delay')
-  local priority, delay = tonumber(said[1]) or 0, tonumber(said[2]) or 0
+  local values = call('HMGET', base .. id, 'priority', 'delay')
+  local priority, delay = tonumber(values[1]) or 0, tonumber(values[2]) or 0
   if delay > 0 then
     -- The delay that a parent was given counts from when its children are done.
     local due = now + delay
-    call('ZADD', base .. 'delayed', whole(due * 4096), id)
-    tell(base, 'delayed', 'jobId', id, 'delay', whole(due))
-    mark_next_due(base)
+    call('ZADD', base .. 'delayed', int_string(due * 4096), id)
+    emit(base, 'delayed', 'jobId', id, 'delay', int_string(due))
+    add_delay_marker(base)
     return
   end
   make_ready(base, id, priority, 'RPUSH')
-  mark_unless_shut(base)
-  tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+  add_base_marker_if_needed(base)
+  emit(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
 end
 
 local function wake_parent_if_waiting(base, id)
@@ -125,15 +125,15 @@ local function fail_parent(base, id, child)
   end
 end
 
-local function child_is_done(parent_key, child, result)
-  local base, id = parted(parent_key)
+local function complete_child(parent_key, child, result)
+  local base, id = split_key(parent_key)
   if call('SREM', parent_key .. ':dependencies', child) == 1 then
     call('HSET', parent_key .. ':processed', child, result)
     wake_parent_if_done(base, id)
   end
 end
 
-local function child_has_failed(parent_json, child, reason)
+local function fail_child(parent_json, child, reason)
   local parent = cjson.decode(parent_json)
   local base, id = parent.queueKey .. ':', parent.id
   local key = base .. id
@@ -144,7 +144,7 @@ local function child_has_failed(parent_json, child, reason)
     return
   end
   if parent.fpof then
-    call('ZADD', key .. ':unsuccessful', whole(now), child)
+    call('ZADD', key .. ':unsuccessful', int_string(now), child)
     fail_parent(base, id, child)
   elseif parent.cpof then
     call('HSET', key .. ':failed', child, reason)
@@ -159,76 +159,76 @@ end
 
 -- A child that goes away is waited for no longer. Its parent, if it waited for nothing else, is ready; and where a
 -- whole queue (its base) is being emptied, a parent in that queue goes too.
-local leave_parent
-leave_parent = function(key, emptied)
-  local said = call('HMGET', key, 'parentKey', 'deid')
-  local parent_key = said[1]
+local detach_from_parent
+detach_from_parent = function(key, emptied_base)
+  local values = call('HMGET', key, 'parentKey', 'deid')
+  local parent_key = values[1]
   if not parent_key or parent_key == '' or call('EXISTS', parent_key) == 0
     or call('SREM', parent_key .. ':dependencies', key) == 0 then
     return
   end
-  local base, id = parted(parent_key)
+  local base, id = split_key(parent_key)
   if call('SCARD', parent_key .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then
     return
   end
-  if base == emptied then
-    leave_parent(parent_key, emptied)
+  if base == emptied_base then
+    detach_from_parent(parent_key, emptied_base)
     remove_keys(parent_key)
-    if said[2] then
-      call('DEL', base .. 'de:' .. said[2])
+    if values[2] then
+      call('DEL', base .. 'de:' .. values[2])
     end
     return
   end
-  call('RPUSH', line_of(base), id)
-  mark_unless_shut(base)
-  if not emptied then
-    tell(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
+  call('RPUSH', wait_list_of(base), id)
+  add_base_marker_if_needed(base)
+  if not emptied_base then
+    emit(base, 'waiting', 'jobId', id, 'prev', 'waiting-children')
   end
 end
 
 -- Removes a finished job that is not kept any longer, out of its set already.
-local function forget_job(base, id)
-  leave_parent(base .. id)
-  forget_key(base, id)
+local function remove_finished_job(base, id)
+  detach_from_parent(base .. id)
+  free_idempotency_key(base, id)
   remove_keys(base .. id)
 end
 
 -- Removes a job that a queue is emptied of, out of its place already.
-local function empty_of(base, id)
-  leave_parent(base .. id, base)
-  drop_deduplication(base, id, call('HGET', base .. id, 'deid'))
-  forget_key(base, id)
+local function purge_job(base, id)
+  detach_from_parent(base .. id, base)
+  remove_deduplication(base, id, call('HGET', base .. id, 'deid'))
+  free_idempotency_key(base, id)
   remove_keys(base .. id)
 end
 
 -- The job that a scheduler has made last: without it the schedule would end.
-local function is_of_schedule(base, id)
+local function is_next_of_scheduler(base, id)
   local scheduler = call('HGET', base .. id, 'rjk')
   local due = scheduler and call('ZSCORE', base .. 'repeat', scheduler)
   return due and id == 'repeat:' .. scheduler .. ':' .. due or false
 end
 
-local function take_out(base, id)
-  for _, place in ipairs({'completed', 'waiting-children', 'delayed', 'failed', 'prioritized'}) do
-    if call('ZREM', base .. place, id) == 1 then
-      return place
+local function remove_from_location(base, id)
+  for _, location in ipairs({'completed', 'waiting-children', 'delayed', 'failed', 'prioritized'}) do
+    if call('ZREM', base .. location, id) == 1 then
+      return location
     end
   end
-  for _, place in ipairs({'wait', 'paused', 'active'}) do
-    if call('LREM', base .. place, 1, id) == 1 then
-      return place
+  for _, location in ipairs({'wait', 'paused', 'active'}) do
+    if call('LREM', base .. location, 1, id) == 1 then
+      return location
     end
   end
 end
 
 -- Whether a job, or one that it waits for, at any depth, is held.
-local is_held
-is_held = function(key)
+local is_locked
+is_locked = function(key)
   if call('EXISTS', key .. ':lock') == 1 then
     return true
   end
   for _, child in ipairs(call('SMEMBERS', key .. ':dependencies')) do
-    if is_held(child) then
+    if is_locked(child) then
       return true
     end
   end
@@ -240,7 +240,7 @@ end
 local remove_job
 remove_job = function(base, id, which)
   local key = base .. id
-  leave_parent(key)
+  detach_from_parent(key)
   local children = {}
   local function add(keys)
     for _, child in ipairs(keys) do
@@ -254,24 +254,24 @@ remove_job = function(base, id, which)
   end
   add(call('SMEMBERS', key .. ':dependencies'))
   for _, child in ipairs(children) do
-    local child_base, child_id = parted(child)
+    local child_base, child_id = split_key(child)
     local goes = which == 'all'
       or call('EXISTS', child .. ':lock') == 0 and not call('ZSCORE', child_base .. 'failed', child_id)
     if goes then
       remove_job(child_base, child_id, which)
     end
   end
-  local was = take_out(base, id)
-  drop_deduplication(base, id, call('HGET', key, 'deid'))
-  forget_key(base, id)
+  local was = remove_from_location(base, id)
+  remove_deduplication(base, id, call('HGET', key, 'deid'))
+  free_idempotency_key(base, id)
   if remove_keys(key) > 0 then
-    tell(base, 'removed', 'jobId', id, 'prev', was or 'unknown')
+    emit(base, 'removed', 'jobId', id, 'prev', was or 'unknown')
   end
   return was
 end
 
 -- How long finished jobs are kept, as the job's own options say: how many (0: none, -1: all), and for how long.
-local function kept_by(option)
+local function retention_of(option)
   if option == nil or option == false or option == cjson.null then
     return -1
   elseif option == true then
@@ -282,20 +282,20 @@ local function kept_by(option)
   return tonumber(option.count), tonumber(option.age), tonumber(option.limit) or 1000
 end
 
-local function keep_to(base, set, count, age, limit)
+local function apply_retention(base, set, count, age, limit)
   local key = base .. set
   if age then
-    local start = whole(now - age * 1000)
+    local start = int_string(now - age * 1000)
     local old = call('ZREVRANGEBYSCORE', key, start, '-inf', 'LIMIT', 0, limit)
     for _, id in ipairs(old) do
-      forget_job(base, id)
+      remove_finished_job(base, id)
       call('ZREM', key, id)
     end
   end
   if count and count > 0 then
     local over = call('ZREVRANGE', key, count, -1)
     for _, id in ipairs(over) do
-      forget_job(base, id)
+      remove_finished_job(base, id)
     end
     if #over > 0 then
       call('ZREMRANGEBYRANK', key, 0, -(count + 1))

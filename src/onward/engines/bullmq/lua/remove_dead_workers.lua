@@ -7,7 +7,7 @@
 -- ARGV[7]  microseconds of silence after which a worker is gone
 -- Answers nothing.
 
-if leads(ARGV[5], ARGV[6]) then
+if is_leader(ARGV[5], ARGV[6]) then
   local known = call('HGETALL', KEYS[1])
   for at = 1, #known, 2 do
     local beat = tonumber(string.match(known[at + 1], '^%d+ (%d+) '))

@@ -1,6 +1,6 @@
 -- Makes the next job of a scheduler, when a worker has picked up the last one; else the schedule would end.
 --
--- uses: queue repeating
+-- uses: queue schedulers
 -- KEYS[1]  the queue's meta
 -- ARGV[5]  the scheduler
 -- ARGV[6]  the job that was picked up: only the newest of the scheduler makes another
@@ -13,21 +13,21 @@ local scheduler, due = ARGV[5], tonumber(ARGV[7])
 local schedulers = base .. 'repeat'
 local settings = schedulers .. ':' .. scheduler
 local last = tonumber(call('ZSCORE', schedulers, scheduler))
-if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. whole(last) then
+if not last or ARGV[6] ~= 'repeat:' .. scheduler .. ':' .. int_string(last) then
   return false
 end
-local said = call('HMGET', settings, 'name', 'data', 'every', 'offset')
+local values = call('HMGET', settings, 'name', 'data', 'every', 'offset')
 local opts = cjson.decode(ARGV[8])
-local every = tonumber(said[3]) or (opts['repeat'] and tonumber(opts['repeat'].every))
+local every = tonumber(values[3]) or (opts['repeat'] and tonumber(opts['repeat'].every))
 if every then
-  due = next_beat(last, every, tonumber(said[4]) or tonumber(opts['repeat'].offset))
+  due = next_run(last, every, tonumber(values[4]) or tonumber(opts['repeat'].offset))
 end
-local id = 'repeat:' .. scheduler .. ':' .. whole(due)
+local id = 'repeat:' .. scheduler .. ':' .. int_string(due)
 if call('EXISTS', base .. id) == 1 then
-  tell(base, 'duplicated', 'jobId', id)
+  emit(base, 'duplicated', 'jobId', id)
   return false
 end
-call('ZADD', schedulers, whole(due), scheduler)
+call('ZADD', schedulers, int_string(due), scheduler)
 call('HINCRBY', settings, 'ic', 1)
-add_scheduled(base, scheduler, id, due, said[1] or '', said[2] or '{}', opts, opts.timestamp or now)
+add_scheduled(base, scheduler, id, due, values[1] or '', values[2] or '{}', opts, opts.timestamp or now)
 return id

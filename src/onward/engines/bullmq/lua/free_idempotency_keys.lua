@@ -8,7 +8,7 @@
 -- ARGV[8]  about how many to look at
 -- Answers where this look ended, '0' for the end; nothing: the term is another's.
 
-if not leads(ARGV[5], ARGV[6]) then
+if not is_leader(ARGV[5], ARGV[6]) then
   return false
 end
 local page = call('HSCAN', KEYS[1], ARGV[7], 'COUNT', ARGV[8])

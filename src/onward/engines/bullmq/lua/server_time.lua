@@ -4,4 +4,4 @@
 -- KEYS[1]  any key of ours
 -- Answers microseconds since 1970.
 
-return whole(micros)
+return int_string(micros)

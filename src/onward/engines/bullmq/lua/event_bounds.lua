@@ -5,7 +5,7 @@
 -- Answers {the server's own time in milliseconds, then for each queue the first and the last id, '' for none}.
 
 local time = call('TIME')
-local answer = {whole(time[1] * 1000 + math.floor(time[2] / 1000))}
+local answer = {int_string(time[1] * 1000 + math.floor(time[2] / 1000))}
 for _, meta in ipairs(KEYS) do
   local events = base_of(meta) .. 'events'
   local first, last = call('XRANGE', events, '-', '+', 'COUNT', 1), call('XREVRANGE', events, '+', '-', 'COUNT', 1)

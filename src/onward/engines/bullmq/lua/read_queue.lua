@@ -7,7 +7,7 @@
 
 local base = base_of(KEYS[1])
 local oldest = -1
-local function look(id)
+local function consider(id)
   if id then
     local fields = call('HMGET', base .. id, 'timestamp', 'opts')
     if fields[1] then
@@ -19,11 +19,11 @@ local function look(id)
     end
   end
 end
-look(call('LINDEX', base .. 'wait', -1))
-look(call('ZRANGE', base .. 'prioritized', 0, 0)[1])
+consider(call('LINDEX', base .. 'wait', -1))
+consider(call('ZRANGE', base .. 'prioritized', 0, 0)[1])
 return {
-  call('EXISTS', KEYS[1]), call('HGETALL', KEYS[1]), call('HGETALL', own_of(base)), call('LLEN', base .. 'wait'),
+  call('EXISTS', KEYS[1]), call('HGETALL', KEYS[1]), call('HGETALL', settings_key(base)), call('LLEN', base .. 'wait'),
   call('LLEN', base .. 'paused'), call('ZCARD', base .. 'prioritized'), call('LLEN', base .. 'active'),
   call('ZCARD', base .. 'delayed'), call('ZCARD', base .. 'waiting-children'), call('ZCARD', base .. 'completed'),
-  call('ZCARD', base .. 'failed'), whole(oldest)
+  call('ZCARD', base .. 'failed'), int_string(oldest)
 }

@@ -1,6 +1,6 @@
 -- Ends a scheduler, and removes the job that it has put off; one that is ready stays.
 --
--- uses: queue ending
+-- uses: queue finish
 -- KEYS[1]  the queue's meta
 -- ARGV[5]  the scheduler
 -- Answers 1, or 0 where there is none.
@@ -14,7 +14,7 @@ end
 local id = 'repeat:' .. scheduler .. ':' .. due
 if call('ZREM', base .. 'delayed', id) == 1 then
   remove_keys(base .. id)
-  tell(base, 'removed', 'jobId', id, 'prev', 'delayed')
+  emit(base, 'removed', 'jobId', id, 'prev', 'delayed')
 end
 call('ZREM', base .. 'repeat', scheduler)
 call('DEL', base .. 'repeat:' .. scheduler)

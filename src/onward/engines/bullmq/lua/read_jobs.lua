@@ -13,10 +13,10 @@ for n = 5, #ARGV do
   local answer = false
   if #fields > 0 then
     local where, score = 'wait', ''
-    for _, place in ipairs({'completed', 'failed', 'delayed', 'prioritized', 'waiting-children'}) do
-      local found = call('ZSCORE', base .. place, id)
+    for _, location in ipairs({'completed', 'failed', 'delayed', 'prioritized', 'waiting-children'}) do
+      local found = call('ZSCORE', base .. location, id)
       if found then
-        where, score = place, found
+        where, score = location, found
         break
       end
     end
