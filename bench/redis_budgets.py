@@ -40,18 +40,18 @@ BUDGETS = {
     "lock taken": 5.0,
     "lock extended": 5.0,
     "event written": 5.0,
-    "event heard": 5.0,
+    "event received": 5.0,
     "stalled check": 100.0,
 }
 ACTIVE = 1000
-APART = "apart"
+PREFIX = "isolated"
 PAUSE = 0.002
 """Seconds between two acts: whoever asks without a pause takes a processor from those it looks at."""
-ENOUGH = 5000
+JOBS_TO_TAKE = 5000
 """Jobs to take, one by one."""
 LEASE = timedelta(minutes=10)
 
-Act = Callable[[], Awaitable[object]]
+Action = Callable[[], Awaitable[object]]
 
 
 async def measure(url: str, seconds: float) -> dict[str, list[float]]:
@@ -59,56 +59,56 @@ async def measure(url: str, seconds: float) -> dict[str, list[float]]:
     # Below another prefix, or the worker that drains would take these jobs too.
     async with (
         App(url) as drained,
-        App(f"{url}?prefix={APART}") as app,
+        App(f"{url}?prefix={PREFIX}") as app,
         app.events("told", types=[JobWaiting]) as events,
-        bare_line(url) as ping,
+        ping_connection(url) as ping,
     ):
         engine = app.engine
         await engine.enqueue([NewJob(type="held", queue="held")] * ACTIVE)
-        await engine.enqueue([NewJob(type="taken", queue="taken")] * ENOUGH)
+        await engine.enqueue([NewJob(type="taken", queue="taken")] * JOBS_TO_TAKE)
         claims: list[Claim] = []
         while len(claims) < ACTIVE:
-            asked = ClaimRequest(worker_id="holder", queues=("held",), slots=200, lease=LEASE)
-            claims += (await engine.claim(asked)).claims
-        card = WorkerInfo(id="holder", hostname="here", pool_size=ACTIVE, version="0", queues=("held",))
+            request = ClaimRequest(worker_id="holder", queues=("held",), slots=200, lease=LEASE)
+            claims += (await engine.claim(request)).claims
+        worker = WorkerInfo(id="holder", hostname="here", pool_size=ACTIVE, version="0", queues=("held",))
         term = await engine.elect("holder", lease=LEASE)
         if term is None:
             sys.exit("somebody else leads: there is a worker where none should be")
 
-        listening = asyncio.ensure_future(anext(events))
+        next_event = asyncio.ensure_future(anext(events))
 
-        async def hear() -> None:
-            nonlocal listening
+        async def receive_event() -> None:
+            nonlocal next_event
             await engine.enqueue([NewJob(type="told", queue="told")])
-            await listening
-            listening = asyncio.ensure_future(anext(events))
+            await next_event
+            next_event = asyncio.ensure_future(anext(events))
 
-        acts: dict[str, Act] = {
+        actions: dict[str, Action] = {
             "job read": lambda: drained.engine.get(JobRef(QUEUE, "1")),
             "lock taken": lambda: engine.claim(ClaimRequest(worker_id="holder", queues=("taken",), lease=LEASE)),
-            "lock extended": lambda: engine.heartbeat(card, claims[:1]),
+            "lock extended": lambda: engine.heartbeat(worker, claims[:1]),
             "event written": lambda: engine.report(claims[0], progress=50),
-            "event heard": hear,
+            "event received": receive_event,
             "stalled check": lambda: engine.rescue(term, worker_timeout=LEASE, max_crashes=3),
-            "bare PING": ping,
+            "PING": ping,
         }
-        found: dict[str, list[float]] = {what: [] for what in (*acts, "woken late")}
+        found: dict[str, list[float]] = {name: [] for name in (*actions, "woken late")}
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            for what, act in acts.items():
+            for name, action in actions.items():
                 began = time.perf_counter()
                 await asyncio.sleep(PAUSE)
                 woken = time.perf_counter()
                 found["woken late"].append((woken - began - PAUSE) * 1000)
-                await act()
-                found[what].append((time.perf_counter() - woken) * 1000)
-        listening.cancel()
-        await asyncio.wait([listening])
+                await action()
+                found[name].append((time.perf_counter() - woken) * 1000)
+        next_event.cancel()
+        await asyncio.wait([next_event])
         return found
 
 
 @asynccontextmanager
-async def bare_line(url: str) -> AsyncIterator[Act]:
+async def ping_connection(url: str) -> AsyncIterator[Action]:
     """Have a line on which nothing is asked but PING."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -124,9 +124,9 @@ async def bare_line(url: str) -> AsyncIterator[Act]:
         await writer.wait_closed()
 
 
-def p99(took: list[float]) -> float:
+def p99(durations: list[float]) -> float:
     """Give the time that all but one in a hundred keep to."""
-    return statistics.quantiles(took, n=100)[98]
+    return statistics.quantiles(durations, n=100)[98]
 
 
 def main() -> None:
@@ -146,10 +146,16 @@ def main() -> None:
         was_busy = drain.is_alive()
         drain.kill()
         drain.join()
-    figures = {what: round(p99(took), 2) for what, took in found.items()}
-    halves = {what: round(statistics.median(took), 2) for what, took in found.items()}
-    head = {"store": str(server.kind), "scenario": "budgets", "p99_ms": figures, "wanted_ms": BUDGETS, "p50_ms": halves}
-    times = len(found["bare PING"])
+    figures = {name: round(p99(durations), 2) for name, durations in found.items()}
+    medians = {name: round(statistics.median(durations), 2) for name, durations in found.items()}
+    head = {
+        "store": str(server.kind),
+        "scenario": "budgets",
+        "p99_ms": figures,
+        "wanted_ms": BUDGETS,
+        "p50_ms": medians,
+    }
+    times = len(found["PING"])
     print(json.dumps({**head, "times": times, "drained_throughout": was_busy, "load": round(os.getloadavg()[0], 2)}))
     sys.exit(0 if was_busy else 1)
 

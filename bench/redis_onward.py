@@ -25,12 +25,12 @@ def delay(url: str, jobs: int) -> dict[str, float]:
 
 
 async def _delay(url: str, jobs: int) -> dict[str, float]:
-    app, late, done = App(url), [], asyncio.Event()
+    app, delays, done = App(url), [], asyncio.Event()
 
     @app.task(name="noop", queue="bench")
     async def noop(n: int, due: float) -> int:
-        late.append(time.time() - due)
-        if len(late) == jobs:
+        delays.append(time.time() - due)
+        if len(delays) == jobs:
             done.set()
         return n
 
@@ -41,7 +41,7 @@ async def _delay(url: str, jobs: int) -> dict[str, float]:
             task = noop.using(delay=timedelta(milliseconds=wait))
             await task.enqueue(n=n, due=time.time() + wait / 1000)
         await asyncio.wait_for(done.wait(), 60)
-    return {"median": statistics.median(late), "worst": max(late)}
+    return {"median": statistics.median(delays), "worst": max(delays)}
 
 
 def pickup(url: str, jobs: int) -> tuple[list[float], list[float]]:
@@ -59,7 +59,7 @@ def pickup(url: str, jobs: int) -> tuple[list[float], list[float]]:
 
 
 def _send(url: str, jobs: int) -> list[tuple[float, float]]:
-    async def live() -> list[tuple[float, float]]:
+    async def run() -> list[tuple[float, float]]:
         sent = []
         async with make_producer(url) as app:
             task = task_of(app, Handler.ASYNC)
@@ -71,13 +71,13 @@ def _send(url: str, jobs: int) -> list[tuple[float, float]]:
             await wait_until_finished(app, jobs, max_wait=30)
         return sent
 
-    return asyncio.run(live())
+    return asyncio.run(run())
 
 
 def idle(url: str, seconds: float) -> None:
     """Have a worker wait for jobs that never come."""
 
-    async def live() -> None:
+    async def run() -> None:
         app = App(url)
 
         @app.task(name="noop", queue="bench")
@@ -86,19 +86,19 @@ def idle(url: str, seconds: float) -> None:
         async with app, app.worker(concurrency=50):
             await asyncio.sleep(seconds)
 
-    asyncio.run(live())
+    asyncio.run(run())
 
 
-def bare_trip(url: str, times: int) -> float:
+def round_trip(url: str, times: int) -> float:
     """Say how many seconds a bare round trip takes, at the median, where both ends have rested before each."""
     parts = urlsplit(url)
-    took = []
-    with socket.create_connection((str(parts.hostname), parts.port or 6379)) as line:
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    durations = []
+    with socket.create_connection((str(parts.hostname), parts.port or 6379)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(times):
             time.sleep(GAP)
             began = time.perf_counter()
-            line.sendall(b"PING\r\n")
-            line.recv(16)
-            took.append(time.perf_counter() - began)
-    return statistics.median(took)
+            connection.sendall(b"PING\r\n")
+            connection.recv(16)
+            durations.append(time.perf_counter() - began)
+    return statistics.median(durations)

@@ -33,11 +33,11 @@ from onward.bench.statistics import Measurement, run_interleaved
 from tests.servers.redis import Kind, RedisServer
 
 PEERS = (BULLMQ, BULLMQ_FOR_PYTHON)
-SETTLING, LISTENING = 4.0, 15.0
+WARMUP, COUNTING = 4.0, 15.0
 """Seconds that an idle worker has to come to rest, and in which its commands are counted."""
 
 
-class Stage:
+class Environment:
     """One Redis, and the ways to measure on it."""
 
     def __init__(self, server: RedisServer, folder: Path) -> None:
@@ -67,20 +67,20 @@ class Stage:
         """Count the commands a second that come while something is done."""
         doing = threading.Thread(target=do)
         doing.start()
-        time.sleep(SETTLING)
+        time.sleep(WARMUP)
         sent = 0
         with self._server.client() as client, client.monitor() as monitor:
-            end = time.monotonic() + LISTENING
+            end = time.monotonic() + COUNTING
             while time.monotonic() < end:
                 if monitor.connection.can_read(timeout=0.1) and monitor.next_command()["client_type"] != "lua":
                     sent += 1
         doing.join()
-        return sent / LISTENING
+        return sent / COUNTING
 
 
-def bulk(stage: Stage, jobs: int, rounds: int) -> dict[str, Any]:
+def bulk(environment: Environment, jobs: int, rounds: int) -> dict[str, Any]:
     """Say how many jobs a second are added, a thousand to a call."""
-    sides = stage.sides("bulk", jobs, lambda: run_isolated(scenarios.enqueue_many, stage.url, jobs, 1000))
+    sides = environment.sides("bulk", jobs, lambda: run_isolated(scenarios.enqueue_many, environment.url, jobs, 1000))
     paced = {name: partial(_pace, do) for name, do in sides.items()}
     paces = run_interleaved(rounds, paced, lambda line: print(line, file=sys.stderr))
     rates = {name: paces.rate(name) for name in sides}
@@ -94,41 +94,41 @@ def _pace(do: Callable[[], Any]) -> Measurement:
     )
 
 
-def delay(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
+def delay(environment: Environment, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how late delayed jobs start, in milliseconds: the median of each round's median, and the worst of all."""
-    sides = stage.sides("delay", 200, lambda: run_isolated(redis_onward.delay, stage.url, 200))
+    sides = environment.sides("delay", 200, lambda: run_isolated(redis_onward.delay, environment.url, 200))
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, rows in found.items():
             rows.append(sides[name]())
-            told = {what: f"{rows[-1][what] * 1000:.1f} ms" for what in ("median", "worst")}
-            print(f"{name}: {told}", file=sys.stderr)
+            shown = {what: f"{rows[-1][what] * 1000:.1f} ms" for what in ("median", "worst")}
+            print(f"{name}: {shown}", file=sys.stderr)
     return {
         "median_ms": _rounded({name: _median([row["median"] for row in rows]) * 1000 for name, rows in found.items()}),
         "worst_ms": _rounded({name: max(row["worst"] for row in rows) * 1000 for name, rows in found.items()}),
     }
 
 
-def pickup(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
+def pickup(environment: Environment, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how long a job waits for an idle worker of Onward's, in milliseconds: medians of the rounds' p50 and p99."""
-    figures = ("p50_ms", "p99_ms", "p50_from_return_ms", "two_bare_trips_ms")
+    figures = ("p50_ms", "p99_ms", "p50_from_return_ms", "two_round_trips_ms")
     found: dict[str, list[float]] = {figure: [] for figure in figures}
     for _ in range(rounds):
-        stage.clear()
-        from_call, from_return = (sorted(waits[10:]) for waits in redis_onward.pickup(stage.url, 200))
+        environment.clear()
+        from_call, from_return = (sorted(waits[10:]) for waits in redis_onward.pickup(environment.url, 200))
         found["p50_ms"].append(_median(from_call) * 1000)
         found["p99_ms"].append(from_call[len(from_call) * 99 // 100] * 1000)
         found["p50_from_return_ms"].append(_median(from_return) * 1000)
-        found["two_bare_trips_ms"].append(run_isolated(redis_onward.bare_trip, stage.url, 200) * 2000)
+        found["two_round_trips_ms"].append(run_isolated(redis_onward.round_trip, environment.url, 200) * 2000)
         print({what: round(taken[-1], 2) for what, taken in found.items()}, file=sys.stderr)
     return _rounded({what: _median(taken) for what, taken in found.items()})
 
 
-def idle(stage: Stage, _jobs: int, rounds: int) -> dict[str, Any]:
+def idle(environment: Environment, _jobs: int, rounds: int) -> dict[str, Any]:
     """Say how many commands a second an idle worker sends."""
-    seconds = int(SETTLING + LISTENING + 2)
-    sides = stage.sides("idle", seconds, lambda: run_isolated(redis_onward.idle, stage.url, seconds))
-    found = {name: [stage.counted(do) for _ in range(rounds)] for name, do in sides.items()}
+    seconds = int(WARMUP + COUNTING + 2)
+    sides = environment.sides("idle", seconds, lambda: run_isolated(redis_onward.idle, environment.url, seconds))
+    found = {name: [environment.counted(do) for _ in range(rounds)] for name, do in sides.items()}
     return {"commands_per_s": _rounded({name: _median(figures) for name, figures in found.items()})}
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     for peer in PEERS:
         peer.install(given.folder)
     with RedisServer(Kind.VALKEY if given.valkey else Kind.REDIS, port=True) as server:
-        figures = SCENARIOS[given.scenario](Stage(server, given.folder), given.jobs, given.rounds)
+        figures = SCENARIOS[given.scenario](Environment(server, given.folder), given.jobs, given.rounds)
     head = {"store": str(server.kind), "scenario": given.scenario, "rounds": given.rounds}
     print(json.dumps({**head, **figures, "load": round(os.getloadavg()[0], 2)}))
 

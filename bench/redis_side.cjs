@@ -8,7 +8,7 @@ const [what, url, number] = process.argv.slice(2);
 const { hostname: host, port } = new URL(url);
 const connection = { host, port: Number(port), maxRetriesPerRequest: null };
 const jobs = Number(number);
-const TOGETHER = 1000;
+const BATCH_SIZE = 1000;
 const CONCURRENCY = 50;
 
 const seconds = () => Number(process.hrtime.bigint()) / 1e9;
@@ -21,7 +21,7 @@ async function bulk(queue) {
   const all = Array.from({ length: jobs }, (_, n) => ({ name: 'noop', data: { n } }));
   const began = seconds();
   const cpu = processor();
-  for (let first = 0; first < jobs; first += TOGETHER) await queue.addBulk(all.slice(first, first + TOGETHER));
+  for (let first = 0; first < jobs; first += BATCH_SIZE) await queue.addBulk(all.slice(first, first + BATCH_SIZE));
   return { jobs, seconds: seconds() - began, cpu_seconds: processor() - cpu, once: true };
 }
 

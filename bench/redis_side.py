@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-from side import CONCURRENCY, LONGEST, TOGETHER, Measure
+from side import CONCURRENCY, LONGEST, BATCH_SIZE, Measure
 
 
 def huey(measure: Measure) -> None:
@@ -57,8 +57,8 @@ def rq(measure: Measure) -> None:
     connection = redis.Redis.from_url(measure.url)
     queue = package.Queue("bench", connection=connection)
     if measure.is_fill:
-        for first in range(0, measure.jobs, TOGETHER):
-            numbers = range(first, min(first + TOGETHER, measure.jobs))
+        for first in range(0, measure.jobs, BATCH_SIZE):
+            numbers = range(first, min(first + BATCH_SIZE, measure.jobs))
             queue.enqueue_many([package.Queue.prepare_data("rq_noop.noop", kwargs={"n": n}) for n in numbers])
         return
     module = ModuleType("rq_noop")  # it finds its functions by their names
@@ -135,7 +135,7 @@ def saq(measure: Measure) -> None:
         measure.start(n)
         return n
 
-    async def live() -> None:
+    async def run() -> None:
         queue = Queue.from_url(measure.url, name="bench")
         await queue.connect()
         if measure.is_fill:
@@ -153,7 +153,7 @@ def saq(measure: Measure) -> None:
         await asyncio.gather(working, return_exceptions=True)
         measure.tell(left)
 
-    asyncio.run(live())
+    asyncio.run(run())
 
 
 def arq(measure: Measure) -> None:
@@ -168,7 +168,7 @@ def arq(measure: Measure) -> None:
         measure.start(n)
         return n
 
-    async def live() -> None:
+    async def run() -> None:
         pool = await create_pool(settings)
         if measure.is_fill:
             for n in range(measure.jobs):
@@ -192,7 +192,7 @@ def arq(measure: Measure) -> None:
         await worker.close()
         measure.tell(left)
 
-    asyncio.run(live())
+    asyncio.run(run())
 
 
 def taskiq(measure: Measure) -> None:
@@ -200,7 +200,7 @@ def taskiq(measure: Measure) -> None:
     from taskiq.api import run_receiver_task
     from taskiq_redis import ListQueueBroker
 
-    async def live() -> None:
+    async def run() -> None:
         broker = ListQueueBroker(url=measure.url)
 
         @broker.task(task_name="noop")
@@ -220,7 +220,7 @@ def taskiq(measure: Measure) -> None:
         await broker.shutdown()
         measure.tell(0)
 
-    asyncio.run(live())
+    asyncio.run(run())
 
 
 def bullmq(measure: Measure) -> None:
@@ -230,23 +230,23 @@ def bullmq(measure: Measure) -> None:
     async def bulk(queue: Any) -> None:
         jobs = [{"name": "noop", "data": {"n": n}, "opts": {}} for n in range(measure.jobs)]
         began, cpu = time.monotonic(), time.process_time()
-        for first in range(0, measure.jobs, TOGETHER):
-            await queue.addBulk(jobs[first : first + TOGETHER])
+        for first in range(0, measure.jobs, BATCH_SIZE):
+            await queue.addBulk(jobs[first : first + BATCH_SIZE])
         found = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
         if not measure.is_fill:
             print(json.dumps({"jobs": measure.jobs, "once": True, **found}))
 
-    async def live() -> None:
+    async def run() -> None:
         queue = Queue("bench", {"connection": measure.url})
         if measure.what in {"fill", "bulk"}:
             await bulk(queue)
             await queue.close()
             return
-        late: list[float] = []
+        delays: list[float] = []
 
         async def noop(job: Any, _: str) -> int:
             if "due" in job.data:
-                late.append(time.time() - job.data["due"])
+                delays.append(time.time() - job.data["due"])
             measure.start(job.data["n"])
             return job.data["n"]
 
@@ -265,11 +265,11 @@ def bullmq(measure: Measure) -> None:
         await worker.close()
         await queue.close()
         if measure.what == "delay":
-            print(json.dumps({"jobs": measure.jobs, "median": statistics.median(late), "worst": max(late)}))
+            print(json.dumps({"jobs": measure.jobs, "median": statistics.median(delays), "worst": max(delays)}))
         else:
             measure.tell(counts["waiting"] + counts["active"])
 
-    asyncio.run(live())
+    asyncio.run(run())
 
 
 async def add_delayed(jobs: int, add: Callable[[dict[str, Any], int], Awaitable[object]]) -> None:

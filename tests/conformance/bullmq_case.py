@@ -25,7 +25,7 @@ from tests.servers.redis import Kind, redis_url
 _numbers = count()
 _KIND = Kind(os.environ.get("ONWARD_TEST_BULLMQ", "redis"))
 
-SHORTEN = """
+SHORTEN_TTLS = """
 local by = tonumber(ARGV[2])
 local cursor = '0'
 repeat
@@ -64,7 +64,7 @@ class BullMQStore(Store):
         """See :class:`Store`. Keys with an end are kept a million times longer, in real time, than the clock says."""
         await super().advance(by)
         step = by if isinstance(by, timedelta) else timedelta(seconds=by)
-        self._client.eval(SHORTEN, 0, f"{self.prefix}:*", round(step / timedelta(milliseconds=1) * 1_000_000))
+        self._client.eval(SHORTEN_TTLS, 0, f"{self.prefix}:*", round(step / timedelta(milliseconds=1) * 1_000_000))
 
     async def force(self, ref: JobRef, state: State) -> None:
         """See :class:`Store`."""

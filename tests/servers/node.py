@@ -67,11 +67,11 @@ def node_packages(*wanted: str, instead: tuple[str, ...] = ()) -> NodePackages:
     ``instead`` names versions to be taken of what they depend on, where the registry lacks the one they ask for.
     """
     name = "-".join(spec.replace("/", "_") for spec in wanted)
-    home = Path(sys.prefix) / "share" / "onward-node"
-    home.mkdir(parents=True, exist_ok=True)
+    root = Path(sys.prefix) / "share" / "onward-node"
+    root.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
-    folder = home / (name if len(name) < 60 else f"{name[:50]}-{digest}")
-    with (home / "lock").open("w") as lock:  # one installs, and the other test processes wait
+    folder = root / (name if len(name) < 60 else f"{name[:50]}-{digest}")
+    with (root / "lock").open("w") as lock:  # one installs, and the other test processes wait
         fcntl.flock(lock, fcntl.LOCK_EX)
         record = folder / "versions.json"
         if not record.exists():
@@ -94,7 +94,8 @@ def _install(folder: Path, wanted: tuple[str, ...], instead: dict[str, str]) -> 
 
 
 def _versions(folder: Path) -> dict[str, str]:
-    asked = json.loads((folder / "package.json").read_text())["dependencies"]
+    dependencies = json.loads((folder / "package.json").read_text())["dependencies"]
     return {
-        name: json.loads((folder / "node_modules" / name / "package.json").read_text())["version"] for name in asked
+        name: json.loads((folder / "node_modules" / name / "package.json").read_text())["version"]
+        for name in dependencies
     }

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-_DEADLINE: Final = 30.0
+_TIMEOUT: Final = 30.0
 """Seconds until a server that does not come up is given up; never reached where all is well."""
 
 SETTINGS: Final = {
@@ -40,7 +40,7 @@ SETTINGS: Final = {
     "daemonize": "no",
 }
 
-_NOTHING: Final = '""'
+_EMPTY: Final = '""'
 """An empty value, as the configuration file spells it."""
 
 
@@ -93,10 +93,10 @@ class RedisServer:
         self._sentinel = sentinel
         self._process: subprocess.Popen[bytes] | None = None
         own = {"port": str(self.port), "bind": "127.0.0.1", "dir": str(self.folder), "unixsocket": str(self.socket)}
-        asked = {} if sentinel else SETTINGS
-        lines = {**asked, **own, **{name.replace("_", "-"): value for name, value in settings.items()}}
+        defaults = {} if sentinel else SETTINGS
+        values = {**defaults, **own, **{name.replace("_", "-"): value for name, value in settings.items()}}
         self._configuration = self.folder / "conf"
-        self._configuration.write_text("".join(f"{name} {value or _NOTHING}\n" for name, value in lines.items()))
+        self._configuration.write_text("".join(f"{name} {value or _EMPTY}\n" for name, value in values.items()))
 
     @property
     def url(self) -> str:
@@ -125,7 +125,7 @@ class RedisServer:
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
         self._process = process
-        deadline = time.monotonic() + _DEADLINE
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             with contextlib.suppress(redis.ConnectionError), self.client() as client:
                 client.ping()
@@ -215,18 +215,18 @@ class RedisCluster:
     def start(self) -> None:
         """Start all nodes, share the slots out, and wait until the cluster is whole."""
         with contextlib.ExitStack() as clients:
-            every = []
+            all_clients = []
             for node in self.nodes:
                 node.start()
-                every.append(clients.enter_context(node.client(decode_responses=True)))
-            for number, client in enumerate(every):
+                all_clients.append(clients.enter_context(node.client(decode_responses=True)))
+            for number, client in enumerate(all_clients):
                 client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
                 share = range(16384 * number // 3, 16384 * (number + 1) // 3)
                 client.execute_command("CLUSTER ADDSLOTS", *share)
                 client.execute_command("CLUSTER MEET", "127.0.0.1", self.nodes[0].port)
-            deadline = time.monotonic() + _DEADLINE
-            for client in every:
-                while not _is_whole(client):
+            deadline = time.monotonic() + _TIMEOUT
+            for client in all_clients:
+                while not _is_ready(client):
                     assert time.monotonic() < deadline, "the cluster does not come together"
                     time.sleep(0.02)
 
@@ -244,9 +244,11 @@ class RedisCluster:
         self.remove()
 
 
-def _is_whole(client: redis.Redis) -> bool:
-    said: Any = client.execute_command("CLUSTER INFO")
-    known = said if isinstance(said, dict) else dict(line.split(":", 1) for line in str(said).split() if ":" in line)
+def _is_ready(client: redis.Redis) -> bool:
+    answer: Any = client.execute_command("CLUSTER INFO")
+    known = (
+        answer if isinstance(answer, dict) else dict(line.split(":", 1) for line in str(answer).split() if ":" in line)
+    )
     return known["cluster_state"] == "ok" and known["cluster_known_nodes"] == "3"
 
 
@@ -270,21 +272,21 @@ class RedisSentinels:
         self.master.start()
         self.replica.start()
         self.sentinel.start()
-        with self.sentinel.client(decode_responses=True) as watching, self.replica.client() as following:
-            watching.execute_command("SENTINEL MONITOR", self.NAME, "127.0.0.1", self.master.port, 1)
-            watching.execute_command("SENTINEL SET", self.NAME, "down-after-milliseconds", 500)
-            watching.execute_command("SENTINEL SET", self.NAME, "failover-timeout", 3000)
-            deadline = time.monotonic() + _DEADLINE
-            while not (int(_master(watching, self.NAME)["num-slaves"]) and _has_all(following)):
+        with self.sentinel.client(decode_responses=True) as sentinel, self.replica.client() as replica:
+            sentinel.execute_command("SENTINEL MONITOR", self.NAME, "127.0.0.1", self.master.port, 1)
+            sentinel.execute_command("SENTINEL SET", self.NAME, "down-after-milliseconds", 500)
+            sentinel.execute_command("SENTINEL SET", self.NAME, "failover-timeout", 3000)
+            deadline = time.monotonic() + _TIMEOUT
+            while not (int(_master(sentinel, self.NAME)["num-slaves"]) and _is_synced(replica)):
                 assert time.monotonic() < deadline, "the replica does not follow"
                 time.sleep(0.02)
 
     def fail_over(self) -> None:
         """Kill the master, and wait until the sentinel names the replica in its place."""
         self.master.kill()
-        deadline = time.monotonic() + _DEADLINE
-        with self.sentinel.client(decode_responses=True) as watching:
-            while (known := _master(watching, self.NAME))["port"] != str(self.replica.port) or known[
+        deadline = time.monotonic() + _TIMEOUT
+        with self.sentinel.client(decode_responses=True) as sentinel:
+            while (known := _master(sentinel, self.NAME))["port"] != str(self.replica.port) or known[
                 "flags"
             ] != "master":
                 assert time.monotonic() < deadline, "nobody takes the master's place"
@@ -304,12 +306,12 @@ class RedisSentinels:
         self.remove()
 
 
-def _master(watching: redis.Redis, name: str) -> dict[str, str]:
-    said: Any = watching.execute_command("SENTINEL MASTER", name)
-    known = said if isinstance(said, dict) else dict(zip(said[::2], said[1::2], strict=True))
+def _master(sentinel: redis.Redis, name: str) -> dict[str, str]:
+    answer: Any = sentinel.execute_command("SENTINEL MASTER", name)
+    known = answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
     return {str(field): str(value) for field, value in known.items()}
 
 
-def _has_all(following: redis.Redis) -> bool:
-    found: Any = following.info("replication")
+def _is_synced(replica: redis.Redis) -> bool:
+    found: Any = replica.info("replication")
     return bool(found.get("master_link_status") == "up")

@@ -58,7 +58,7 @@ class Queue:
         request = ClaimRequest(worker_id="worker-1", queues=(self.name,), slots=slots)
         return (await self.engine.claim(request)).claims
 
-    async def end(self, claim: Claim, outcome: Outcome) -> bool:
+    async def settle(self, claim: Claim, outcome: Outcome) -> bool:
         """Settle a claim, and hear whether it was recorded."""
         return not await self.engine.settle([Settlement(claim, outcome)])
 

@@ -97,7 +97,7 @@ async def test_a_server_that_has_forgotten_the_scripts_is_told_them(queue: Queue
     queue.client.script_flush()
     (claim,) = await queue.take()
     queue.client.script_flush()
-    assert await queue.end(claim, Complete())
+    assert await queue.settle(claim, Complete())
 
 
 async def test_a_server_that_comes_back_has_every_job_that_was_taken_in():  # X3
@@ -179,17 +179,17 @@ def family(queue: Queue, **parent: bool) -> None:
     """Leave a parent that waits for two children, as Node's FlowProducer does."""
     queue.add_as_node("parent", place="waiting-children")
     for child in ("one", "two"):
-        said = {"id": "parent", "queueKey": f"{queue.prefix}:mail", **parent}
-        queue.add_as_node(child, parentKey=queue.key("parent"), parent=json.dumps(said))
+        parent_fields = {"id": "parent", "queueKey": f"{queue.prefix}:mail", **parent}
+        queue.add_as_node(child, parentKey=queue.key("parent"), parent=json.dumps(parent_fields))
         queue.client.sadd(queue.key("parent:dependencies"), queue.key(child))
 
 
 async def test_a_parent_is_ready_when_its_last_child_is_done_and_has_their_results(queue: Queue):
     family(queue)
     one, two = await queue.take(2)
-    assert await queue.end(one, Complete('"1"'))
+    assert await queue.settle(one, Complete('"1"'))
     assert await queue.take() == ()
-    assert await queue.end(two, Complete('"2"'))
+    assert await queue.settle(two, Complete('"2"'))
     assert [claim.ref.id for claim in await queue.take()] == ["parent"]
     assert queue.client.hgetall(queue.key("parent:processed")) == {queue.key("one"): '"1"', queue.key("two"): '"2"'}
 
@@ -197,17 +197,17 @@ async def test_a_parent_is_ready_when_its_last_child_is_done_and_has_their_resul
 async def test_a_child_that_fails_its_parent_has_it_failed_without_running(queue: Queue):
     family(queue, fpof=True)
     one, two = await queue.take(2)
-    assert await queue.end(one, Fail(Failure("ValueError", "boom")))
+    assert await queue.settle(one, Fail(Failure("ValueError", "boom")))
     assert await queue.take() == ()
     parent = await queue.engine.get(queue.ref("parent"))
     assert parent is not None
     assert (parent.status, parent.last_error) == (State.FAILED, f"child {queue.key('one')} failed")
-    assert await queue.end(two, Complete())
+    assert await queue.settle(two, Complete())
 
 
 async def test_a_parent_that_is_deleted_takes_its_children_with_it(queue: Queue):
     family(queue)
-    await queue.end((await queue.take())[0], Complete())
+    await queue.settle((await queue.take())[0], Complete())
     (gone,) = await queue.engine.delete(JobFilter(refs=(queue.ref("parent"),)))
     assert gone.ref == queue.ref("parent")
     assert queue.client.exists(*map(queue.key, ("parent", "one", "two", "wait", "completed", "waiting-children"))) == 0
@@ -225,7 +225,7 @@ async def test_a_parent_that_is_taken_back_takes_the_children_that_wait_with_it(
     (held,) = await queue.take()
     await queue.engine.cancel(JobFilter(refs=(queue.ref("parent"),)))
     assert queue.client.exists(queue.key("parent"), queue.key("two")) == 0
-    assert await queue.end(held, Complete())
+    assert await queue.settle(held, Complete())
 
 
 async def test_the_next_job_of_a_schedule_goes_only_with_the_schedule(queue: Queue):
@@ -238,7 +238,7 @@ async def test_the_next_job_of_a_schedule_goes_only_with_the_schedule(queue: Que
 
 async def test_a_job_that_is_replayed_keeps_the_traces_of_its_failures(queue: Queue):  # O8
     made = await queue.add()
-    await queue.end((await queue.take())[0], Fail(Failure("ValueError", "boom", "Traceback: boom")))
+    await queue.settle((await queue.take())[0], Fail(Failure("ValueError", "boom", "Traceback: boom")))
     assert len(await queue.engine.replay(JobFilter(refs=(made.ref,)))) == 1
     job = queue.job(made.id)
     assert job["stacktrace"] == '["Traceback: boom"]'

@@ -23,19 +23,19 @@ DEADLINE = 10
 BOOM = Failure("ValueError", "boom")
 
 
-async def some(events: AsyncGenerator[AnyEvent, None], count: int) -> list[AnyEvent]:
+async def next_events(events: AsyncGenerator[AnyEvent, None], count: int) -> list[AnyEvent]:
     async with asyncio.timeout(DEADLINE):
         return [await anext(events) for _ in range(count)]
 
 
 async def test_a_retry_says_how_long_it_waits_and_how_often_it_was_tried(queue: Queue):  # B7
-    words = frozenset({"retry"})
-    async with aclosing(await queue.engine.events(["mail"], types=words)) as events:
+    types = frozenset({"retry"})
+    async with aclosing(await queue.engine.events(["mail"], types=types)) as events:
         await queue.add(delay=timedelta(milliseconds=1))  # which BullMQ tells of by the same word
         while not (taken := await queue.take()):
             pass
-        await queue.end(taken[0], Retry(timedelta(minutes=1), BOOM))
-        (retry,) = await some(events, 1)
+        await queue.settle(taken[0], Retry(timedelta(minutes=1), BOOM))
+        (retry,) = await next_events(events, 1)
     assert isinstance(retry, JobRetry)
     assert retry.attempts_made == 1
     assert 59 < retry.delay <= 60
@@ -44,28 +44,28 @@ async def test_a_retry_says_how_long_it_waits_and_how_often_it_was_tried(queue: 
 async def test_a_retry_at_once_is_told_as_both_and_heard_again_by_who_stops_between(queue: Queue):  # B7
     async with aclosing(await queue.engine.events(["mail"])) as events:
         await queue.add()
-        await queue.end((await queue.take())[0], Retry(timedelta(0), BOOM))
-        said = await some(events, 4)
-    assert [event.name for event in said] == ["waiting", "active", "retry", "waiting"]
-    async with aclosing(await queue.engine.events(["mail"], after=said[2].cursor)) as events:
-        assert [event.name for event in await some(events, 2)] == ["retry", "waiting"]
+        await queue.settle((await queue.take())[0], Retry(timedelta(0), BOOM))
+        events_seen = await next_events(events, 4)
+    assert [event.name for event in events_seen] == ["waiting", "active", "retry", "waiting"]
+    async with aclosing(await queue.engine.events(["mail"], after=events_seen[2].cursor)) as events:
+        assert [event.name for event in await next_events(events, 2)] == ["retry", "waiting"]
 
 
 @pytest.mark.parametrize("outcome", [Snooze(timedelta(minutes=1)), Release()], ids=["put off", "given back"])
 async def test_a_job_that_has_not_failed_is_not_tried_again(queue: Queue, outcome: Any):  # B7
     async with aclosing(await queue.engine.events(["mail"], types=frozenset({"retry", "completed"}))) as events:
         await queue.add()
-        await queue.end((await queue.take())[0], outcome)
+        await queue.settle((await queue.take())[0], outcome)
         await queue.add()
         for claim in await queue.take(2):
-            await queue.end(claim, Complete())
-        assert [event.name for event in await some(events, 1)] == ["completed"]
+            await queue.settle(claim, Complete())
+        assert [event.name for event in await next_events(events, 1)] == ["completed"]
 
 
 async def test_progress_that_is_no_number_is_shown_as_it_was_said(queue: Queue):  # B7
     async with aclosing(await queue.engine.events(["mail"], after=OLDEST)) as events:
         queue.client.xadd(queue.key("events"), {"event": "progress", "jobId": "1", "data": '{"step":"two"}'})
-        (progress,) = await some(events, 1)
+        (progress,) = await next_events(events, 1)
     assert isinstance(progress, JobProgress)
     assert (progress.value, progress.message) == (None, '{"step":"two"}')
 
@@ -73,7 +73,7 @@ async def test_progress_that_is_no_number_is_shown_as_it_was_said(queue: Queue):
 async def test_a_cursor_older_than_what_is_kept_is_refused(queue: Queue):  # B7
     await queue.add()
     async with aclosing(await queue.engine.events(["mail"], after=OLDEST)) as events:
-        (first,) = await some(events, 1)
+        (first,) = await next_events(events, 1)
     await queue.add()
     queue.client.xtrim(queue.key("events"), maxlen=1, approximate=False)
     with pytest.raises(InvalidJob, match="no longer kept"):
@@ -83,17 +83,17 @@ async def test_a_cursor_older_than_what_is_kept_is_refused(queue: Queue):  # B7
 async def test_who_falls_behind_what_is_kept_is_told_so(queue: Queue):  # B7
     async with aclosing(await queue.engine.events(["mail"])) as events:
         await queue.add()
-        await some(events, 1)
+        await next_events(events, 1)
         await queue.engine.enqueue([NewJob(type="send", queue="mail")] * 300)
         queue.client.xtrim(queue.key("events"), maxlen=300, approximate=False)
         with pytest.raises(InvalidJob, match="no longer kept"):
-            await some(events, 300)
+            await next_events(events, 300)
 
 
 async def test_a_queue_made_later_is_told_of_from_its_first_event(queue: Queue):  # B7, X5
     async with aclosing(await queue.engine.events(["mail/*"])) as events:
         made = await Queue(queue.engine, queue.client, queue.prefix, "mail/new").add()
-        (first,) = await some(events, 1)
+        (first,) = await next_events(events, 1)
     assert (first.ref, first.name) == (made.ref, "waiting")
 
 

@@ -140,7 +140,7 @@ async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queu
         before = scripts_run(queue.client)
         (claim,) = (await exchanged(queue.engine, request())).claimed.claims
         assert (claim.ref, scripts_run(queue.client)) == (made.ref, before)
-        assert await queue.end(claim, Complete())
+        assert await queue.settle(claim, Complete())
 
 
 async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_brought(queue: Queue):
@@ -282,7 +282,7 @@ async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue:
     wanted = request(queue="mail/*")
     async with listening(queue.engine, "mail/*") as received:
         (held,) = (await exchanged(queue.engine, wanted)).claimed.claims
-        assert await queue.end(held, Complete())
+        assert await queue.settle(held, Complete())
         await wait_until_blocked(queue, wanted)
         while not received.empty():
             received.get_nowait()

@@ -52,11 +52,11 @@ async def test_a_held_job_is_active_locked_and_says_who_holds_it(queue: Queue): 
 async def test_attempts_are_counted_as_bullmq_counts_them(queue: Queue):  # B2, Counting
     made = await queue.add(max_attempts=2)
     (claim,) = await queue.take()
-    assert await queue.end(claim, Retry(timedelta(0), BOOM))
+    assert await queue.settle(claim, Retry(timedelta(0), BOOM))
     assert queue.job(made.id)["atm"] == "1"
     (claim,) = await queue.take()
     assert claim.attempts == 2
-    assert await queue.end(claim, Bury(BOOM))
+    assert await queue.settle(claim, Bury(BOOM))
     job = queue.job(made.id)
     assert (job["atm"], job["ats"], job["failedReason"]) == ("2", "2", "ValueError: boom")
     assert json.loads(job["stacktrace"]) == ["Traceback: boom"] * 2
@@ -72,10 +72,10 @@ async def test_a_worker_whose_lock_is_gone_cannot_complete_the_job(queue: Queue)
     (claim,) = await queue.take()
     queue.client.delete(queue.key(f"{made.id}:lock"))
     before = queue.job(made.id)
-    assert not await queue.end(claim, Complete())
+    assert not await queue.settle(claim, Complete())
     assert queue.job(made.id) == before
     queue.client.set(queue.key(f"{made.id}:lock"), "somebody else's")
-    assert not await queue.end(claim, Complete())
+    assert not await queue.settle(claim, Complete())
     assert queue.client.lrange(queue.key("active"), 0, -1) == [made.id]
 
 
@@ -90,7 +90,7 @@ async def test_finished_jobs_are_kept_as_the_jobs_own_options_say(queue: Queue):
     for id, keep, left in kept:
         queue.add_as_node(id, opts={"attempts": 1, "removeOnComplete": keep})
         (claim,) = await queue.take()
-        assert await queue.end(claim, Complete())
+        assert await queue.settle(claim, Complete())
         assert set(queue.client.zrange(queue.key("completed"), 0, -1)) == left, id
         assert queue.client.exists(queue.key(id)) == (id in left)
 
@@ -102,7 +102,7 @@ async def test_metrics_are_kept_where_they_are_asked_for(queue: Queue, prefix: s
         await queue.add()
         counted = Queue(engine, queue.client, prefix, queue.name)
         (claim,) = (await engine.claim(ClaimRequest(worker_id="w", queues=(queue.name,)))).claims
-        assert await counted.end(claim, Complete())
+        assert await counted.settle(claim, Complete())
     finally:
         await engine.close()
     found = queue.client.hgetall(queue.key("metrics:completed"))

@@ -20,8 +20,8 @@ from onward.job import NewJob
 
 
 def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():  # B6, H1
-    said = Backoff.exponential(3, factor=1.5, cap=77, jitter=0.25)
-    assert options.read(options.write(NewJob(type="t", backoff=said), prioritized=False)).backoff == said
+    backoff = Backoff.exponential(3, factor=1.5, cap=77, jitter=0.25)
+    assert options.read(options.write(NewJob(type="t", backoff=backoff), prioritized=False)).backoff == backoff
     endless = Backoff.exponential(1, cap=None)
     read = options.read(options.write(NewJob(type="t", backoff=endless), prioritized=False)).backoff
     assert read is not None
@@ -29,7 +29,7 @@ def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():
 
 
 @pytest.mark.parametrize(
-    ("said", "waits"),
+    ("backoff", "delays"),
     [
         (None, [0, 0]),
         ({"type": "fixed", "delay": 500}, [0.5, 0.5]),
@@ -38,10 +38,10 @@ def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():
     ],
     ids=["none", "fixed", "number", "exponential"],
 )
-def test_jobs_from_node_keep_nodes_policy(said: object, waits: list[float]):  # B6
-    read = options.read(json.dumps({"attempts": 20, "backoff": said} if said else {"attempts": 20})).backoff
+def test_jobs_from_node_keep_nodes_policy(backoff: object, delays: list[float]):  # B6
+    read = options.read(json.dumps({"attempts": 20, "backoff": backoff} if backoff else {"attempts": 20})).backoff
     assert read is not None
-    assert [round(read.delay(attempts).total_seconds(), 3) for attempts in (1, 15)] == waits
+    assert [round(read.delay(attempts).total_seconds(), 3) for attempts in (1, 15)] == delays
 
 
 def test_nodes_jitter_shortens_and_ours_says_the_same():  # B6

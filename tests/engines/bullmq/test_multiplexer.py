@@ -1,4 +1,4 @@
-"""Lines: whoever asks is answered, in the order of the questions, and told when no answer will come."""
+"""Multiplexer: whoever asks is answered, in the order of the questions, and told when no answer will come."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class FakeServer:
         while data := await reader.read(65536):
             requests.feed(data)
             while (command := requests.gets()) is not False:
-                said = b"+OK\r\n" if command[0] in {b"CLIENT", b"HELLO"} else self.answer(command)
-                if said is None:
+                reply = b"+OK\r\n" if command[0] in {b"CLIENT", b"HELLO"} else self.answer(command)
+                if reply is None:
                     continue
-                writer.write(said)
+                writer.write(reply)
         writer.close()
 
 
@@ -131,9 +131,9 @@ async def test_whoever_waits_when_the_server_hangs_up_is_told_and_the_next_has_a
         assert await multiplexer.execute([("ECHO", 1)]) == ["1"]
 
 
-@pytest.mark.parametrize("said", [b"what?\r\n", b"+PONG\r\n+PONG\r\n"], ids=["gibberish", "too much"])
-async def test_who_does_not_keep_to_the_protocol_is_hung_up_on(said: bytes):
-    async with serving(lambda _: said) as (fake, url), multiplexed(url) as multiplexer:
+@pytest.mark.parametrize("reply", [b"what?\r\n", b"+PONG\r\n+PONG\r\n"], ids=["gibberish", "too much"])
+async def test_who_does_not_keep_to_the_protocol_is_hung_up_on(reply: bytes):
+    async with serving(lambda _: reply) as (fake, url), multiplexed(url) as multiplexer:
         with suppress(exceptions.ConnectionError):
             assert await multiplexer.execute([("PING",)]) == [True]
         fake.answer = echo
@@ -153,7 +153,7 @@ async def test_a_master_that_became_a_replica_is_asked_once_and_then_looked_for_
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("reply", "kind"),
     [
         ("NOSCRIPT No matching script", exceptions.NoScriptError),
         ("OOM command not allowed", exceptions.OutOfMemoryError),
@@ -162,8 +162,8 @@ async def test_a_master_that_became_a_replica_is_asked_once_and_then_looked_for_
         ("WRONGTYPE Operation against a key", exceptions.ResponseError),
     ],
 )
-async def test_errors_are_told_apart_as_the_driver_does(said: str, kind: type[Exception]):
-    async with serving(lambda _: f"-{said}\r\n".encode()) as (_, url), multiplexed(url) as multiplexer:
+async def test_errors_are_told_apart_as_the_driver_does(reply: str, kind: type[Exception]):
+    async with serving(lambda _: f"-{reply}\r\n".encode()) as (_, url), multiplexed(url) as multiplexer:
         (error,) = await multiplexer.execute([("PING",)])
         assert isinstance(error, kind)
         with pytest.raises(StoreUnavailable), Server(url).translate_errors():

@@ -106,7 +106,7 @@ async def test_a_flow_is_added_whole_and_its_parent_comes_last(bullmq: BullMQ, q
     seen = []
     while claims := await queue.take():
         seen.append(claims[0].type)
-        await queue.end(claims[0], Complete())
+        await queue.settle(claims[0], Complete())
     assert seen == ["page", "image", "page", "book"]
     book = await queue.engine.get(tree.ref)
     assert book is not None
@@ -118,7 +118,7 @@ async def test_a_job_may_get_a_parent_that_waits_already(bullmq: BullMQ, queue: 
     await bullmq.add("mail", "late page", parent=tree.ref)
     for claim in await queue.take(2):
         assert await queue.engine.get(tree.ref) is not None
-        await queue.end(claim, Complete())
+        await queue.settle(claim, Complete())
     assert [claim.type for claim in await queue.take()] == ["book"]
 
 

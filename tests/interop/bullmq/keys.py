@@ -17,7 +17,7 @@ import redis
 _JSON_FIELDS: Final = frozenset({"data", "opts", "returnvalue", "stacktrace", "parent", "progress"})
 _JSON_EVENT_FIELDS: Final = frozenset({"returnvalue", "data"})
 
-_NOTES: Final = ("stalled-check",)
+_IGNORED: Final = ("stalled-check",)
 _TIME: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 
 Keys = dict[str, Any]
@@ -39,10 +39,10 @@ def keys(client: redis.Redis, prefix: str) -> Keys:
     found: Keys = {}
     for key, kind, expiry, value in zip(keys, kinds, expiries, values, strict=True):
         name = key.removeprefix(f"{prefix}:")
-        if name.rpartition(":")[2] in _NOTES:
+        if name.rpartition(":")[2] in _IGNORED:
             continue
-        shown = _shown(name, kind, value)
-        found[name] = {"type": kind, "expires": expiry >= 0, "holds": _without(prefix, shown)}
+        normalised = _normalised(name, kind, value)
+        found[name] = {"type": kind, "expires": expiry >= 0, "value": _without(prefix, normalised)}
     return found
 
 
@@ -57,7 +57,7 @@ _READ: Final[dict[str, Any]] = {
 }
 
 
-def _shown(name: str, kind: str, value: Any) -> Any:
+def _normalised(name: str, kind: str, value: Any) -> Any:
     match kind:
         case "string" if name.endswith(":lock"):
             return "a token"
@@ -69,16 +69,16 @@ def _shown(name: str, kind: str, value: Any) -> Any:
             return [list(pair) for pair in value]
         case "hash":
             return {
-                field: _read(field, text, _JSON_FIELDS) for field, text in value.items() if not _is_free(name, field)
+                field: _read(field, text, _JSON_FIELDS) for field, text in value.items() if not _may_differ(name, field)
             }
         case "stream":
             return [
-                {field: _read(field, text, _JSON_EVENT_FIELDS) for field, text in said.items()} for _, said in value
+                {field: _read(field, text, _JSON_EVENT_FIELDS) for field, text in values.items()} for _, values in value
             ]
     return value
 
 
-def _is_free(name: str, field: str) -> bool:
+def _may_differ(name: str, field: str) -> bool:
     return name.endswith("meta") and field in {"version", "library"}
 
 
@@ -112,17 +112,17 @@ def _without(prefix: str, value: Any) -> Any:
 
 def difference(theirs: Keys, ours: Keys) -> list[str]:
     """Say where two layouts differ, a line each."""
-    said = []
+    values = []
     for key in sorted(theirs.keys() | ours.keys()):
         left, right = theirs.get(key), ours.get(key)
         if left == right:
             continue
         if left is None or right is None or left["type"] != "hash" or right["type"] != "hash":
-            said.append(f"{key}: theirs {left}, ours {right}")
+            values.append(f"{key}: theirs {left}, ours {right}")
             continue
-        for field in sorted(left["holds"].keys() | right["holds"].keys()):
-            if left["holds"].get(field) != right["holds"].get(field):
-                said.append(f"{key}.{field}: theirs {left['holds'].get(field)!r}, ours {right['holds'].get(field)!r}")
+        for field in sorted(left["value"].keys() | right["value"].keys()):
+            if left["value"].get(field) != right["value"].get(field):
+                values.append(f"{key}.{field}: theirs {left['value'].get(field)!r}, ours {right['value'].get(field)!r}")
         if left["expires"] != right["expires"]:
-            said.append(f"{key} expires: theirs {left['expires']}, ours {right['expires']}")
-    return said
+            values.append(f"{key} expires: theirs {left['expires']}, ours {right['expires']}")
+    return values

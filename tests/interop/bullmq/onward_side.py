@@ -71,12 +71,12 @@ class OnwardSide:
 
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
         """See :class:`Side`."""
-        when = {_snake(name): value for name, value in repeat.items()}
-        if "end_date" in when:
-            when["end_date"] = moment_of(when["end_date"] * 1000)
-        told: dict[str, Any] = {"name": "tick", "data": {"of": id}, "options": _options(options)}
+        schedule_options = {_snake(name): value for name, value in repeat.items()}
+        if "end_date" in schedule_options:
+            schedule_options["end_date"] = moment_of(schedule_options["end_date"] * 1000)
+        job: dict[str, Any] = {"name": "tick", "data": {"of": id}, "options": _options(options)}
         try:
-            return str(self._run(self._bullmq.upsert_job_scheduler(QUEUE, id, **told, **when)).ref.id)
+            return str(self._run(self._bullmq.upsert_job_scheduler(QUEUE, id, **job, **schedule_options)).ref.id)
         except InvalidJob:
             return "refused"
 
@@ -104,16 +104,16 @@ class OnwardSide:
         """See :class:`Side`."""
         return [added.ref.id for added in self._run(self._engine.enqueue(jobs))]
 
-    def _request(self, most: int) -> ClaimRequest:
-        return ClaimRequest(worker_id=WORKER, queues=(QUEUE,), slots=most, lease=_LEASE)
+    def _request(self, limit: int) -> ClaimRequest:
+        return ClaimRequest(worker_id=WORKER, queues=(QUEUE,), slots=limit, lease=_LEASE)
 
-    def _learn(self, claims: tuple[Claim, ...]) -> list[str]:
+    def _remember(self, claims: tuple[Claim, ...]) -> list[str]:
         self._claims.update({claim.ref.id: claim for claim in claims})
         return [claim.ref.id for claim in claims]
 
-    def take(self, most: int) -> list[str]:
+    def take(self, limit: int) -> list[str]:
         """See :class:`Side`."""
-        return self._learn(self._run(self._engine.claim(self._request(most))).claims)
+        return self._remember(self._run(self._engine.claim(self._request(limit))).claims)
 
     def _settle(self, id: str, outcome: Outcome) -> bool:
         return not self._run(self._engine.settle([Settlement(self._claims[id], outcome)]))
@@ -126,7 +126,7 @@ class OnwardSide:
         """See :class:`Side`."""
         settled = (Settlement(self._claims[id], Complete(_json(value))),)
         answer = self._run(self._engine.exchange(Exchange(settlements=settled, request=self._request(1))))
-        return None if answer.lost else self._learn(answer.claimed.claims)
+        return None if answer.lost else self._remember(answer.claimed.claims)
 
     def fail(self, id: str, message: str) -> bool:
         """See :class:`Side`."""
@@ -169,13 +169,13 @@ class OnwardSide:
         """See :class:`Side`."""
         self._configure(paused=False)
 
-    def set_concurrency(self, most: int | None) -> None:
+    def set_concurrency(self, limit: int | None) -> None:
         """See :class:`Side`."""
-        self._configure(concurrency=most)
+        self._configure(concurrency=limit)
 
-    def set_rate(self, most: int | None, milliseconds: int) -> None:
+    def set_rate(self, limit: int | None, milliseconds: int) -> None:
         """See :class:`Side`."""
-        self._configure(rate=None if most is None else Rate(most, timedelta(milliseconds=milliseconds), burst=most))
+        self._configure(rate=None if limit is None else Rate(limit, timedelta(milliseconds=milliseconds), burst=limit))
 
     def remove(self, id: str) -> bool:
         """See :class:`Side`."""
@@ -187,13 +187,13 @@ class OnwardSide:
 
     def promote(self, id: str) -> bool:
         """See :class:`Side`."""
-        return self.put_off(id, 0)
+        return self.change_delay(id, 0)
 
-    def put_off(self, id: str, milliseconds: int) -> bool:
+    def change_delay(self, id: str, milliseconds: int) -> bool:
         """See :class:`Side`."""
         return self._edit(id, run_at=self._clock.now() + timedelta(milliseconds=milliseconds))
 
-    def rewrite(self, id: str, data: Any) -> bool:
+    def update_data(self, id: str, data: Any) -> bool:
         """See :class:`Side`."""
         return self._edit(id, payload=_json(data))
 
@@ -219,5 +219,5 @@ def _json(value: Any) -> str:
 
 
 def _failure(message: str) -> Failure:
-    kind, _, said = message.partition(": ")
-    return Failure(kind, said, f"Traceback: {message}")
+    kind, _, text = message.partition(": ")
+    return Failure(kind, text, f"Traceback: {message}")

@@ -1,14 +1,15 @@
 // A BullMQ client of Node that does what it is told: one JSON object a line on stdin, one for each on stdout.
 //
-//   {"no": 1, "do": "make", "handle": "q", "kind": "Queue", "queue": "mail", "options": {…}}
-//   {"no": 2, "do": "call", "handle": "q", "method": "add", "args": ["welcome", {"n": 1}, {"attempts": 3}]}
-//   {"no": 2, "answer": {"id": "1", "name": "welcome", …}}      or      {"no": 2, "error": "…", "kind": "TypeError"}
+//   {"number": 1, "command": "make", "handle": "q", "kind": "Queue", "queue": "mail", "options": {…}}
+//   {"number": 2, "command": "call", "handle": "q", "method": "add", "args": ["welcome", {"n": 1}, {"attempts": 3}]}
+//   {"number": 2, "answer": {"id": "1", "name": "welcome", …}}   or   {"number": 2, "error": "…", "kind": "TypeError"}
 //
-// Between the answers come notices: {"notice": "started", …} when a handler starts, {"notice": "event", …} for what a
-// QueueEvents has heard, {"notice": "error", …} for what a worker could not cope with.
+// Between the answers come notifications: {"notification": "started", …} when a handler starts,
+// {"notification": "event", …} for what a QueueEvents has received, {"notification": "error", …} for what a worker
+// could not cope with.
 //
 // A worker made by "work" does what the job's data says in "steps"; see STEPS. Jobs can be taken by hand as well
-// ("take", then "held"), each step one script of BullMQ's own, and the clock can be set ("clock"): so that the same
+// ("claim", then "callJob"), each step one script of BullMQ's own, and the clock can be set ("clock"): so that the same
 // can be done twice, by two clients, at the same millisecond.
 'use strict';
 const { randomUUID } = require('node:crypto');
@@ -16,23 +17,23 @@ const fs = require('node:fs');
 const readline = require('node:readline');
 
 const RealDate = Date;
-let fixed = null;
+let fixedNow = null;
 globalThis.Date = class extends RealDate {
   constructor(...given) {
     if (given.length) super(...given);
     else super(Date.now());
   }
   static now() {
-    return fixed ?? RealDate.now();
+    return fixedNow ?? RealDate.now();
   }
 };
 
 const bullmq = require('bullmq');
 const connection = { ...JSON.parse(process.env.PEER_CONNECTION), maxRetriesPerRequest: null };
-const made = new Map(); // handle -> Queue, Worker, …
-const taken = new Map(); // "handle/id" -> a job taken by hand
+const objects = new Map(); // handle -> Queue, Worker, …
+const claimed = new Map(); // "handle/id" -> a job taken by hand
 
-const say = (line) => process.stdout.write(JSON.stringify(line) + '\n');
+const send = (line) => process.stdout.write(JSON.stringify(line) + '\n');
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 const FIELDS = [
@@ -41,12 +42,12 @@ const FIELDS = [
   'repeatJobKey', 'deduplicationId', 'processedBy',
 ];
 
-function plain(value) {
-  if (value instanceof bullmq.Job) return Object.fromEntries(FIELDS.map((field) => [field, plain(value[field])]));
-  if (Array.isArray(value)) return value.map(plain);
+function toPlain(value) {
+  if (value instanceof bullmq.Job) return Object.fromEntries(FIELDS.map((field) => [field, toPlain(value[field])]));
+  if (Array.isArray(value)) return value.map(toPlain);
   if (value instanceof Map) return Object.fromEntries(value);
   if (value && typeof value === 'object' && Object.getPrototypeOf(value) === Object.prototype) {
-    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, plain(inner)]));
+    return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, toPlain(inner)]));
   }
   if (value === undefined || typeof value === 'function') return null;
   return value;
@@ -72,7 +73,7 @@ const STEPS = {
   },
   forever: async () => { await new Promise(() => {}); },
   // As tests/interop/bullmq/worker_process.py does: a line for the run, then the work, then the run's name.
-  labour: async (job, token, { ledger, ms }) => {
+  work: async (job, token, { ledger, ms }) => {
     const run = randomUUID();
     fs.appendFileSync(ledger, `${job.id} ${run} node ${process.pid}\n`);
     await sleep(ms);
@@ -81,7 +82,7 @@ const STEPS = {
 };
 
 async function handle(job, token) {
-  say({ notice: 'started', queue: job.queueName, id: job.id, name: job.name, attempt: job.attemptsMade + 1 });
+  send({ notification: 'started', queue: job.queueName, id: job.id, name: job.name, attempt: job.attemptsMade + 1 });
   for (const [name, argument] of job.data?.steps ?? [['return', { by: 'node' }]]) {
     const given = await STEPS[name](job, token, argument);
     if (given) return given.value;
@@ -101,65 +102,64 @@ const COMMANDS = {
     if (kind === 'FlowProducer') thing = new bullmq.FlowProducer(all);
     else if (kind === 'Worker') thing = new bullmq.Worker(queue, null, { autorun: false, ...all });
     else thing = new bullmq[kind](queue, all);
-    thing.on('error', (error) => say({ notice: 'error', handle: name, error: error.message }));
+    thing.on('error', (error) => send({ notification: 'error', handle: name, error: error.message }));
     if (kind === 'QueueEvents') {
       for (const event of EVENTS) {
-        thing.on(event, (said, eventId) => say({ notice: 'event', handle: name, event, said, eventId }));
+        thing.on(event, (fields, eventId) => send({ notification: 'event', handle: name, event, fields, eventId }));
       }
     }
-    made.set(name, thing);
+    objects.set(name, thing);
     await thing.waitUntilReady?.();
     return null;
   },
   async work({ handle: name, queue, options }) {
     const worker = new bullmq.Worker(queue, handle, { connection, ...options });
-    worker.on('error', (error) => say({ notice: 'error', handle: name, error: error.message }));
-    worker.on('completed', (job) => say({ notice: 'completed', queue, id: job.id }));
-    worker.on('failed', (job, error) => say({ notice: 'failed', queue, id: job?.id, error: error.message }));
-    made.set(name, worker);
+    worker.on('error', (error) => send({ notification: 'error', handle: name, error: error.message }));
+    worker.on('completed', (job) => send({ notification: 'completed', queue, id: job.id }));
+    worker.on('failed', (job, error) => send({ notification: 'failed', queue, id: job?.id, error: error.message }));
+    objects.set(name, worker);
     await worker.waitUntilReady();
     return null;
   },
   async call({ handle: name, method, args }) {
-    return made.get(name)[method](...(args ?? []));
+    return objects.get(name)[method](...(args ?? []));
   },
   async job({ handle: name, id, method, args }) {
-    const job = await bullmq.Job.fromId(made.get(name), id);
+    const job = await bullmq.Job.fromId(objects.get(name), id);
     if (!method) return job;
     if (!job) throw new Error('there is no such job');
     return job[method](...(args ?? []));
   },
-  async finished({ handle: name, events, id, within }) {
-    const job = await bullmq.Job.fromId(made.get(name), id);
-    return job.waitUntilFinished(made.get(events), within);
+  async finished({ handle: name, events, id, timeout }) {
+    const job = await bullmq.Job.fromId(objects.get(name), id);
+    return job.waitUntilFinished(objects.get(events), timeout);
   },
-  async take({ handle: name, token }) {
-    const worker = made.get(name);
+  async claim({ handle: name, token }) {
+    const worker = objects.get(name);
     worker.limitUntil = 0; // what it remembers of a limit is its own; the store says whether there is one
     const job = await worker.getNextJob(token, { block: false });
-    if (job) taken.set(`${name}/${job.id}`, job);
+    if (job) claimed.set(`${name}/${job.id}`, job);
     return job;
   },
-  async held({ handle: name, id, method, args }) {
-    const said = await taken.get(`${name}/${id}`)[method](...(args ?? []));
-    return said;
+  async callJob({ handle: name, id, method, args }) {
+    return claimed.get(`${name}/${id}`)[method](...(args ?? []));
   },
   async fail({ handle: name, id, token, message, unrecoverable, stack, fetch }) {
     const error = unrecoverable ? new bullmq.UnrecoverableError(message) : new Error(message);
     if (stack !== undefined) error.stack = stack;
-    return taken.get(`${name}/${id}`).moveToFailed(error, token, fetch ?? false);
+    return claimed.get(`${name}/${id}`).moveToFailed(error, token, fetch ?? false);
   },
-  // Finish and fetch as a worker does; what comes is held like what was taken.
+  // Finish and fetch as a worker does; what comes is held like what was claimed.
   async finish({ handle: name, id, token, value }) {
-    const worker = made.get(name);
-    const said = await taken.get(`${name}/${id}`).moveToCompleted(value, token, true);
-    if (!Array.isArray(said)) return null;
-    const next = await worker.nextJobFromJobData(said[0], said[1], token);
-    if (next) taken.set(`${name}/${next.id}`, next);
+    const worker = objects.get(name);
+    const result = await claimed.get(`${name}/${id}`).moveToCompleted(value, token, true);
+    if (!Array.isArray(result)) return null;
+    const next = await worker.nextJobFromJobData(result[0], result[1], token);
+    if (next) claimed.set(`${name}/${next.id}`, next);
     return next;
   },
   async clock({ now }) {
-    fixed = now ?? null;
+    fixedNow = now ?? null;
     return Date.now();
   },
   async random({ value }) {
@@ -167,27 +167,27 @@ const COMMANDS = {
     return null;
   },
   async close({ handle: name }) {
-    const thing = made.get(name);
-    made.delete(name);
-    for (const held of [...taken.keys()]) if (held.startsWith(`${name}/`)) taken.delete(held);
+    const thing = objects.get(name);
+    objects.delete(name);
+    for (const held of [...claimed.keys()]) if (held.startsWith(`${name}/`)) claimed.delete(held);
     if (thing) await thing.close(thing instanceof bullmq.Worker);
     return null;
   },
 };
 
-async function answer({ no, do: command, ...given }) {
+async function answer({ number, command, ...given }) {
   try {
-    say({ no, answer: plain(await COMMANDS[command](given)) });
+    send({ number, answer: toPlain(await COMMANDS[command](given)) });
   } catch (error) {
-    say({ no, error: error.message, kind: error.name, code: error.code ?? null });
+    send({ number, error: error.message, kind: error.name, code: error.code ?? null });
   }
 }
 
 // In the order they were asked, except what waits for somebody else: that may take as long as it likes.
 let last = Promise.resolve();
 readline.createInterface({ input: process.stdin }).on('line', (line) => {
-  const asked = JSON.parse(line);
-  if (asked.do === 'finished') answer(asked);
-  else last = last.then(() => answer(asked));
+  const request = JSON.parse(line);
+  if (request.command === 'finished') answer(request);
+  else last = last.then(() => answer(request));
 }).on('close', () => process.exit(0));
-say({ notice: 'ready', version: require('bullmq/package.json').version });
+send({ notification: 'ready', version: require('bullmq/package.json').version });

@@ -20,7 +20,7 @@ from tests.servers.node import node_packages
 from tests.servers.redis import connection_of
 
 SCRIPT: Final = Path(__file__).with_name("peer.cjs")
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds until an answer that does not come is given up; never reached where all is well."""
 
 V6: Final = ("bullmq@6", "ioredis@5")  # which it no longer brings along
@@ -50,15 +50,15 @@ class NodePeer:
         )
         self._numbers = itertools.count(1)
         self._handles = itertools.count(1)
-        self._asked: dict[int, Future[Any]] = {}
-        self._notices: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._pending: dict[int, Future[Any]] = {}
+        self._notifications: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._seen: list[dict[str, Any]] = []
         self._lock = threading.Lock()
         self.now = 0
         """What its clock was set to."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.notice("ready")
+        self.receive("ready")
 
     @property
     def pid(self) -> int:
@@ -68,70 +68,70 @@ class NodePeer:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            said = json.loads(line)
-            if "notice" in said:
-                self._notices.put(said)
+            message = json.loads(line)
+            if "notification" in message:
+                self._notifications.put(message)
                 continue
-            asked = self._asked.pop(said["no"])
-            if "error" in said:
-                asked.set_exception(PeerError(said["kind"], said["error"], said["code"]))
+            future = self._pending.pop(message["number"])
+            if "error" in message:
+                future.set_exception(PeerError(message["kind"], message["error"], message["code"]))
             else:
-                asked.set_result(said["answer"])
-        self._notices.put({"notice": "gone"})
-        for asked in list(self._asked.values()):
-            asked.set_exception(PeerError("Gone", "the Node program has ended"))
+                future.set_result(message["answer"])
+        self._notifications.put({"notification": "gone"})
+        for future in list(self._pending.values()):
+            future.set_exception(PeerError("Gone", "the Node program has ended"))
 
     # Asking
 
-    def begin(self, do: str, **given: Any) -> Future[Any]:
+    def send(self, command: str, **arguments: Any) -> Future[Any]:
         """Ask, and do not wait for the answer."""
-        no = next(self._numbers)
-        asked: Future[Any] = Future()
-        self._asked[no] = asked
+        number = next(self._numbers)
+        future: Future[Any] = Future()
+        self._pending[number] = future
         assert self._process.stdin is not None
         with self._lock:
-            self._process.stdin.write(json.dumps({"no": no, "do": do, **given}) + "\n")
+            self._process.stdin.write(json.dumps({"number": number, "command": command, **arguments}) + "\n")
             self._process.stdin.flush()
-        return asked
+        return future
 
-    def ask(self, do: str, **given: Any) -> Any:
+    def request(self, command: str, **arguments: Any) -> Any:
         """Ask, and wait."""
-        return self.begin(do, **given).result(PATIENCE)
+        return self.send(command, **arguments).result(TIMEOUT)
 
-    async def tell(self, do: str, **given: Any) -> Any:
+    async def request_async(self, command: str, **arguments: Any) -> Any:
         """Ask, and await the answer: for tests with something of their own on the loop."""
-        return await asyncio.wait_for(asyncio.wrap_future(self.begin(do, **given)), PATIENCE)
+        return await asyncio.wait_for(asyncio.wrap_future(self.send(command, **arguments)), TIMEOUT)
 
     def set_clock(self, now: int | None) -> None:
         """Let its clock stand at a millisecond; None: let it run."""
         self.now = now or 0
-        self.ask("clock", now=now)
+        self.request("clock", now=now)
 
     # What it says by itself
 
-    def notice(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def receive(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Wait for a notice, seen before or to come, and take it off the list."""
 
-        def is_it(said: dict[str, Any]) -> bool:
-            return said["notice"] == kind and all(said.get(name) == value for name, value in fields.items())
+        def is_wanted(message: dict[str, Any]) -> bool:
+            return message["notification"] == kind and all(message.get(name) == value for name, value in fields.items())
 
-        for said in self._seen:
-            if is_it(said):
-                self._seen.remove(said)
-                return said
+        for message in self._seen:
+            if is_wanted(message):
+                self._seen.remove(message)
+                return message
         while True:
             try:
-                said = self._notices.get(timeout=PATIENCE)
+                message = self._notifications.get(timeout=TIMEOUT)
             except queue.Empty:
                 raise AssertionError(f"Node did not say {kind} {fields}, but {self._seen[-20:]}") from None
-            if is_it(said):
-                return said
-            assert said["notice"] != "gone", f"Node has ended instead of saying {kind} {fields}"
-            self._seen.append(said)
+            if is_wanted(message):
+                return message
+            assert message["notification"] != "gone", f"Node has ended instead of saying {kind} {fields}"
+            self._seen.append(message)
 
-    async def noticed(self, kind: str, **fields: Any) -> dict[str, Any]:
+    async def receive_async(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Await a notice."""
-        return await asyncio.to_thread(self.notice, kind, **fields)
+        return await asyncio.to_thread(self.receive, kind, **fields)
 
     # Things in it
 
@@ -142,32 +142,32 @@ class NodePeer:
     def queue(self, name: str, **options: Any) -> NodeQueue:
         """Make a Queue."""
         handle = self.handle()
-        self.ask("make", handle=handle, kind="Queue", queue=name, options=options)
+        self.request("make", handle=handle, kind="Queue", queue=name, options=options)
         return NodeQueue(self, name, handle)
 
     def events(self, name: str, **options: Any) -> str:
         """Make a QueueEvents, from the stream's beginning: from "now" it would miss what comes while it starts."""
         handle = self.handle()
         options = {"lastEventId": "0-0", **options}
-        self.ask("make", handle=handle, kind="QueueEvents", queue=name, options=options)
+        self.request("make", handle=handle, kind="QueueEvents", queue=name, options=options)
         return handle
 
     def flows(self, **options: Any) -> str:
         """Make a FlowProducer."""
         handle = self.handle()
-        self.ask("make", handle=handle, kind="FlowProducer", options=options)
+        self.request("make", handle=handle, kind="FlowProducer", options=options)
         return handle
 
     @contextlib.contextmanager
     def working(self, name: str, **options: Any) -> Iterator[str]:
         """Run a worker on a queue; with the end of the block it is stopped, whatever it has in hand."""
         handle = self.handle()
-        self.ask("work", handle=handle, queue=name, options=options)
+        self.request("work", handle=handle, queue=name, options=options)
         try:
             yield handle
         finally:
             if self._process.poll() is None:
-                self.ask("close", handle=handle)
+                self.request("close", handle=handle)
 
     # Its end
 
@@ -201,16 +201,16 @@ class NodeQueue:
 
     def job(self, id: str, method: str | None = None, *args: Any) -> Any:
         """Read a job, or call one of its methods."""
-        return self.peer.ask("job", handle=self.handle, id=id, method=method, args=args)
+        return self.peer.request("job", handle=self.handle, id=id, method=method, args=args)
 
     def __call__(self, method: str, *args: Any) -> Any:
         """Call a method."""
-        return self.peer.ask("call", handle=self.handle, method=method, args=args)
+        return self.peer.request("call", handle=self.handle, method=method, args=args)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return lambda *args: self(method, *args)
 
-    async def finished(self, id: str, events: str, *, within: float = PATIENCE) -> Any:
+    async def finished(self, id: str, events: str, *, timeout: float = TIMEOUT) -> Any:
         """Await a job's end as Node's producers do, by what QueueEvents hears."""
-        asked = self.peer.begin("finished", handle=self.handle, events=events, id=id, within=int(within * 1000))
-        return await asyncio.wait_for(asyncio.wrap_future(asked), PATIENCE)
+        future = self.peer.send("finished", handle=self.handle, events=events, id=id, timeout=int(timeout * 1000))
+        return await asyncio.wait_for(asyncio.wrap_future(future), TIMEOUT)

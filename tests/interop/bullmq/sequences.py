@@ -20,11 +20,11 @@ from onward.clock import moment_of
 from onward.job import NewJob
 from tests.interop.bullmq.keys import difference, keys
 from tests.interop.bullmq.peer import NodePeer
-from tests.interop.bullmq.sides import QUEUE, Side, let_window_pass, lose_lock
+from tests.interop.bullmq.sides import QUEUE, Side, expire_rate_window, lose_lock
 
 Step = tuple[str, dict[str, Any]]
 
-BEGINNING: Final = 1_900_000_000_000
+START: Final = 1_900_000_000_000
 """The millisecond at which every sequence begins."""
 
 HOUR: Final = 3_600_000
@@ -43,7 +43,7 @@ ORDERED: Final[list[dict[str, Any]]] = [
     {"priority": 7, "attempts": 2},
     {"priority": 3, "delay": 2000},
 ]
-KEPT: Final[list[dict[str, Any]]] = [
+RETAINED: Final[list[dict[str, Any]]] = [
     {"removeOnComplete": True, "removeOnFail": True},
     {"removeOnComplete": 2, "removeOnFail": 1},
     {"removeOnComplete": {"count": 1}, "removeOnFail": {"count": 2}},
@@ -60,7 +60,7 @@ NAMED: Final[list[dict[str, Any]]] = [
     {"deduplication": {"id": "last", "keepLastIfActive": True}},
     {"deduplication": {"id": "later", "ttl": HOUR, "reschedule": True}, "delay": 3000},
 ]
-EVERY: Final = [*PLAIN, *RETRYING, *ORDERED, *KEPT, *NAMED]
+EVERY: Final = [*PLAIN, *RETRYING, *ORDERED, *RETAINED, *NAMED]
 
 CHILDREN: Final[list[dict[str, Any]]] = [
     {},
@@ -84,8 +84,8 @@ REPEATS: Final[list[dict[str, Any]]] = [
 
 _which: Final = st.integers(0, 5)
 _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
-    "take": st.fixed_dictionaries({"most": st.integers(1, 3)}),
-    "take_one": st.just({"most": 1}),
+    "take": st.fixed_dictionaries({"limit": st.integers(1, 3)}),
+    "take_one": st.just({"limit": 1}),
     "complete": st.fixed_dictionaries({"which": _which}),
     "complete_and_take": st.fixed_dictionaries({"which": _which}),
     "fail": st.fixed_dictionaries({"which": _which}),
@@ -100,14 +100,14 @@ _steps: Final[dict[str, st.SearchStrategy[dict[str, Any]]]] = {
     "later": st.fixed_dictionaries({"by": st.sampled_from([20_000, 60_000, 150_000])}),
     "pause": st.just({}),
     "resume": st.just({}),
-    "set_concurrency": st.fixed_dictionaries({"most": st.sampled_from([1, 2, None])}),
-    "set_rate": st.fixed_dictionaries({"most": st.sampled_from([1, 3, None])}),
+    "set_concurrency": st.fixed_dictionaries({"limit": st.sampled_from([1, 2, None])}),
+    "set_rate": st.fixed_dictionaries({"limit": st.sampled_from([1, 3, None])}),
     "window": st.just({}),
     "remove": st.fixed_dictionaries({"which": _which}),
     "retry": st.fixed_dictionaries({"which": _which}),
     "promote": st.fixed_dictionaries({"which": _which}),
-    "put_off": st.fixed_dictionaries({"which": _which, "milliseconds": st.sampled_from([1, 3000])}),
-    "rewrite": st.fixed_dictionaries({"which": _which}),
+    "change_delay": st.fixed_dictionaries({"which": _which, "milliseconds": st.sampled_from([1, 3000])}),
+    "update_data": st.fixed_dictionaries({"which": _which}),
 }
 
 OURS: Final[list[dict[str, Any]]] = [
@@ -115,7 +115,7 @@ OURS: Final[list[dict[str, Any]]] = [
     {"max_attempts": 3, "backoff": Backoff.fixed(1.0)},
     {"max_attempts": 4, "backoff": Backoff.exponential(0.5)},
     {"delay": timedelta(milliseconds=1500)},
-    {"run_at": moment_of((BEGINNING + 2000) * 1000)},
+    {"run_at": moment_of((START + 2000) * 1000)},
     {"dedupe_key": "once"},
     {"org_id": "acme", "max_attempts": 1},
     {"idempotency_key": "order-7"},
@@ -144,7 +144,11 @@ ENQUEUES: Final = ("enqueue", "enqueue", "enqueue", "take", "complete", "fail", 
 _children: Final = st.lists(st.sampled_from(CHILDREN), min_size=1, max_size=3)
 _steps["flow"] = st.fixed_dictionaries({"children": _children, "options": st.sampled_from(PARENTS)})
 _steps["schedule"] = st.fixed_dictionaries(
-    {"id": st.sampled_from(["a", "b"]), "repeat": st.sampled_from(REPEATS), "options": st.sampled_from([*PLAIN, *KEPT])}
+    {
+        "id": st.sampled_from(["a", "b"]),
+        "repeat": st.sampled_from(REPEATS),
+        "options": st.sampled_from([*PLAIN, *RETAINED]),
+    }
 )
 _steps["unschedule"] = st.fixed_dictionaries({"id": st.sampled_from(["a", "b"])})
 
@@ -184,16 +188,16 @@ SCHEDULES: Final = (
     "advance",
 )
 WORK: Final = ("take", "take", "complete", "complete_and_take", "fail", "fail_for_good", "advance")
-TROUBLE: Final = ("take", "lose", "lose", "check_stalled", "check_stalled", "window", "complete", "fail", "release")
+FAULTS: Final = ("take", "lose", "lose", "check_stalled", "check_stalled", "window", "complete", "fail", "release")
 CONTROL: Final = ("take", "complete_and_take", "pause", "resume", "set_concurrency", "set_rate", "window", "advance")
 METRICS: Final = ("take", "complete", "complete_and_take", "fail_for_good", "later")
-EDITS: Final = ("promote", "put_off", "rewrite", "take", "complete", "advance")
-HANDS: Final = ("take", "complete", "fail_for_good", "remove", "retry", "advance")
+EDITS: Final = ("promote", "change_delay", "update_data", "take", "complete", "advance")
+MANUAL: Final = ("take", "complete", "fail_for_good", "remove", "retry", "advance")
 MESSAGES: Final = ("take", "progress", "log", "snooze", "release", "complete", "fail", "advance")
 
 
 def sequences(
-    jobs: Sequence[dict[str, Any]], names: Sequence[str], *, longest: int = 14
+    jobs: Sequence[dict[str, Any]], names: Sequence[str], *, max_steps: int = 14
 ) -> st.SearchStrategy[list[Step]]:
     """Draw sequences: some jobs first, then steps with a few more jobs among them."""
     add: st.SearchStrategy[Step] = st.tuples(
@@ -203,12 +207,12 @@ def sequences(
     return st.builds(
         lambda first, rest: [*first, *rest],
         st.lists(add, min_size=1, max_size=4),
-        st.lists(st.one_of(add, *others), min_size=2, max_size=longest),
+        st.lists(st.one_of(add, *others), min_size=2, max_size=max_steps),
     )
 
 
 @dataclass
-class World:
+class QueueModel:
     """What has become of the jobs so far, as both sides have said."""
 
     known: list[str] = field(default_factory=list)
@@ -221,7 +225,7 @@ class Disagreement(AssertionError):
     """Two sides have done the same and left something different."""
 
 
-def play(
+def run_steps(
     steps: Sequence[Step],
     theirs: Side,
     ours: Side,
@@ -231,28 +235,28 @@ def play(
     set_clock: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Do each step on both sides, and compare answers and keys after each."""
-    world = World()
-    now = BEGINNING
+    model = QueueModel()
+    now = START
 
-    def tell_time() -> None:
+    def set_clocks() -> None:
         peer.set_clock(now)
         set_clock(now)
 
-    tell_time()
+    set_clocks()
     for number, (name, given) in enumerate(steps):
         if name in {"advance", "later"}:
             now += given["by"]
-            tell_time()
+            set_clocks()
             continue
         if name in {"pause", "resume"}:
-            if world.is_paused is (name == "pause"):
+            if model.is_paused is (name == "pause"):
                 continue  # said twice, BullMQ tells of it twice: that is nobody's to rely on
-            world.is_paused = name == "pause"
+            model.is_paused = name == "pause"
         if name in {"enqueue", "enqueue_by_priority"}:
             answers = _enqueue(theirs, ours, given["jobs"], client)
         else:
-            answers = [_do(side, name, given, world, client) for side in (theirs, ours)]
-        _learn(world, name, given, answers[0])
+            answers = [_do(side, name, given, model, client) for side in (theirs, ours)]
+        _update(model, name, given, answers[0])
         done = list(steps[: number + 1])
         if answers[0] != answers[1]:
             raise Disagreement(f"after {done}: theirs answered {answers[0]!r}, ours {answers[1]!r}")
@@ -266,27 +270,27 @@ def _enqueue(theirs: Side, ours: Side, jobs: Sequence[dict[str, Any]], client: r
     known = set(client.scan_iter(f"{ours.prefix}:{QUEUE}:*", count=1000))
     new = [NewJob(type="task", queue=QUEUE, payload='{"n":1}', **job) for job in jobs]
     ids = ours.enqueue(new)
-    told = []
+    their_ids = []
     for id, job in zip(ids, jobs, strict=True):
         is_new = f"{ours.prefix}:{QUEUE}:{id}" not in known
         known.add(f"{ours.prefix}:{QUEUE}:{id}")
         if not is_new and "idempotency_key" in job:
-            told.append(id)  # the key is Onward's own, and the job was there before
+            their_ids.append(id)  # the key is Onward's own, and the job was there before
             continue
         hash = client.hgetall(f"{ours.prefix}:{QUEUE}:{id}")
         options = json.loads(hash["opts"])
         long = {"kl": "keepLogs", "de": "deduplication"}
-        told.append(theirs.add("task", {"n": 1}, {long.get(name, name): value for name, value in options.items()}))
-    return [told, ids]
+        their_ids.append(theirs.add("task", {"n": 1}, {long.get(name, name): value for name, value in options.items()}))
+    return [their_ids, ids]
 
 
-def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redis.Redis) -> Any:
+def _do(side: Side, name: str, given: dict[str, Any], model: QueueModel, client: redis.Redis) -> Any:
     match name:
         case "add":
-            return side.add("task", {"n": world.added}, given["options"])
+            return side.add("task", {"n": model.added}, given["options"])
         case "flow":
-            children = {f"c{world.added}-{n}": options for n, options in enumerate(given["children"])}
-            return side.add_flow(f"p{world.added}", children, given["options"])
+            children = {f"c{model.added}-{n}": options for n, options in enumerate(given["children"])}
+            return side.add_flow(f"p{model.added}", children, given["options"])
         case "schedule":
             return side.schedule(given["id"], given["repeat"], given["options"])
         case "unschedule":
@@ -298,7 +302,7 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
         case "obliterate":
             return side.obliterate(force=given["force"])
         case "take" | "take_one":
-            return side.take(given["most"])
+            return side.take(given["limit"])
         case "check_stalled":
             return side.check_stalled()
         case "pause":
@@ -306,20 +310,20 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
         case "resume":
             return side.resume()
         case "set_concurrency":
-            return side.set_concurrency(given["most"])
+            return side.set_concurrency(given["limit"])
         case "set_rate":
-            return side.set_rate(given["most"], HOUR)
+            return side.set_rate(given["limit"], HOUR)
         case "window":
-            return let_window_pass(client, side)
-    among = world.known if name in {"remove", "retry", "promote", "put_off", "rewrite"} else world.held
-    if not among:
+            return expire_rate_window(client, side)
+    candidates = model.known if name in {"remove", "retry", "promote", "change_delay", "update_data"} else model.held
+    if not candidates:
         return None
-    id = among[given["which"] % len(among)]
-    if name in {"promote", "put_off"} and client.zscore(f"{side.prefix}:{QUEUE}:delayed", id) is None:
+    id = candidates[given["which"] % len(candidates)]
+    if name in {"promote", "change_delay"} and client.zscore(f"{side.prefix}:{QUEUE}:delayed", id) is None:
         return None  # BullMQ does this to delayed jobs only, Onward to all that wait
     if name == "remove" and int(client.scard(f"{side.prefix}:{QUEUE}:{id}:dependencies")) > 1:
         return None  # which of several children goes first is left to the order of a set
-    if name == "rewrite" and not _waits(client, side, id):
+    if name == "update_data" and not _waits(client, side, id):
         return None  # and this to any job, where Onward changes only those that wait
     match name:
         case "complete":
@@ -346,31 +350,32 @@ def _do(side: Side, name: str, given: dict[str, Any], world: World, client: redi
             return side.retry(id)
         case "promote":
             return side.promote(id)
-        case "put_off":
-            return side.put_off(id, given["milliseconds"])
-        case "rewrite":
-            return side.rewrite(id, {"n": "new"})
+        case "change_delay":
+            return side.change_delay(id, given["milliseconds"])
+        case "update_data":
+            return side.update_data(id, {"n": "new"})
     raise AssertionError(f"no step is called {name}")
 
 
 def _waits(client: redis.Redis, side: Side, id: str) -> bool:
     base = f"{side.prefix}:{QUEUE}"
     return client.lpos(f"{base}:wait", id) is not None or any(
-        client.zscore(f"{base}:{place}", id) is not None for place in ("prioritized", "delayed", "waiting-children")
+        client.zscore(f"{base}:{location}", id) is not None
+        for location in ("prioritized", "delayed", "waiting-children")
     )
 
 
-def _learn(world: World, name: str, given: dict[str, Any], answer: Any) -> None:
+def _update(model: QueueModel, name: str, given: dict[str, Any], answer: Any) -> None:
     if name == "add":
-        world.added += 1
-        if answer not in world.known:
-            world.known.append(answer)
+        model.added += 1
+        if answer not in model.known:
+            model.known.append(answer)
     if name in {"flow", "enqueue", "enqueue_by_priority"}:
-        world.added += 1
-        world.known += [id for id in answer if id not in world.known]
-    if name in {"complete", "complete_and_take", "fail", "fail_for_good", "snooze", "release"} and world.held:
-        id = world.held[given["which"] % len(world.held)]
+        model.added += 1
+        model.known += [id for id in answer if id not in model.known]
+    if name in {"complete", "complete_and_take", "fail", "fail_for_good", "snooze", "release"} and model.held:
+        id = model.held[given["which"] % len(model.held)]
         if answer is not None and answer is not False:
-            world.held.remove(id)
+            model.held.remove(id)
     if name in {"take", "take_one", "complete_and_take"}:
-        world.held += [id for id in answer or () if id not in world.held]
+        model.held += [id for id in answer or () if id not in model.held]

@@ -55,7 +55,7 @@ class Side(Protocol):
         """Remove the queue; False: jobs were active."""
         ...
 
-    def take(self, most: int) -> list[str]:
+    def take(self, limit: int) -> list[str]:
         """Take jobs, at most so many, in the order they are handed out."""
         ...
 
@@ -103,11 +103,11 @@ class Side(Protocol):
         """Go on."""
         ...
 
-    def set_concurrency(self, most: int | None) -> None:
+    def set_concurrency(self, limit: int | None) -> None:
         """Limit how many jobs are active at once."""
         ...
 
-    def set_rate(self, most: int | None, milliseconds: int) -> None:
+    def set_rate(self, limit: int | None, milliseconds: int) -> None:
         """Limit how many start in a time."""
         ...
 
@@ -123,11 +123,11 @@ class Side(Protocol):
         """Make a delayed job ready now."""
         ...
 
-    def put_off(self, id: str, milliseconds: int) -> bool:
+    def change_delay(self, id: str, milliseconds: int) -> bool:
         """Change when a delayed job is due, from now."""
         ...
 
-    def rewrite(self, id: str, data: Any) -> bool:
+    def update_data(self, id: str, data: Any) -> bool:
         """Change the data of a job that waits."""
         ...
 
@@ -141,7 +141,7 @@ class NodeSide:
         self._flows = peer.flows(prefix=prefix)
         self._client = client
         self._worker = peer.handle()
-        peer.ask("make", handle=self._worker, kind="Worker", queue=QUEUE, options=self._options(prefix, options))
+        peer.request("make", handle=self._worker, kind="Worker", queue=QUEUE, options=self._options(prefix, options))
         self._tokens: dict[str, str] = {}
         self._claims = 0
 
@@ -152,7 +152,7 @@ class NodeSide:
     def close(self) -> None:
         """Let go of its connections."""
         for handle in (self._worker, self._flows, self._queue.handle):
-            self.peer.ask("close", handle=handle)
+            self.peer.request("close", handle=handle)
 
     def add(self, name: str, data: Any, options: dict[str, Any]) -> str:
         """See :class:`Side`."""
@@ -169,7 +169,7 @@ class NodeSide:
             return {"name": "task", "queueName": QUEUE, "data": {}, "opts": {"jobId": id, **opts}}
 
         tree = {**node(parent, options), "children": [node(id, opts) for id, opts in children.items()]}
-        self.peer.ask("call", handle=self._flows, method="add", args=[tree])
+        self.peer.request("call", handle=self._flows, method="add", args=[tree])
         return [parent, *children]
 
     def schedule(self, id: str, repeat: dict[str, Any], options: dict[str, Any]) -> str:
@@ -200,35 +200,35 @@ class NodeSide:
             return False
         return True
 
-    def take(self, most: int) -> list[str]:
+    def take(self, limit: int) -> list[str]:
         """See :class:`Side`."""
         taken: list[str] = []
-        for _ in range(most):
+        for _ in range(limit):
             token = f"token-{self._claims}"
             self._claims += 1
-            job = self.peer.ask("take", handle=self._worker, token=token)
+            job = self.peer.request("claim", handle=self._worker, token=token)
             if job is None:
                 break
             self._tokens[job["id"]] = token
             taken.append(job["id"])
         return taken
 
-    def _held(self, id: str, method: str, *args: Any) -> bool:
+    def _call_job(self, id: str, method: str, *args: Any) -> bool:
         try:
-            self.peer.ask("held", handle=self._worker, id=id, method=method, args=args)
+            self.peer.request("callJob", handle=self._worker, id=id, method=method, args=args)
         except PeerError:
             return False
         return True
 
     def complete(self, id: str, value: Any) -> bool:
         """See :class:`Side`."""
-        return self._held(id, "moveToCompleted", value, self._tokens[id], False)
+        return self._call_job(id, "moveToCompleted", value, self._tokens[id], False)
 
     def complete_and_take(self, id: str, value: Any) -> list[str] | None:
         """See :class:`Side`."""
         token = self._tokens[id]
         try:
-            job = self.peer.ask("finish", handle=self._worker, id=id, token=token, value=value)
+            job = self.peer.request("finish", handle=self._worker, id=id, token=token, value=value)
         except PeerError:
             return None
         if job is None:
@@ -239,7 +239,7 @@ class NodeSide:
     def _fail(self, id: str, message: str, *, unrecoverable: bool) -> bool:
         given = {"message": message, "unrecoverable": unrecoverable, "stack": f"Traceback: {message}"}
         try:
-            self.peer.ask("fail", handle=self._worker, id=id, token=self._tokens[id], **given)
+            self.peer.request("fail", handle=self._worker, id=id, token=self._tokens[id], **given)
         except PeerError:
             return False
         return True
@@ -254,24 +254,24 @@ class NodeSide:
 
     def snooze(self, id: str, milliseconds: int) -> bool:
         """See :class:`Side`."""
-        return self._held(id, "moveToDelayed", self.peer.now + milliseconds, self._tokens[id])
+        return self._call_job(id, "moveToDelayed", self.peer.now + milliseconds, self._tokens[id])
 
     def release(self, id: str) -> bool:
         """See :class:`Side`."""
-        return self._held(id, "moveToWait", self._tokens[id])
+        return self._call_job(id, "moveToWait", self._tokens[id])
 
     def progress(self, id: str, value: int) -> None:
         """See :class:`Side`."""
-        self._held(id, "updateProgress", value)
+        self._call_job(id, "updateProgress", value)
 
     def log(self, id: str, line: str) -> None:
         """See :class:`Side`."""
-        self._held(id, "log", line)
+        self._call_job(id, "log", line)
 
     def check_stalled(self) -> None:
         """See :class:`Side`."""
         self._client.delete(f"{self.prefix}:{QUEUE}:stalled-check")
-        self.peer.ask("call", handle=self._worker, method="moveStalledJobsToWait")
+        self.peer.request("call", handle=self._worker, method="moveStalledJobsToWait")
 
     def pause(self) -> None:
         """See :class:`Side`."""
@@ -281,19 +281,19 @@ class NodeSide:
         """See :class:`Side`."""
         self._queue("resume")
 
-    def set_concurrency(self, most: int | None) -> None:
+    def set_concurrency(self, limit: int | None) -> None:
         """See :class:`Side`."""
-        if most is None:
+        if limit is None:
             self._queue("removeGlobalConcurrency")
         else:
-            self._queue("setGlobalConcurrency", most)
+            self._queue("setGlobalConcurrency", limit)
 
-    def set_rate(self, most: int | None, milliseconds: int) -> None:
+    def set_rate(self, limit: int | None, milliseconds: int) -> None:
         """See :class:`Side`."""
-        if most is None:
+        if limit is None:
             self._queue("removeGlobalRateLimit")
         else:
-            self._queue("setGlobalRateLimit", most, milliseconds)
+            self._queue("setGlobalRateLimit", limit, milliseconds)
 
     def _job(self, id: str, method: str, *args: Any) -> bool:
         try:
@@ -314,16 +314,16 @@ class NodeSide:
         """See :class:`Side`."""
         return self._job(id, "promote")
 
-    def put_off(self, id: str, milliseconds: int) -> bool:
+    def change_delay(self, id: str, milliseconds: int) -> bool:
         """See :class:`Side`."""
         return self._job(id, "changeDelay", milliseconds)
 
-    def rewrite(self, id: str, data: Any) -> bool:
+    def update_data(self, id: str, data: Any) -> bool:
         """See :class:`Side`."""
         return self._job(id, "updateData", data)
 
 
-def forget(client: redis.Redis, *sides: Side) -> None:
+def remove_keys(client: redis.Redis, *sides: Side) -> None:
     """Remove all that sides have left, so that the store does not grow with each example."""
     for side in sides:
         if keys := list(client.scan_iter(f"{side.prefix}:*", count=1000)):
@@ -335,6 +335,6 @@ def lose_lock(client: redis.Redis, side: Side, id: str) -> None:
     client.delete(f"{side.prefix}:{QUEUE}:{id}:lock")
 
 
-def let_window_pass(client: redis.Redis, side: Side) -> None:
+def expire_rate_window(client: redis.Redis, side: Side) -> None:
     """Let the limiter's window be over."""
     client.delete(f"{side.prefix}:{QUEUE}:limiter")

@@ -13,15 +13,15 @@ from tests.interop.bullmq.peer import NodePeer
 from tests.worker.harness import eventually
 
 
-async def heard(peer: NodePeer, events: str, until: str) -> list[dict[str, Any]]:
+async def collect_events(peer: NodePeer, events: str, until: str) -> list[dict[str, Any]]:
     """Listen until a word is said."""
-    said = []
+    events_seen = []
     while True:
-        one = await peer.noticed("event", handle=events)
-        more = one["said"] if isinstance(one["said"], dict) else {}  # of "drained" it tells the entry alone
-        said.append({"event": one["event"], **more})
-        if one["event"] == until:
-            return said
+        entry = await peer.receive_async("event", handle=events)
+        fields = entry["fields"] if isinstance(entry["fields"], dict) else {}  # of "drained" it tells the entry alone
+        events_seen.append({"event": entry["event"], **fields})
+        if entry["event"] == until:
+            return events_seen
 
 
 async def test_node_hears_the_whole_life_of_a_job_of_ours(app: App, either: NodePeer, name: str):  # B7
@@ -36,9 +36,9 @@ async def test_node_hears_the_whole_life_of_a_job_of_ours(app: App, either: Node
     events = either.events(name)
     added = await attempt.using(delay=timedelta(milliseconds=20)).enqueue()
     async with app.worker(queues=[name]):
-        said = await heard(either, events, until="drained")
-    life = [one for one in said if one.get("jobId") == added.id]
-    assert [one["event"] for one in life] == [
+        events_seen = await collect_events(either, events, until="drained")
+    life = [entry for entry in events_seen if entry.get("jobId") == added.id]
+    assert [entry["event"] for entry in life] == [
         "added",
         "delayed",
         "waiting",
@@ -50,13 +50,13 @@ async def test_node_hears_the_whole_life_of_a_job_of_ours(app: App, either: Node
         "progress",
         "completed",
     ]
-    by_word = {one["event"]: one for one in life}
-    assert by_word["added"]["name"] == "try"
-    assert by_word["waiting"]["prev"] == "delayed"
-    assert by_word["active"]["prev"] == "waiting"
-    assert by_word["progress"]["data"] == 20
-    assert by_word["completed"]["returnvalue"] == {"on": 2}
-    assert by_word["completed"]["prev"] == "active"
+    by_name = {entry["event"]: entry for entry in life}
+    assert by_name["added"]["name"] == "try"
+    assert by_name["waiting"]["prev"] == "delayed"
+    assert by_name["active"]["prev"] == "waiting"
+    assert by_name["progress"]["data"] == 20
+    assert by_name["completed"]["returnvalue"] == {"on": 2}
+    assert by_name["completed"]["prev"] == "active"
 
 
 async def test_node_hears_what_is_done_to_a_queue_and_its_jobs(app: App, either: NodePeer, name: str):  # B7
@@ -72,17 +72,17 @@ async def test_node_hears_what_is_done_to_a_queue_and_its_jobs(app: App, either:
     await app.jobs.cancel(gone.ref)
     await app.queues.resume(name)
     async with app.worker(queues=[name]):
-        said = await heard(either, events, until="retries-exhausted")
-    words = [one["event"] for one in said]
-    assert words[0] == "paused"
-    assert {"event": "removed", "jobId": gone.id, "prev": said[words.index("removed")]["prev"]} in said
-    twice = said[words.index("deduplicated")]
+        events_seen = await collect_events(either, events, until="retries-exhausted")
+    names = [entry["event"] for entry in events_seen]
+    assert names[0] == "paused"
+    assert {"event": "removed", "jobId": gone.id, "prev": events_seen[names.index("removed")]["prev"]} in events_seen
+    twice = events_seen[names.index("deduplicated")]
     assert twice["jobId"] == added.id
-    assert "resumed" in words
-    failed = said[words.index("failed")]
+    assert "resumed" in names
+    failed = events_seen[names.index("failed")]
     assert failed["jobId"] == added.id
     assert failed["failedReason"] == "ValueError: no 1"
-    assert said[-1]["attemptsMade"] == "1"
+    assert events_seen[-1]["attemptsMade"] == "1"
 
 
 async def test_node_hears_of_a_job_that_we_took_back_from_the_dead(
@@ -96,5 +96,5 @@ async def test_node_hears_of_a_job_that_we_took_back_from_the_dead(
     client.delete(f"bull:{name}:{added['id']}:lock")
     async with app.worker(queues=["nothing"], leader_lease=timedelta(seconds=1)):
         await eventually(lambda: queue.getJobCounts("waiting")["waiting"] == 1)
-    said = await heard(either, events, until="stalled")
-    assert said[-1]["jobId"] == added["id"]
+    events_seen = await collect_events(either, events, until="stalled")
+    assert events_seen[-1]["jobId"] == added["id"]

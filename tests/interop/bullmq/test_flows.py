@@ -34,7 +34,7 @@ async def test_a_flow_started_in_node_is_run_by_us(app: App, either: NodePeer, n
         return context.id
 
     parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
-    tree = await either.tell(
+    tree = await either.request_async(
         "call", handle=either.flows(), method="add", args=[flow(name, [child(name, n) for n in range(3)])]
     )
     id = tree["job"]["id"]
@@ -54,7 +54,7 @@ async def test_our_children_wake_a_parent_that_node_runs(app: App, either: NodeP
     parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
     tree = flow(name, [child(name, n) for n in range(3)], data={"steps": [["children"]]})
     with either.working(f"{name}-parents"):
-        added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+        added = await either.request_async("call", handle=either.flows(), method="add", args=[tree])
         async with app.worker(queues=[f"{name}-children"]):
             values = await parents.finished(added["job"]["id"], events)
     assert sorted(value["n"] for value in values.values()) == [0, 1, 2]
@@ -69,7 +69,7 @@ async def test_nodes_children_wake_a_parent_that_we_run(app: App, either: NodePe
     async with app.worker(queues=[f"{name}-parents"]):
         with either.working(f"{name}-children"):
             tree = flow(name, [child(name, n) for n in range(3)])
-            added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+            added = await either.request_async("call", handle=either.flows(), method="add", args=[tree])
             assert await parents.finished(added["job"]["id"], events) == "done"
 
 
@@ -97,7 +97,7 @@ async def test_a_child_that_fails_here_does_to_its_parent_what_node_asked(
 
     parents, events = either.queue(f"{name}-parents"), either.events(f"{name}-parents")
     tree = flow(name, [child(name, 0), child(name, 1, **{policy: True})])
-    added = await either.tell("call", handle=either.flows(), method="add", args=[tree])
+    added = await either.request_async("call", handle=either.flows(), method="add", args=[tree])
     id = added["job"]["id"]
     async with app.worker(queues=[f"{name}-parents", f"{name}-children"]):
         if outcome == "completed":

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.interop.bullmq.keys import difference, keys
 from tests.interop.bullmq.peer import NodePeer
-from tests.interop.bullmq.sequences import CONTROL, EVERY, HANDS, MESSAGES, TROUBLE, WORK, Step, play, sequences
-from tests.interop.bullmq.sides import QUEUE, NodeSide, forget
+from tests.interop.bullmq.sequences import CONTROL, EVERY, FAULTS, MANUAL, MESSAGES, WORK, Step, run_steps, sequences
+from tests.interop.bullmq.sides import QUEUE, NodeSide, remove_keys
 
 _numbers = itertools.count()
 
@@ -30,17 +30,17 @@ def side(node6: NodePeer, client: redis.Redis) -> Iterator[NodeSide]:
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(steps=sequences(EVERY, [*WORK, *TROUBLE, *CONTROL, *HANDS, *MESSAGES], longest=20))
+@given(steps=sequences(EVERY, [*WORK, *FAULTS, *CONTROL, *MANUAL, *MESSAGES], max_steps=20))
 def test_bullmq_beside_itself_leaves_the_same_keys(
     node6: NodePeer, client: redis.Redis, steps: list[Step]
 ):  # the masks leave nothing out that differs by chance
     first, second = (NodeSide(node6, client, new_prefix()) for _ in range(2))
     try:
-        play(steps, first, second, client=client, peer=node6)
+        run_steps(steps, first, second, client=client, peer=node6)
     finally:
         first.close()
         second.close()
-        forget(client, first, second)
+        remove_keys(client, first, second)
 
 
 def test_a_difference_of_one_member_one_score_one_field_or_one_expiry_is_seen(

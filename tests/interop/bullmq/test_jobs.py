@@ -114,7 +114,7 @@ async def test_node_sees_a_failure_its_stack_and_the_retries(app: App, either: N
     assert len(seen["stacktrace"]) == 3
     assert "ValueError" in seen["stacktrace"][0]
     assert queue.job(added["id"], "getState") == "failed"
-    either.notice("event", handle=events, event="retries-exhausted")
+    either.receive("event", handle=events, event="retries-exhausted")
 
 
 async def test_do_not_retry_ends_nodes_job_at_once(app: App, either: NodePeer, name: str):  # B1
@@ -141,8 +141,8 @@ async def test_node_hears_progress_and_reads_log_lines(app: App, either: NodePee
     added = queue.add("report", {})
     async with app.worker(queues=[name]):
         await queue.finished(added["id"], events)
-    said = await either.noticed("event", handle=events, event="progress")
-    assert said["said"]["data"] == 40
+    notification = await either.receive_async("event", handle=events, event="progress")
+    assert notification["fields"]["data"] == 40
     assert queue.job(added["id"])["progress"] == 40
     logs = queue.getJobLogs(added["id"])
     assert logs["count"] == 2
@@ -233,7 +233,7 @@ async def test_node_runs_what_we_add_in_bulk_in_our_order(app: App, either: Node
 
     handles = await note.enqueue_many([{"n": n, "steps": [["return", n]]} for n in range(300)])
     with either.working(name):
-        ids = [(await either.noticed("completed", queue=name))["id"] for _ in range(300)]
+        ids = [(await either.receive_async("completed", queue=name))["id"] for _ in range(300)]
     assert ids == [handle.id for handle in handles]
 
 
@@ -272,8 +272,8 @@ async def test_node_waits_until_our_delayed_job_is_due(app: App, either: NodePee
     with either.working(name):
         late = await note.using(delay=timedelta(seconds=0.5)).enqueue(steps=steps)
         prefetch_started = await note.using(delay=timedelta(seconds=0.2)).enqueue(steps=steps)
-        first = await either.noticed("started", queue=name)
-        second = await either.noticed("started", queue=name)
+        first = await either.receive_async("started", queue=name)
+        second = await either.receive_async("started", queue=name)
     assert [first["id"], second["id"]] == [prefetch_started.id, late.id]
     seen = either.queue(name).job(late.id)
     assert seen["processedOn"] - seen["timestamp"] >= 500

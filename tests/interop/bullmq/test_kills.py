@@ -29,7 +29,7 @@ from tests.worker.harness import eventually
 QUICK: dict[str, Any] = {"lockDuration": 2000, "stalledInterval": 500, "maxStalledCount": 1000, "concurrency": 10}
 
 
-class Labourer:
+class WorkerProcess:
     """A process of ours."""
 
     def __init__(self, url: str, name: str) -> None:
@@ -54,15 +54,15 @@ class Labourer:
         self._process.stdout.close()
 
 
-class NodeLabourer(NodePeer):
+class NodeWorkerProcess(NodePeer):
     """A process of Node's with a worker in it."""
 
     def __init__(self, url: str, name: str) -> None:
         super().__init__(url, V6)
-        self.ask("work", handle="w", queue=name, options=QUICK)
+        self.request("work", handle="w", queue=name, options=QUICK)
 
     def has_started(self) -> str:
-        return str(self.notice("started")["id"])
+        return str(self.receive("started")["id"])
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -70,7 +70,7 @@ class NodeLabourer(NodePeer):
 
 
 @contextmanager
-def killed(victim: Labourer | NodeLabourer) -> Iterator[str]:
+def killed(victim: WorkerProcess | NodeWorkerProcess) -> Iterator[str]:
     """Kill somebody in the middle of a job."""
     try:
         yield victim.has_started()
@@ -85,8 +85,8 @@ def ledger(tmp_path: Path) -> Path:
     return path
 
 
-def work(ledger: Path, n: int, ms: int) -> dict[str, Any]:
-    return {"n": n, "steps": [["labour", {"ledger": str(ledger), "ms": ms}]]}
+def payload(ledger: Path, n: int, ms: int) -> dict[str, Any]:
+    return {"n": n, "steps": [["work", {"ledger": str(ledger), "ms": ms}]]}
 
 
 def runs(ledger: Path) -> dict[str, list[str]]:
@@ -102,8 +102,8 @@ async def test_node_takes_over_what_a_killed_worker_of_ours_held(
     url: str, node6: NodePeer, name: str, ledger: Path
 ):  # B5
     queue, events = node6.queue(name), node6.events(name)
-    added = queue.add("labour", work(ledger, 1, 100))
-    victim = Labourer(url, name)
+    added = queue.add("work", payload(ledger, 1, 100))
+    victim = WorkerProcess(url, name)
     with killed(victim) as id:
         assert id == added["id"]
     with node6.working(name, **QUICK):
@@ -112,88 +112,90 @@ async def test_node_takes_over_what_a_killed_worker_of_ours_held(
     assert first != second == answer["run"]
     seen = queue.job(added["id"])
     assert seen["stalledCounter"] == 1
-    await node6.noticed("event", handle=events, event="stalled")
+    await node6.receive_async("event", handle=events, event="stalled")
 
 
 async def test_whoever_lost_its_lock_to_the_other_language_cannot_finish(
     app: App, client: Any, node6: NodePeer, name: str, ledger: Path
 ):  # X3
     queue = node6.queue(name)
-    added = queue.add("labour", work(ledger, 1, 1))
+    added = queue.add("work", payload(ledger, 1, 1))
     (ours,) = (await app.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=1))).claims
     client.delete(f"bull:{name}:{added['id']}:lock")
     worker = node6.handle()
-    node6.ask("make", handle=worker, kind="Worker", queue=name, options={"stalledInterval": 1, "name": "theirs"})
+    node6.request("make", handle=worker, kind="Worker", queue=name, options={"stalledInterval": 1, "name": "theirs"})
     for _ in range(2):
         client.delete(f"bull:{name}:stalled-check")
-        node6.ask("call", handle=worker, method="moveStalledJobsToWait")
-    assert node6.ask("take", handle=worker, token="theirs")["id"] == added["id"]
+        node6.request("call", handle=worker, method="moveStalledJobsToWait")
+    assert node6.request("claim", handle=worker, token="theirs")["id"] == added["id"]
     assert await app.engine.settle([Settlement(ours, Complete('"ours"'))]) == {ours.token}
-    node6.ask("held", handle=worker, id=added["id"], method="moveToCompleted", args=["theirs", "theirs", False])
+    node6.request("callJob", handle=worker, id=added["id"], method="moveToCompleted", args=["theirs", "theirs", False])
     assert queue.job(added["id"])["returnvalue"] == "theirs"
-    node6.ask("close", handle=worker)
+    node6.request("close", handle=worker)
 
 
-class Fleet:
+class WorkerFleet:
     """Workers of both languages on one queue, killed at random and replaced, and the account of what they did."""
 
     def __init__(self, url: str, name: str, ledger: Path, seed: int) -> None:
         self.url, self.name, self.ledger = url, name, ledger
         self.random = random.Random(seed)
-        self.crew: list[Labourer | NodeLabourer] = []
+        self.workers: list[WorkerProcess | NodeWorkerProcess] = []
         self.done: Counter[str] = Counter()
 
-    def hire(self, kind: type[Labourer | NodeLabourer]) -> None:
-        self.crew.append(kind(self.url, self.name))
+    def start(self, kind: type[WorkerProcess | NodeWorkerProcess]) -> None:
+        self.workers.append(kind(self.url, self.name))
 
-    def strike(self) -> None:
+    def kill_one(self) -> None:
         """Kill one, whichever, and hire one of the same kind."""
-        victim = self.crew.pop(self.random.randrange(len(self.crew)))
+        victim = self.workers.pop(self.random.randrange(len(self.workers)))
         victim.kill()
         self.done[type(victim).__name__] += 1
-        self.hire(type(victim))
+        self.start(type(victim))
 
-    def dismiss(self) -> None:
-        for one in self.crew:
-            one.kill()
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.kill()
 
 
-async def storm(url: str, peer: NodePeer, name: str, ledger: Path, *, kills: int, jobs: int) -> None:
+async def run_with_kills(url: str, peer: NodePeer, name: str, ledger: Path, *, kills: int, jobs: int) -> None:
     """Kill workers while jobs come in from both sides; then account for every job."""
-    fleet = Fleet(url, name, ledger, seed=kills)
+    fleet = WorkerFleet(url, name, ledger, seed=kills)
     queue = peer.queue(name)
     app = make_app(url, name)
     async with app:
-        labour = app.tasks["labour"]
+        work_task = app.tasks["work"]
         try:
-            for kind in (Labourer, NodeLabourer, Labourer, NodeLabourer):
-                await asyncio.to_thread(fleet.hire, kind)
+            for kind in (WorkerProcess, NodeWorkerProcess, WorkerProcess, NodeWorkerProcess):
+                await asyncio.to_thread(fleet.start, kind)
             for number in range(kills):
                 for n in range(jobs * number // kills, jobs * (number + 1) // kills):
-                    data = work(ledger, n, fleet.random.randrange(0, 400))
+                    data = payload(ledger, n, fleet.random.randrange(0, 400))
                     if n % 2:
-                        await labour.enqueue(**data)
+                        await work_task.enqueue(**data)
                     else:
-                        await peer.tell(
-                            "call", handle=queue.handle, method="add", args=["labour", data, {"attempts": 3}]
+                        await peer.request_async(
+                            "call", handle=queue.handle, method="add", args=["work", data, {"attempts": 3}]
                         )
-                await asyncio.to_thread(fleet.strike)
+                await asyncio.to_thread(fleet.kill_one)
             await eventually(lambda: queue.getJobCounts("completed") == {"completed": jobs}, within=120)
         finally:
-            fleet.dismiss()
+            fleet.stop()
         page = await app.engine.find(JobFilter(queues=(name,)), limit=jobs + 1)
-    told = runs(ledger)
+    runs_by_job = runs(ledger)
     assert len(page.items) == jobs
     assert all(job.status is State.COMPLETED for job in page.items), "lost"
-    assert set(told) == {job.id for job in page.items}
-    stale = [job.id for job in page.items if job.result["run"] != told[job.id][-1]]
+    assert set(runs_by_job) == {job.id for job in page.items}
+    stale = [job.id for job in page.items if job.result["run"] != runs_by_job[job.id][-1]]
     assert not stale, "finished by a worker that had lost its lock"
-    again = sum(len(each) > 1 for each in told.values())
-    print(f"{dict(fleet.done)}: {jobs} jobs, {sum(map(len, told.values()))} runs, {again} jobs run again, 0 lost")
+    again = sum(len(each) > 1 for each in runs_by_job.values())
+    print(
+        f"{dict(fleet.done)}: {jobs} jobs, {sum(map(len, runs_by_job.values()))} runs, {again} jobs run again, 0 lost"
+    )
 
 
 async def test_a_mixed_fleet_loses_nothing_to_a_few_kills(url: str, node6: NodePeer, name: str, ledger: Path):  # X3
-    await storm(url, node6, name, ledger, kills=4, jobs=60)
+    await run_with_kills(url, node6, name, ledger, kills=4, jobs=60)
 
 
 @pytest.mark.slow
@@ -201,15 +203,15 @@ async def test_a_mixed_fleet_loses_nothing_to_a_few_kills(url: str, node6: NodeP
 async def test_a_mixed_fleet_loses_nothing_to_two_hundred_kills(
     url: str, node6: NodePeer, name: str, ledger: Path
 ):  # X3
-    await storm(url, node6, name, ledger, kills=200, jobs=4000)
+    await run_with_kills(url, node6, name, ledger, kills=200, jobs=4000)
 
 
 async def test_we_take_over_what_a_killed_worker_of_nodes_held(
     url: str, node6: NodePeer, name: str, ledger: Path
 ):  # B5, O7
     queue, events = node6.queue(name), node6.events(name)
-    added = queue.add("labour", work(ledger, 1, 100))
-    victim = NodeLabourer(url, name)
+    added = queue.add("work", payload(ledger, 1, 100))
+    victim = NodeWorkerProcess(url, name)
     with killed(victim) as id:
         assert id == added["id"]
     app = make_app(url, name)
@@ -218,4 +220,4 @@ async def test_we_take_over_what_a_killed_worker_of_nodes_held(
         job = await app.jobs.get(f"{name}:{id}")
     assert runs(ledger)[added["id"]][-1] == answer["run"]
     assert job.crashes == 1
-    await node6.noticed("event", handle=events, event="stalled")
+    await node6.receive_async("event", handle=events, event="stalled")

@@ -47,9 +47,9 @@ async def test_a_concurrency_holds_for_both_workers_together(app: App, node6: No
     active = most = 0
     ended = 0
     while ended < 40:
-        said = await node6.noticed("event", handle=events)
-        active += {"active": 1, "completed": -1}.get(said["event"], 0)
-        ended += said["event"] == "completed"
+        event = await node6.receive_async("event", handle=events)
+        active += {"active": 1, "completed": -1}.get(event["event"], 0)
+        ended += event["event"] == "completed"
         most = max(most, active)
     assert most <= 3
 

@@ -17,36 +17,36 @@ from onward.clock import ManualClock, moment_of
 from tests.interop.bullmq.onward_side import OnwardSide
 from tests.interop.bullmq.peer import NodePeer
 from tests.interop.bullmq.sequences import (
-    BEGINNING,
     BY_PRIORITY,
     CONTROL,
     EDITS,
     EMPTIED,
     ENQUEUES,
     EVERY,
+    FAULTS,
     FLOWS,
-    HANDS,
-    KEPT,
+    MANUAL,
     MESSAGES,
     METRICS,
     NAMED,
     ORDERED,
     PLAIN,
+    RETAINED,
     RETRYING,
     SCHEDULES,
-    TROUBLE,
+    START,
     WORK,
     Step,
-    play,
+    run_steps,
     sequences,
 )
-from tests.interop.bullmq.sides import QUEUE, NodeSide, forget
+from tests.interop.bullmq.sides import QUEUE, NodeSide, remove_keys
 
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Life:
+class Scenario:
     """What may happen to a queue: which jobs come, what is done, and how the two sides are set up for it."""
 
     jobs: Sequence[dict[str, Any]]
@@ -55,53 +55,53 @@ class Life:
     ours: dict[str, Any] = field(default_factory=dict)
 
 
-def compare(steps: list[Step], life: Life, url: str, peer: NodePeer, client: redis.Redis) -> None:
+def compare(steps: list[Step], scenario: Scenario, url: str, peer: NodePeer, client: redis.Redis) -> None:
     number = next(_numbers)
-    clock = ManualClock(moment_of(BEGINNING * 1000))
-    peer.set_clock(BEGINNING)
-    theirs = NodeSide(peer, client, f"t{os.getpid()}n{number}", **life.theirs)
-    ours = OnwardSide(url, f"o{os.getpid()}n{number}", clock, **life.ours)
+    clock = ManualClock(moment_of(START * 1000))
+    peer.set_clock(START)
+    theirs = NodeSide(peer, client, f"t{os.getpid()}n{number}", **scenario.theirs)
+    ours = OnwardSide(url, f"o{os.getpid()}n{number}", clock, **scenario.ours)
 
     def set_clock(now: int) -> None:
         clock.advance((now * 1000 - clock.micros()) / 1e6)
 
     try:
-        play(steps, theirs, ours, client=client, peer=peer, set_clock=set_clock)
+        run_steps(steps, theirs, ours, client=client, peer=peer, set_clock=set_clock)
     finally:
         theirs.close()
         ours.close()
-        forget(client, theirs, ours)
+        remove_keys(client, theirs, ours)
 
 
-LIVES: Final = {
-    "plain jobs": Life(PLAIN, WORK),
-    "every kind of job": Life(EVERY, WORK),
-    "tried again": Life([*RETRYING, *ORDERED], WORK),
-    "by priority and by time": Life(ORDERED, WORK),
-    "kept for a while": Life(KEPT, WORK),
-    "told apart by name": Life(NAMED, WORK),
-    "progress, lines, put off": Life([*PLAIN, *KEPT], MESSAGES),
-    "paused and limited": Life([*PLAIN, *ORDERED], CONTROL),
-    "changed by hand": Life([*PLAIN, *ORDERED], EDITS),
-    "removed and tried again by hand": Life([*PLAIN, *RETRYING, *ORDERED], HANDS),
-    "emptied": Life([*PLAIN, *ORDERED, *NAMED], EMPTIED),
-    "counted by the minute": Life(
-        [*PLAIN, *KEPT], METRICS, theirs={"metrics": {"maxDataPoints": 3}}, ours={"metrics": 3}
+SCENARIOS: Final = {
+    "plain jobs": Scenario(PLAIN, WORK),
+    "every kind of job": Scenario(EVERY, WORK),
+    "tried again": Scenario([*RETRYING, *ORDERED], WORK),
+    "by priority and by time": Scenario(ORDERED, WORK),
+    "kept for a while": Scenario(RETAINED, WORK),
+    "told apart by name": Scenario(NAMED, WORK),
+    "progress, lines, put off": Scenario([*PLAIN, *RETAINED], MESSAGES),
+    "paused and limited": Scenario([*PLAIN, *ORDERED], CONTROL),
+    "changed by hand": Scenario([*PLAIN, *ORDERED], EDITS),
+    "removed and tried again by hand": Scenario([*PLAIN, *RETRYING, *ORDERED], MANUAL),
+    "emptied": Scenario([*PLAIN, *ORDERED, *NAMED], EMPTIED),
+    "counted by the minute": Scenario(
+        [*PLAIN, *RETAINED], METRICS, theirs={"metrics": {"maxDataPoints": 3}}, ours={"metrics": 3}
     ),
-    "enqueued by us": Life(PLAIN, ENQUEUES),
-    "enqueued by us with priorities": Life(PLAIN, BY_PRIORITY, ours={"prioritized": [QUEUE]}),
-    "parents and children": Life(PLAIN, FLOWS),
-    "schedules": Life(PLAIN, SCHEDULES),
-    "lost and found": Life(EVERY, TROUBLE),
+    "enqueued by us": Scenario(PLAIN, ENQUEUES),
+    "enqueued by us with priorities": Scenario(PLAIN, BY_PRIORITY, ours={"prioritized": [QUEUE]}),
+    "parents and children": Scenario(PLAIN, FLOWS),
+    "schedules": Scenario(PLAIN, SCHEDULES),
+    "lost and found": Scenario(EVERY, FAULTS),
 }
 
 
-@pytest.mark.parametrize("kind", LIVES)
+@pytest.mark.parametrize("kind", SCENARIOS)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_both_leave_the_same_keys(kind: str, url: str, node6: NodePeer, client: redis.Redis, data: st.DataObject):  # B2
-    life = LIVES[kind]
-    compare(data.draw(sequences(life.jobs, life.steps)), life, url, node6, client)
+    scenario = SCENARIOS[kind]
+    compare(data.draw(sequences(scenario.jobs, scenario.steps)), scenario, url, node6, client)
 
 
 def test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come(
@@ -110,8 +110,8 @@ def test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come(
     steps: list[Step] = [
         ("add", {"options": {"attempts": 3}}),
         ("add", {"options": {"delay": 1500}}),
-        ("take", {"most": 1}),
+        ("take", {"limit": 1}),
         ("advance", {"by": 2000}),
         ("fail", {"which": 0}),
     ]
-    compare(steps, LIVES["tried again"], url, node6, client)
+    compare(steps, SCENARIOS["tried again"], url, node6, client)

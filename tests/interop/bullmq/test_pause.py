@@ -79,18 +79,18 @@ async def test_no_job_is_lost_whoever_pauses_adds_and_resumes(
     nodes = {"node5": node5, "node6": node6}
     peers = {who: nodes[who].queue(name) for who in {pauses, resumes} if who in nodes}
 
-    async def say(who: str, word: str) -> None:
+    async def do(who: str, verb: str) -> None:
         if who == "onward":
-            await getattr(app.queues, word)(name)
+            await getattr(app.queues, verb)(name)
         else:
-            peers[who](word)
+            peers[who](verb)
 
     n = 0
     for moment in ("before", "while paused", "after"):
         if moment == "while paused":
-            await say(pauses, "pause")
+            await do(pauses, "pause")
         elif moment == "after":
-            await say(resumes, "resume")
+            await do(resumes, "resume")
         for _ in range(2):
             await note.enqueue(n=n)
             n += 1

@@ -39,7 +39,7 @@ async def test_a_schedule_is_handed_from_us_to_node_and_back(app: App, either: N
             await eventually(lambda seen=so_far: len(ran) >= seen + 2)
         with either.working(name):
             for _ in range(2):
-                await either.noticed("completed", queue=name)
+                await either.receive_async("completed", queue=name)
     queue("removeJobScheduler", "often")
 
 
@@ -61,7 +61,7 @@ async def test_a_schedule_by_pattern_and_zone_has_its_next_moment_where_node_wou
     async with app.worker(queues=[name]):
         await eventually(lambda: len(ran) == 1)
     with node6.working(f"{name}-theirs"):
-        await node6.noticed("completed", queue=f"{name}-theirs")
+        await node6.receive_async("completed", queue=f"{name}-theirs")
     (ours,), (theirs,) = queue("getDelayed"), other("getDelayed")
     assert ours["id"] == theirs["id"]
     assert ours["opts"]["repeat"] == theirs["opts"]["repeat"]

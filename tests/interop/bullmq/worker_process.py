@@ -21,25 +21,25 @@ LEASE: Final = timedelta(seconds=2)
 
 
 def make_app(url: str, queue: str) -> App:
-    """Make the App that labourers and the test share."""
+    """Make the App that worker processes and the test share."""
     app = App(engine=BullMQEngine(url), worker_timeout=LEASE, max_crashes=1000)
 
-    @app.task(name="labour", queue=queue)
-    async def labour(context: JobContext, n: int, steps: list[list[Any]]) -> dict[str, str]:
-        ((_, told),) = steps
-        run = enter(told["ledger"], context.id)
+    @app.task(name="work", queue=queue)
+    async def work(context: JobContext, n: int, steps: list[list[Any]]) -> dict[str, str]:
+        ((_, options),) = steps
+        run = record_run(options["ledger"], context.id)
         print(f"started {context.id}", flush=True)
-        await asyncio.sleep(told["ms"] / 1000)
+        await asyncio.sleep(options["ms"] / 1000)
         return {"run": run}
 
     return app
 
 
-def enter(ledger: str, id: str) -> str:
+def record_run(ledger: str, id: str) -> str:
     """Write a line for this run, in one step, and give the run's name."""
     run = uuid.uuid4().hex
-    with Path(ledger).open("a") as book:
-        book.write(f"{id} {run} python {os.getpid()}\n")
+    with Path(ledger).open("a") as file:
+        file.write(f"{id} {run} python {os.getpid()}\n")
     return run
 
 

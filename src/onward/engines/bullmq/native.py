@@ -5,7 +5,7 @@
     bullmq = bullmq_of(app)
     await bullmq.add("mail", "send", {"to": "ada"}, lifo=True, job_id="order-7")
     await bullmq.add("digest", "send", {"user": 7}, delay=5000,
-                   deduplication=Deduplication(id="7", ttl=5000, extend=True, replace=True))
+                     deduplication=Deduplication(id="7", ttl=5000, extend=True, replace=True))
     await bullmq.add_flow(Flow("report", "sum", children=[Flow("pages", "render", {"n": n}) for n in range(3)]))
     await bullmq.upsert_job_scheduler("report", "daily", pattern="0 6 * * *", tz="Europe/Berlin", name="sum")
     await bullmq.clean("mail", grace=3_600_000, state="failed")
