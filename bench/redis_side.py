@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable
 from types import ModuleType
 from typing import Any
 
-from side import CONCURRENCY, LONGEST, BATCH_SIZE, Measure
+from side import CONCURRENCY, LONGEST, TOGETHER, Measure
 
 
 def huey(measure: Measure) -> None:
@@ -57,8 +57,8 @@ def rq(measure: Measure) -> None:
     connection = redis.Redis.from_url(measure.url)
     queue = package.Queue("bench", connection=connection)
     if measure.is_fill:
-        for first in range(0, measure.jobs, BATCH_SIZE):
-            numbers = range(first, min(first + BATCH_SIZE, measure.jobs))
+        for first in range(0, measure.jobs, TOGETHER):
+            numbers = range(first, min(first + TOGETHER, measure.jobs))
             queue.enqueue_many([package.Queue.prepare_data("rq_noop.noop", kwargs={"n": n}) for n in numbers])
         return
     module = ModuleType("rq_noop")  # it finds its functions by their names
@@ -230,8 +230,8 @@ def bullmq(measure: Measure) -> None:
     async def bulk(queue: Any) -> None:
         jobs = [{"name": "noop", "data": {"n": n}, "opts": {}} for n in range(measure.jobs)]
         began, cpu = time.monotonic(), time.process_time()
-        for first in range(0, measure.jobs, BATCH_SIZE):
-            await queue.addBulk(jobs[first : first + BATCH_SIZE])
+        for first in range(0, measure.jobs, TOGETHER):
+            await queue.addBulk(jobs[first : first + TOGETHER])
         found = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
         if not measure.is_fill:
             print(json.dumps({"jobs": measure.jobs, "once": True, **found}))

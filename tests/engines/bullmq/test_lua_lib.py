@@ -21,9 +21,9 @@ from onward.job import NewJob
 
 def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():  # B6, H1
     backoff = Backoff.exponential(3, factor=1.5, cap=77, jitter=0.25)
-    assert options.read(options.write(NewJob(type="t", backoff=backoff), prioritized=False)).backoff == backoff
+    assert options.read(options.write(NewJob(type="t", backoff=backoff), is_prioritized=False)).backoff == backoff
     endless = Backoff.exponential(1, cap=None)
-    read = options.read(options.write(NewJob(type="t", backoff=endless), prioritized=False)).backoff
+    read = options.read(options.write(NewJob(type="t", backoff=endless), is_prioritized=False)).backoff
     assert read is not None
     assert [read.delay(attempts).total_seconds() for attempts in (1, 5, 30)] == [1, 16, 3600]
 

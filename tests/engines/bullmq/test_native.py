@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+import onward.bullmq as public
 from onward import App
 from onward.bullmq import BackoffOptions, BullMQ, Deduplication, Flow, bullmq_of
+from onward.engines.bullmq import native
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import InvalidJob, PayloadTooLarge
 from onward.job import EnqueueStatus, JobRef
@@ -19,6 +21,12 @@ from tests.engines.bullmq.queue import Queue
 @pytest.fixture
 def bullmq(engine: BullMQEngine) -> BullMQ:
     return bullmq_of(engine)
+
+
+def test_the_public_module_has_every_native_name():
+    assert public.__all__ == native.__all__
+    for name in public.__all__:
+        assert getattr(public, name) is getattr(native, name)
 
 
 @pytest.mark.parametrize(

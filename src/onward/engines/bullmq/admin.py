@@ -50,7 +50,7 @@ def _run_for_each(verb: str, keys: Keys, jobs: Sequence[Job]) -> Plan[list[tuple
     return [(job, done[job.ref]) for job in jobs]
 
 
-def edit(keys: Keys, ref: JobRef, change: JobChange, *, prioritized: bool) -> Plan[Job | None]:
+def edit(keys: Keys, ref: JobRef, change: JobChange, *, is_prioritized: bool) -> Plan[Job | None]:
     """Change a job that waits, as often as it takes for nobody else to have changed it meanwhile."""
     while True:
         (text,) = yield from queries.raw(keys, ref, "opts")
@@ -60,7 +60,7 @@ def edit(keys: Keys, ref: JobRef, change: JobChange, *, prioritized: bool) -> Pl
         priority = ""
         if change.max_attempts is not UNSET:
             members["attempts"] = change.max_attempts
-        if change.priority is not UNSET and prioritized:
+        if change.priority is not UNSET and is_prioritized:
             members["priority"] = options.to_bullmq_priority(change.priority)
             priority = str(members["priority"])
         (answer,) = yield [

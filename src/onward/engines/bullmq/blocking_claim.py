@@ -167,7 +167,7 @@ class BlockingClaim:
         while True:
             client = self._server.async_client(max_connections=1, blocking_timeout=_BLOCK_TIMEOUT)
             try:
-                await self._serve(client)
+                await self._wait_for_markers(client)
             except (RedisError, OSError, OnwardError) as error:
                 log.warning("cannot listen to %s, workers poll meanwhile: %s", self._server, error)
                 self._is_disconnected = True
@@ -182,7 +182,7 @@ class BlockingClaim:
             await asyncio.sleep(self._retry_delay * (0.5 + random.random()))  # noqa: S311 - jitter
             self._retry_delay = min(self._retry_delay * 2, _MAX_RETRY_DELAY)
 
-    async def _serve(self, client: AsyncClient) -> None:
+    async def _wait_for_markers(self, client: AsyncClient) -> None:
         if not self._server.is_cluster:  # which has no line of its own for this: who stops hangs up
             (number,) = await client.execute([("CLIENT", "ID")])
             self._connection_id = number if isinstance(number, int) else 0  # likewise who may not know it

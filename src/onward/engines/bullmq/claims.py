@@ -99,7 +99,7 @@ def claim(
             answers, leading = (yield leading), []
         tries += 1
         if has_patterns and generation != registry.generation and tries == 1:
-            yield from registry.read()
+            yield from registry.refresh()
             queues = yield from registry.matching(request.queues)
             yield from registry.register(queues)
             continue
@@ -172,8 +172,8 @@ def _parse(
         queue_number, id, lease, start_within, fields = answer[at : at + 5]
         queue, claim_token = queues[queue_number - 1], f"{token}:{number}"
         job = dict(zip(fields[::2], fields[1::2], strict=True))
-        if (why := job.get("defa")) is not None:
-            result.unrunnable.append((queue, id, claim_token, why))
+        if (reason := job.get("defa")) is not None:
+            result.unrunnable.append((queue, id, claim_token, reason))
             continue
         try:
             claim = rows.claim_of(queue, id, claim_token, lease, start_within, job, result.now)

@@ -94,7 +94,7 @@ class BullMQEngine:
         self._prioritized = enqueue.Prioritized(self._requested_prioritized)
         self._metrics = metrics
         self._connections = Connections(self.server)
-        self.registry = QueueRegistry(self.keys, scans=not self.server.is_cluster)
+        self.registry = QueueRegistry(self.keys, can_scan=not self.server.is_cluster)
         self._listener = Listener(self.server, self.keys, self.registry, self)
         self._event_stream = EventStream(self.server, self.keys, self.registry, self.run_plan)
         self._rotations: dict[tuple[str, ...], claims.Rotation] = {}
@@ -153,7 +153,7 @@ class BullMQEngine:
         """Say which server this is, without secrets."""
         return {"engine": "BullMQ", **self.server.address, "prefix": self.keys.prefix}
 
-    # Enqueue
+    # Producer
 
     # `within` never comes this far: see capabilities.
 
@@ -178,7 +178,7 @@ class BullMQEngine:
         self._listener.notify(enqueue.queues_of(jobs))
         return made
 
-    # Work
+    # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
@@ -296,7 +296,7 @@ class BullMQEngine:
         """See the contract."""
         return self._listener.signals(queues)
 
-    # Read
+    # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
         """See the contract. A job may be named ``queue:id``: its id alone is not enough here."""
@@ -332,7 +332,7 @@ class BullMQEngine:
         """See the contract."""
         return await self._event_stream.open(tuple(queues), after, types)
 
-    # Operate
+    # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
@@ -357,7 +357,7 @@ class BullMQEngine:
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
             raise InvalidJob("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
-        return await self.run_plan(admin.edit(self.keys, ref, change, prioritized=is_prioritized))
+        return await self.run_plan(admin.edit(self.keys, ref, change, is_prioritized=is_prioritized))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
@@ -366,7 +366,7 @@ class BullMQEngine:
         await self._listener.claim_now(queue)
         return info
 
-    # Steward
+    # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
         """See the contract."""

@@ -60,8 +60,8 @@ def enqueue(
         if job.priority and job.queue not in prioritized:
             raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
     if len(queues) == 1 and all(map(is_plain, different)):
-        return (yield from _plain(keys, jobs, is_prioritized=jobs[0].queue in prioritized))
-    return (yield from _full(keys, jobs, prioritized))
+        return (yield from _enqueue_plain(keys, jobs, is_prioritized=jobs[0].queue in prioritized))
+    return (yield from _enqueue_full(keys, jobs, prioritized))
 
 
 NOT_PRIORITIZED: Final = (
@@ -70,12 +70,12 @@ NOT_PRIORITIZED: Final = (
 )
 
 
-def _plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[list[Enqueued]]:
+def _enqueue_plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[list[Enqueued]]:
     queue = jobs[0].queue
     key = [keys.meta(queue)]
     commands: list[Command] = []
     if isinstance(jobs, UniformJobs):
-        opts = options.write(jobs.template, prioritized=is_prioritized)
+        opts = options.write(jobs.template, is_prioritized=is_prioritized)
         priority = options.to_bullmq_priority(jobs.template.priority) if is_prioritized else 0
         for first in range(0, len(jobs), MAX_BATCH):
             payloads = jobs.payloads[first : first + MAX_BATCH]
@@ -83,10 +83,10 @@ def _plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[
         return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
     for some in _chunks_by_priority(jobs) if is_prioritized else _chunks(jobs):
         head = some[0]
-        opts = options.write(head, prioritized=is_prioritized)
+        opts = options.write(head, is_prioritized=is_prioritized)
         priority = options.to_bullmq_priority(head.priority) if is_prioritized else 0
         if all(
-            job.type == head.type and (job is head or options.write(job, prioritized=is_prioritized) == opts)
+            job.type == head.type and (job is head or options.write(job, is_prioritized=is_prioritized) == opts)
             for job in some
         ):
             payloads = [job.payload for job in some]
@@ -95,7 +95,7 @@ def _plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) -> Plan[
             flat = [
                 value
                 for job in some
-                for value in (job.type, options.write(job, prioritized=is_prioritized), job.payload)
+                for value in (job.type, options.write(job, is_prioritized=is_prioritized), job.payload)
             ]
             commands.append(script("enqueue_plain", keys, key, "", "", priority, *flat))
     return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
@@ -130,7 +130,7 @@ def _chunks_by_priority(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     return list(parts)
 
 
-def _full(keys: Keys, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
+def _enqueue_full(keys: Keys, jobs: Sequence[NewJob], prioritized: Prioritized) -> Plan[list[Enqueued]]:
     answers = yield from add(keys, [_row(job, is_prioritized=job.queue in prioritized) for job in jobs])
     return [_enqueued(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
@@ -159,7 +159,7 @@ def _row(job: NewJob, *, is_prioritized: bool) -> EnqueueRow:
         job.queue,
         job.type,
         job.payload,
-        options.write(job, prioritized=is_prioritized),
+        options.write(job, is_prioritized=is_prioritized),
         delay=rows.milliseconds(job.delay or _ZERO),
         due="" if job.run_at is None else -(-micros_of(job.run_at) // 1000),
         priority=options.to_bullmq_priority(job.priority) if is_prioritized else 0,
@@ -185,8 +185,8 @@ def add(keys: Keys, jobs: Sequence[EnqueueRow]) -> Plan[list[Any]]:
         commands.append(script("enqueue", keys, [keys.meta(queue) for queue in numbers], len(numbers), *flat))
     answers = [answer for some in (yield Atomic(commands)) for answer in some]
     if answers and answers[0][0] == "refused":
-        _, number, why = answers[0]
-        raise InvalidJob("parent", jobs[int(number)].parent, f"cannot be: {why}")
+        _, number, reason = answers[0]
+        raise InvalidJob("parent", jobs[int(number)].parent, f"cannot be: {reason}")
     return answers
 
 

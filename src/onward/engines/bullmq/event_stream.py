@@ -86,29 +86,29 @@ class Entry(NamedTuple):
         return JobRef(self.queue, self.fields.get("jobId", ""))
 
 
-class Position:
+class StreamPosition:
     """How far the streams have been read."""
 
-    def __init__(self, began: str, reached: Mapping[str, str]) -> None:
-        self._began = began
+    def __init__(self, started_at: str, read_up_to: Mapping[str, str]) -> None:
+        self._started_at = started_at
         self._starts: dict[str, str] = {}
-        self._reached = dict(reached)
+        self._read_up_to = dict(read_up_to)
 
     @classmethod
-    def of(cls, cursor: str) -> Position:
+    def of(cls, cursor: str) -> StreamPosition:
         """Read a cursor."""
         try:
-            began, reached = _cursors.decode(cursor)
-            if all(map(_ID.fullmatch, (began, *reached.values()))):
-                return cls(began, reached)
+            started_at, read_up_to = _cursors.decode(cursor)
+            if all(map(_ID.fullmatch, (started_at, *read_up_to.values()))):
+                return cls(started_at, read_up_to)
         except msgspec.MsgspecError:
             pass
         raise InvalidJob("after", cursor, "must be the cursor of an event, or events.OLDEST")
 
     @property
-    def reached(self) -> Mapping[str, str]:
+    def read_up_to(self) -> Mapping[str, str]:
         """How far the streams were read of which something has been told."""
-        return self._reached
+        return self._read_up_to
 
     def set_start(self, queue: str, last: str) -> None:
         """Note where a stream ended when the reading began: exact, where the clock is not."""
@@ -116,16 +116,16 @@ class Position:
 
     def __getitem__(self, queue: str) -> str:
         """Say after which entry of a queue to go on."""
-        return self._reached.get(queue) or self._starts.get(queue) or self._began
+        return self._read_up_to.get(queue) or self._starts.get(queue) or self._started_at
 
     def advance(self, entry: Entry) -> None:
         """Note that an entry has been told."""
-        self._reached[entry.queue] = entry.id
+        self._read_up_to[entry.queue] = entry.id
 
     @property
     def cursor(self) -> str:
         """Write it down."""
-        return msgspec.json.encode((self._began, self._reached)).decode()
+        return msgspec.json.encode((self._started_at, self._read_up_to)).decode()
 
 
 _cursors: msgspec.json.Decoder[tuple[str, dict[str, str]]] = msgspec.json.Decoder(tuple[str, dict[str, str]])
@@ -147,21 +147,21 @@ class EventStream:
         queues = await self._run_plan(self._queues(patterns))
         now, bounds = await self._run_plan(self._event_bounds(queues))
         if after is None:
-            position = Position(f"{now - 1}-{_MAX_SEQUENCE}", {})
+            position = StreamPosition(f"{now - 1}-{_MAX_SEQUENCE}", {})
             for queue, (_, last) in bounds.items():
                 if last:
                     position.set_start(queue, last)
         elif after == OLDEST:
-            position = Position("0-0", {})
+            position = StreamPosition("0-0", {})
         else:
-            position = Position.of(after)
+            position = StreamPosition.of(after)
             for queue, (first, _) in bounds.items():
-                if queue in position.reached and first and _parse_id(position[queue]) < _parse_id(first):
+                if queue in position.read_up_to and first and _parse_id(position[queue]) < _parse_id(first):
                     raise InvalidJob("after", after, _TOO_OLD.format(queue=queue))
         return self._events(patterns, position, types)
 
     async def _events(
-        self, patterns: tuple[str, ...], position: Position, types: frozenset[str] | None
+        self, patterns: tuple[str, ...], position: StreamPosition, types: frozenset[str] | None
     ) -> AsyncGenerator[AnyEvent, None]:
         previous: dict[str, Entry] = {}
         async for entries in self._entries(patterns, position):
@@ -176,7 +176,7 @@ class EventStream:
                     yield msgspec.structs.replace(event, cursor=position.cursor)
                 previous[entry.queue] = entry
 
-    async def _entries(self, patterns: tuple[str, ...], position: Position) -> AsyncGenerator[list[Entry], None]:
+    async def _entries(self, patterns: tuple[str, ...], position: StreamPosition) -> AsyncGenerator[list[Entry], None]:
         """Read what comes, in order, through all troubles of the server."""
         retry_delay = _MIN_RETRY_DELAY
         while True:
@@ -195,7 +195,7 @@ class EventStream:
             await asyncio.sleep(retry_delay * (0.5 + random.random()))  # noqa: S311 - jitter
             retry_delay = min(retry_delay * 2, _MAX_RETRY_DELAY)
 
-    async def _read(self, client: AsyncClient, patterns: tuple[str, ...], position: Position) -> list[Entry]:
+    async def _read(self, client: AsyncClient, patterns: tuple[str, ...], position: StreamPosition) -> list[Entry]:
         queues = await self._run_plan(self._queues(patterns))
         timeout = _BLOCK_TIMEOUT_FOR_PATTERNS if any(map(is_pattern, patterns)) else _BLOCK_TIMEOUT
         if not queues:
@@ -208,15 +208,15 @@ class EventStream:
         for stream, entries in answers or ():
             queue = stream[len(self._keys.root) : -len(":events")]
             if len(entries) == _MAX_ENTRIES:
-                await self._check_none_lost(queue, position)
+                await self._check_not_trimmed(queue, position)
             found += [Entry(*_parse_id(id), queue, id, fields) for id, fields in entries]
         found.sort(key=lambda entry: entry[:3])
         return found
 
-    async def _check_none_lost(self, queue: str, position: Position) -> None:
+    async def _check_not_trimmed(self, queue: str, position: StreamPosition) -> None:
         """Say so if we are so far behind that what we had read last is no longer kept."""
         _, bounds = await self._run_plan(self._event_bounds([queue]))
-        if queue in position.reached and _parse_id(position[queue]) < _parse_id(bounds[queue][0]):
+        if queue in position.read_up_to and _parse_id(position[queue]) < _parse_id(bounds[queue][0]):
             raise InvalidJob("after", position[queue], _TOO_OLD.format(queue=queue))
 
     def _stream(self, queue: str) -> str:
@@ -224,7 +224,7 @@ class EventStream:
 
     def _queues(self, patterns: tuple[str, ...]) -> Plan[list[str]]:
         if any(map(is_pattern, patterns)):
-            yield from self._registry.read()
+            yield from self._registry.refresh()
         return (yield from self._registry.matching(patterns))
 
     def _event_bounds(self, queues: Sequence[str]) -> Plan[tuple[int, dict[str, tuple[str, str]]]]:

@@ -80,7 +80,7 @@ def _timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def log_line_of(text: str, otherwise: datetime) -> LogLine:
+def log_line_of(text: str, default: datetime) -> LogLine:
     """Read a log line; one that Node wrote has no time of its own."""
     timestamp, _, line = text.partition(" ")
     if len(timestamp) == 24 and timestamp[-1] == "Z" and timestamp[10] == "T":
@@ -88,4 +88,4 @@ def log_line_of(text: str, otherwise: datetime) -> LogLine:
             return LogLine(datetime.fromisoformat(timestamp), line)
         except ValueError:
             pass
-    return LogLine(otherwise, text)
+    return LogLine(default, text)

@@ -52,14 +52,14 @@ def to_onward_priority(priority: int) -> int:
     return _PRIORITY_BASE - priority if 0 < priority <= _PRIORITY_BASE else 0
 
 
-def write(job: NewJob, *, prioritized: bool) -> str:
+def write(job: NewJob, *, is_prioritized: bool) -> str:
     """Write the options of a new job, but for its delay, which the store adds by its own clock."""
     if job.org_id is None and job.idempotency_key is None and job.dedupe_key is None and job.trace is None:
-        return _common(job.max_attempts or MAX_ATTEMPTS, job.backoff, job.priority if prioritized else None)
+        return _write_cached(job.max_attempts or MAX_ATTEMPTS, job.backoff, job.priority if is_prioritized else None)
     return _write(
         job.max_attempts or MAX_ATTEMPTS,
         job.backoff,
-        job.priority if prioritized else None,
+        job.priority if is_prioritized else None,
         org_id=job.org_id,
         key=job.idempotency_key,
         dedupe=job.dedupe_key,
@@ -101,7 +101,7 @@ def _write(
 
 
 @lru_cache(256)
-def _common(attempts: int, backoff: Backoff | None, priority: int | None) -> str:
+def _write_cached(attempts: int, backoff: Backoff | None, priority: int | None) -> str:
     return _write(attempts, backoff, priority)
 
 
@@ -120,9 +120,9 @@ def read(text: str) -> Options:
     own_options: dict[str, Any] = own if isinstance(own, dict) else {}
     repeat, trace = options.get("repeat"), options.get("tm")
     return Options(
-        max_attempts=max(1, _whole(options.get("attempts"))),
+        max_attempts=max(1, _int_of(options.get("attempts"))),
         backoff=_own_backoff(own_options.get("backoff")) if is_ours else _backoff_of_node(options.get("backoff")),
-        delay=_whole(options.get("delay")),
+        delay=_int_of(options.get("delay")),
         is_ours=is_ours,
         org_id=own_options.get("org"),
         idempotency_key=own_options.get("key"),
@@ -138,7 +138,7 @@ def changed(text: str, **members: Any) -> str:
     return _encode(options).decode()
 
 
-def _whole(value: Any) -> int:
+def _int_of(value: Any) -> int:
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0
 
 

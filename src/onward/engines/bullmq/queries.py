@@ -24,9 +24,9 @@ from onward.lifecycle import State
 
 _MAX_BATCH: Final = 500
 """Jobs read by one script call."""
-_SHOWN: Final = {State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED}
+_STATUS_ALIASES: Final = {State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED}
 
-Position = tuple[int, int, str, str]
+SortKey = tuple[int, int, str, str]
 """Where a job stands in the list of all: when it came, its number, its id, its queue."""
 
 
@@ -44,22 +44,22 @@ def find(
 ) -> Plan[Page[Job]]:
     """List a page of jobs."""
     cursor = None if after is None else _cursor_of(after)
-    positions = yield from _positions(keys, registry, which)
-    positions.sort(reverse=newest_first)
+    sort_keys = yield from _sort_keys(keys, registry, which)
+    sort_keys.sort(reverse=newest_first)
     if cursor is not None:
-        positions = [position for position in positions if (position < cursor if newest_first else position > cursor)]
+        sort_keys = [sort_key for sort_key in sort_keys if (sort_key < cursor if newest_first else sort_key > cursor)]
     items: list[Job] = []
-    last: Position = (0, 0, "", "")
+    last: SortKey = (0, 0, "", "")
     step = max(limit + 1, 50)
-    for first in range(0, len(positions), step):
-        some = positions[first : first + step]
-        for position, job in zip(some, (yield from _read(keys, some)), strict=True):
+    for first in range(0, len(sort_keys), step):
+        some = sort_keys[first : first + step]
+        for sort_key, job in zip(some, (yield from _read(keys, some)), strict=True):
             if job is None or not matches(which, job):
                 continue
             if len(items) == limit:
                 return Page(items=tuple(items), after=_text_of(last))
             items.append(job)
-            last = position
+            last = sort_key
     return Page(items=tuple(items))
 
 
@@ -67,7 +67,7 @@ def matching(
     keys: Keys, registry: QueueRegistry, which: JobFilter, states: frozenset[State], limit: int
 ) -> Plan[list[Job]]:
     """List jobs in some states that a filter lets through, the oldest first."""
-    wanted = states if which.states is None else states & {_SHOWN.get(state, state) for state in which.states}
+    wanted = states if which.states is None else states & {_STATUS_ALIASES.get(state, state) for state in which.states}
     which = msgspec.structs.replace(which, states=wanted)
     page: Page[Job] = yield from find(keys, registry, which, None, limit, newest_first=False)
     return list(page.items)
@@ -77,16 +77,16 @@ def count(keys: Keys, registry: QueueRegistry, which: JobFilter, by: GroupBy) ->
     """Count jobs: by the depth of places where that will do, else one by one."""
     if by in {GroupBy.STATE, GroupBy.QUEUE} and _is_by_location_only(which):
         depths: Counter[str] = Counter()
-        wanted = None if which.states is None else {_SHOWN.get(state, state) for state in which.states}
+        wanted = None if which.states is None else {_STATUS_ALIASES.get(state, state) for state in which.states}
         for queue in (yield from queues(keys, registry, which.queues or ("*",))):
             for state, depth in queue.counts.items():
                 if wanted is None or state in wanted:
                     depths[state.value if by is GroupBy.STATE else queue.name] += depth
         return dict(depths)
     found: Counter[str] = Counter()
-    positions = yield from _positions(keys, registry, which)
-    for first in range(0, len(positions), _MAX_BATCH):
-        for job in (yield from _read(keys, positions[first : first + _MAX_BATCH])):
+    sort_keys = yield from _sort_keys(keys, registry, which)
+    for first in range(0, len(sort_keys), _MAX_BATCH):
+        for job in (yield from _read(keys, sort_keys[first : first + _MAX_BATCH])):
             if job is not None and matches(which, job):
                 found[_group(job, by)] += 1
     return dict(found)
@@ -141,12 +141,12 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
         ("HMGET", keys.leader, "leader", "until"),
     ]
     leader_id, until = leader
-    leads_until = moment_of(int(until)) if until is not None and int(until) > int(now) else None
+    leader_until = moment_of(int(until)) if until is not None and int(until) > int(now) else None
     found = []
     for id, text in sorted((rows.pairs(texts) if isinstance(texts, list) else texts).items()):
         started, heartbeat, details = text.split(" ", 2)
         info = msgspec.json.decode(details)
-        leads = leads_until is not None and id == leader_id
+        is_leader = leader_until is not None and id == leader_id
         found.append(
             WorkerInfo(
                 id=id,
@@ -157,8 +157,8 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
                 types=tuple(info["types"]),
                 started_at=moment_of(int(started)),
                 last_heartbeat=moment_of(int(heartbeat)),
-                is_leader=leads,
-                leader_until=leads_until if leads else None,
+                is_leader=is_leader,
+                leader_until=leader_until if is_leader else None,
             )
         )
     return found
@@ -168,8 +168,8 @@ def log_lines(keys: Keys, ref: JobRef) -> Plan[list[LogLine]]:
     """Read a job's log."""
     key = keys.base(ref.queue) + ref.id
     lines, times = yield [("LRANGE", f"{key}:logs", 0, -1), ("HMGET", key, "processedOn", "timestamp")]
-    otherwise = rows.moment(times[0]) or rows.moment(times[1]) or moment_of(0)
-    return [leases.log_line_of(line, otherwise) for line in lines]
+    default = rows.moment(times[0]) or rows.moment(times[1]) or moment_of(0)
+    return [leases.log_line_of(line, default) for line in lines]
 
 
 def matches(which: JobFilter, job: Job) -> bool:
@@ -177,7 +177,7 @@ def matches(which: JobFilter, job: Job) -> bool:
     return (
         (which.types is None or job.type in which.types)
         and (which.ids is None or job.id in which.ids)
-        and (which.states is None or job.status in {_SHOWN.get(state, state) for state in which.states})
+        and (which.states is None or job.status in {_STATUS_ALIASES.get(state, state) for state in which.states})
         and (which.org_id is None or job.org_id == which.org_id)
         and (which.worker_id is None or job.worker_id == which.worker_id)
         and (which.error_contains is None or which.error_contains.lower() in (job.last_error or "").lower())
@@ -189,7 +189,7 @@ def matches(which: JobFilter, job: Job) -> bool:
     )
 
 
-def _positions(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[list[Position]]:
+def _sort_keys(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[list[SortKey]]:
     """Find all jobs where a filter allows them to be, each with its place in the order of arrival."""
     if which.refs is not None:
         ids = [(ref.queue, ref.id) for ref in dict.fromkeys(which.refs)]
@@ -201,21 +201,21 @@ def _positions(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[li
     by_queue: dict[str, list[str]] = {}
     for queue, id in ids:
         by_queue.setdefault(queue, []).append(id)
-    positions: list[Position] = []
+    sort_keys: list[SortKey] = []
     for queue, own in by_queue.items():
         for first in range(0, len(own), _MAX_BATCH):
             some = own[first : first + _MAX_BATCH]
             (created,) = yield [script("created_at", keys, [keys.meta(queue)], *some)]
-            positions += [
+            sort_keys += [
                 (int(float(created_at)), int(id) if id.isdecimal() else 0, id, queue)
                 for id, created_at in zip(some, created, strict=True)
                 if created_at
             ]
-    return positions
+    return sort_keys
 
 
 def _ids(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[list[tuple[str, str]]]:
-    wanted = None if which.states is None else {_SHOWN.get(state, state) for state in which.states}
+    wanted = None if which.states is None else {_STATUS_ALIASES.get(state, state) for state in which.states}
     locations = [location for location, state in rows.STATUS_BY_LOCATION.items() if wanted is None or state in wanted]
     queues = yield from _resolve(registry, which.queues or ("*",))
     requested = [(queue, location) for queue in queues for location in locations]
@@ -232,21 +232,21 @@ def _ids(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[list[tup
     return list(found)
 
 
-def _read(keys: Keys, positions: Sequence[Position]) -> Plan[list[Job | None]]:
+def _read(keys: Keys, sort_keys: Sequence[SortKey]) -> Plan[list[Job | None]]:
     by_queue: dict[str, list[int]] = {}
-    for index, position in enumerate(positions):
-        by_queue.setdefault(position[3], []).append(index)
-    jobs: list[Job | None] = [None] * len(positions)
+    for index, sort_key in enumerate(sort_keys):
+        by_queue.setdefault(sort_key[3], []).append(index)
+    jobs: list[Job | None] = [None] * len(sort_keys)
     requested = list(_chunks(by_queue))
     answers = yield [
-        script("read_jobs", keys, [keys.meta(queue)], *[positions[index][2] for index in indexes])
+        script("read_jobs", keys, [keys.meta(queue)], *[sort_keys[index][2] for index in indexes])
         for queue, indexes in requested
     ]
     for (queue, indexes), found in zip(requested, answers, strict=True):
         for index, answer in zip(indexes, found, strict=True):
             if answer is not None:
                 where, score, fields = answer
-                jobs[index] = rows.job_of(queue, positions[index][2], where, score, rows.pairs(fields))
+                jobs[index] = rows.job_of(queue, sort_keys[index][2], where, score, rows.pairs(fields))
     return jobs
 
 
@@ -256,14 +256,14 @@ def _chunks(by_queue: Mapping[str, list[int]]) -> Iterator[tuple[str, list[int]]
             yield queue, indexes[first : first + _MAX_BATCH]
 
 
-def _text_of(position: Position) -> str:
-    return msgspec.json.encode(position).decode()
+def _text_of(sort_key: SortKey) -> str:
+    return msgspec.json.encode(sort_key).decode()
 
 
-_cursors: msgspec.json.Decoder[Position] = msgspec.json.Decoder(Position)
+_cursors: msgspec.json.Decoder[SortKey] = msgspec.json.Decoder(SortKey)
 
 
-def _cursor_of(text: str) -> Position:
+def _cursor_of(text: str) -> SortKey:
     try:
         return _cursors.decode(text)
     except msgspec.MsgspecError as error:

@@ -36,9 +36,9 @@ def is_pattern(text: str) -> bool:
 class QueueRegistry:
     """The names of queues, as far as one engine knows them."""
 
-    def __init__(self, keys: Keys, *, scans: bool = True) -> None:
+    def __init__(self, keys: Keys, *, can_scan: bool = True) -> None:
         self._keys = keys
-        self._scans = scans
+        self._can_scan = can_scan
         self._registered: set[str] = set()
         self._scanned: set[str] = set()
         self._accepted: set[str] = set()
@@ -77,8 +77,8 @@ class QueueRegistry:
         if not any(is_pattern(pattern) for pattern in patterns):
             return sorted(set(patterns))
         if self.generation < 0:
-            yield from self.read()
-        if self._scans and monotonic() >= self._next_scan_at:
+            yield from self.refresh()
+        if self._can_scan and monotonic() >= self._next_scan_at:
             yield from self._scan()
         found = self._matching.get(patterns)
         if found is None:
@@ -88,7 +88,7 @@ class QueueRegistry:
             self._matching[patterns] = found
         return found
 
-    def read(self) -> Plan[None]:
+    def refresh(self) -> Plan[None]:
         """Read the names of the queues that Onward serves."""
         generation, registered = yield [("GET", self._keys.generation), ("SMEMBERS", self._keys.queues)]
         self.generation = int(generation or 0)
@@ -99,7 +99,7 @@ class QueueRegistry:
         """List the queues that Onward serves, by all its workers and producers."""
         (generation,) = yield [("GET", self._keys.generation)]
         if int(generation or 0) != self.generation:
-            yield from self.read()
+            yield from self.refresh()
         return sorted(self._registered)
 
     def register(self, names: Sequence[str]) -> Plan[None]:
@@ -114,8 +114,8 @@ class QueueRegistry:
 
     def all_names(self) -> Plan[list[str]]:
         """List all queues there are."""
-        yield from self.read()
-        if self._scans and monotonic() >= self._next_scan_at:
+        yield from self.refresh()
+        if self._can_scan and monotonic() >= self._next_scan_at:
             yield from self._scan()
         return sorted(self._registered | self._scanned)
 

@@ -36,13 +36,14 @@ def _load() -> dict[str, Script]:
             text = entry.read_text(encoding="utf-8")
             uses = _USES.search(text)
             used = uses[1].split() if uses else []
-            whole = "\n".join(_bare(part) for part in [*(library[f"{name}.lua"] for name in used), text])
+            source = "\n".join(_without_comments(part) for part in [*(library[f"{name}.lua"] for name in used), text])
             name = entry.name.removesuffix(".lua")
-            found[name] = Script(name, whole, hashlib.sha1(whole.encode()).hexdigest())  # noqa: S324 - as Redis names it
+            sha = hashlib.sha1(source.encode()).hexdigest()  # noqa: S324 - as Redis names it
+            found[name] = Script(name, source, sha)
     return found
 
 
-def _bare(text: str) -> str:
+def _without_comments(text: str) -> str:
     """Leave comments out: a server that must be told the scripts anew is told less."""
     return "\n".join(line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--"))
 

@@ -46,8 +46,8 @@ def exchange(
 def fail_unrunnable(keys: Keys, result: claims.ClaimResult) -> Plan[None]:
     """Fail jobs that came, and that no handler must see: damaged ones, and those that BullMQ has marked so (defa)."""
     by_queue: dict[str, list[Row]] = {}
-    for queue, id, token, why in result.unrunnable:
-        by_queue.setdefault(queue, []).append((id, token, "fail", why, ""))
+    for queue, id, token, reason in result.unrunnable:
+        by_queue.setdefault(queue, []).append((id, token, "fail", reason, ""))
     yield [_command(keys, queue, items) for queue, items in by_queue.items()]
 
 
@@ -63,11 +63,11 @@ def _commands(
         group[0].append((token[1], token[2], *_encode_outcome(settlement.outcome)))
         group[1].append(token)
     commands, tokens = [], []
-    for queue, (items, named) in by_queue.items():
+    for queue, (items, group_tokens) in by_queue.items():
         for first in range(0, len(items), claims.BATCH_SIZE):
             last = first + claims.BATCH_SIZE
             commands.append(_command(keys, queue, items[first:last], claims=is_claim_next, metrics=metrics))
-            tokens.append(named[first:last])
+            tokens.append(group_tokens[first:last])
     return commands, tokens
 
 
@@ -97,5 +97,7 @@ def _encode_outcome(outcome: Outcome) -> tuple[str, str, str]:
 
 def _lost(tokens: Sequence[Sequence[Token]], answers: Sequence[Sequence[int]]) -> frozenset[Token]:
     return frozenset(
-        named[position - 1] for named, positions in zip(tokens, answers, strict=True) for position in positions
+        group_tokens[position - 1]
+        for group_tokens, positions in zip(tokens, answers, strict=True)
+        for position in positions
     )

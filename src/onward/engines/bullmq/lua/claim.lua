@@ -105,14 +105,14 @@ local function distribute(wanted, also_limited)
     if left == 0 then
       left = queue.weight
     end
-    local may = 0
+    local share = 0
     if also_limited or not queue.limited then
-      may = math.min(queue.available - queue.granted, left, wanted)
+      share = math.min(queue.available - queue.granted, left, wanted)
     end
-    if may > 0 then
-      queue.granted = queue.granted + may
-      wanted = wanted - may
-      left = left - may
+    if share > 0 then
+      queue.granted = queue.granted + share
+      wanted = wanted - share
+      left = left - share
       idle = 0
     else
       left = 0

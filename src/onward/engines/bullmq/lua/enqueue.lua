@@ -206,17 +206,17 @@ local function parent_error(at, new_parents)
   if not new_parents[parent_key] and call('EXISTS', parent_key) == 0 then
     return 'there is no job ' .. parent_key
   end
-  local present = id ~= '' and call('HGET', base .. id, 'parentKey')
-  if present and present ~= parent_key and call('EXISTS', present) == 1 then
-    return 'job ' .. id .. ' has another parent, ' .. present
+  local current_parent = id ~= '' and call('HGET', base .. id, 'parentKey')
+  if current_parent and current_parent ~= parent_key and call('EXISTS', current_parent) == 1 then
+    return 'job ' .. id .. ' has another parent, ' .. current_parent
   end
 end
 
 local new_parents = {}
 for at = 6, #ARGV, WIDTH do
-  local why = parent_error(at, new_parents)
-  if why then
-    return {{'refused', tostring((at - 6) / WIDTH), why}}
+  local reason = parent_error(at, new_parents)
+  if reason then
+    return {{'refused', tostring((at - 6) / WIDTH), reason}}
   end
 end
 local answers = {}

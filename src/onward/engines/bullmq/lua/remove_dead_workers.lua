@@ -10,8 +10,8 @@
 if is_leader(ARGV[5], ARGV[6]) then
   local known = call('HGETALL', KEYS[1])
   for at = 1, #known, 2 do
-    local beat = tonumber(string.match(known[at + 1], '^%d+ (%d+) '))
-    if beat and beat + ARGV[7] < micros then
+    local last_heartbeat = tonumber(string.match(known[at + 1], '^%d+ (%d+) '))
+    if last_heartbeat and last_heartbeat + ARGV[7] < micros then
       call('HDEL', KEYS[1], known[at])
     end
   end

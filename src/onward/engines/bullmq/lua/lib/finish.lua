@@ -255,9 +255,9 @@ remove_job = function(base, id, which)
   add(call('SMEMBERS', key .. ':dependencies'))
   for _, child in ipairs(children) do
     local child_base, child_id = split_key(child)
-    local goes = which == 'all'
+    local is_removed = which == 'all'
       or call('EXISTS', child .. ':lock') == 0 and not call('ZSCORE', child_base .. 'failed', child_id)
-    if goes then
+    if is_removed then
       remove_job(child_base, child_id, which)
     end
   end
