@@ -1,4 +1,4 @@
-"""An idle worker: its claim stands at the server, so it asks no more often than BullMQ's own, and misses nothing."""
+"""An idle worker: its claim waits at the server, so it asks no more often than BullMQ's own, and misses nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _no_wait_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def listening(engine: BullMQEngine, *queues: str) -> AsyncIterator[asyncio.Queue[SignalKind]]:
-    """Have a worker's ear on the queue for the length of a block."""
+    """Have a worker listen on the queue for the length of a block."""
     received: asyncio.Queue[SignalKind] = asyncio.Queue()
 
     async def receive() -> None:
@@ -86,10 +86,10 @@ def is_blocked(blocking_claim: BlockingClaim, client: redis.Redis) -> bool:
 
 
 async def block_claim(queue: Queue, slots: int = 1, *, worker: str = "w") -> None:
-    """Claim in vain, so that a claim stands at the server."""
+    """Claim in vain, so that a claim is pipelined at the server."""
     wanted, blocking_claim = request(slots, worker=worker), None
     async with asyncio.timeout(DEADLINE):
-        while blocking_claim is None or not blocking_claim.reserved_slots:  # its line is being made
+        while blocking_claim is None or not blocking_claim.reserved_slots:  # its connection is being made
             assert (await exchanged(queue.engine, wanted)).claimed.claims == ()
             blocking_claim = queue.engine._listener.blocking_claim_of(wanted)
             await asyncio.sleep(0.001)
@@ -121,7 +121,7 @@ def waiting(queue: Queue) -> object:
     return queue.client.lrange(queue.key("wait"), 0, -1)
 
 
-async def test_while_a_claim_stands_nobody_asks_in_vain(queue: Queue):
+async def test_while_a_claim_is_pipelined_nobody_asks_in_vain(queue: Queue):
     async with listening(queue.engine):
         await block_claim(queue, 3)
         before = scripts_run(queue.client)
@@ -143,7 +143,7 @@ async def test_a_job_comes_with_its_marker_and_is_had_without_asking(queue: Queu
         assert await queue.settle(claim, Complete())
 
 
-async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_brought(queue: Queue):
+async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_claimed(queue: Queue):
     first = await queue.add()
     (held,) = (await exchanged(queue.engine, request())).claimed.claims
     async with listening(queue.engine) as received:
@@ -157,7 +157,7 @@ async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_brought(q
     assert job.status is State.COMPLETED
 
 
-async def test_what_was_brought_is_not_lost_with_outcomes_that_cannot_be_stored(
+async def test_what_was_claimed_is_not_lost_with_outcomes_that_cannot_be_stored(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ):  # X3
     await queue.add()
@@ -187,21 +187,21 @@ async def test_who_exchanges_before_the_question_is_sent_asks_for_the_other_slot
         await blocking_claim.claim_now()
         await until(lambda: blocking_claim.has_claims)
         await exchanged(queue.engine, request(3))
-        # The claim that is to stand next has not been sent, and its two slots are promised already.
+        # The next pipelined claim has not been sent, and its two slots are reserved already.
         for number in range(2, 10):
             queue.add_as_node(str(number))
         assert len((await exchanged(queue.engine, request(3))).claimed.claims) == 1
 
 
-async def test_what_is_promised_is_not_asked_for_as_well(queue: Queue):
+async def test_reserved_slots_are_not_asked_for_as_well(queue: Queue):
     async with listening(queue.engine):
         await block_claim(queue, 3)
         for number in range(10):
-            queue.add_as_node(str(number))  # without a marker: the claim that stands does not see them yet
+            queue.add_as_node(str(number))  # without a marker: the pipelined claim does not see them yet
         assert len((await exchanged(queue.engine, request(5))).claimed.claims) == 2
 
 
-async def test_a_claim_that_stands_gives_no_more_than_was_promised(queue: Queue):
+async def test_a_pipelined_claim_gives_no_more_than_was_reserved(queue: Queue):
     async with listening(queue.engine) as received:
         await block_claim(queue, 2)
         await queue.engine.enqueue([JOB] * 30)
@@ -224,7 +224,7 @@ async def test_what_comes_to_one_who_stops_goes_back(queue: Queue, prefix: str, 
         theirs = Queue(engine, queue.client, prefix, "mail")
         async with listening(engine):
             await block_claim(theirs)
-            queue.add_as_node("1")  # the server finds it as it lets go of the line
+            queue.add_as_node("1")  # the server finds it as it unblocks the connection
             if how == "its worker leaves":
                 await engine.deregister("w")
             elif how == "the engine is closed":
@@ -246,7 +246,7 @@ async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(q
         ]
 
 
-async def test_a_limited_queue_gives_nothing_to_a_claim_that_stands_and_its_worker_is_told(queue: Queue):
+async def test_a_limited_queue_gives_nothing_to_a_pipelined_claim_and_its_worker_is_told(queue: Queue):
     await queue.engine.configure("mail", QueueChange(concurrency=5))
     async with listening(queue.engine) as received:
         await block_claim(queue)
@@ -268,7 +268,7 @@ async def test_who_waits_is_told_when_more_may_run_at_once_of_which_no_marker_te
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
 
-async def test_no_claim_stands_where_a_job_comes_due_meanwhile(queue: Queue):
+async def test_no_claim_is_pipelined_where_a_job_comes_due_meanwhile(queue: Queue):
     await queue.add(delay=timedelta(seconds=3))
     async with listening(queue.engine):
         await wait_until_blocked(queue, request())
@@ -277,7 +277,7 @@ async def test_no_claim_stands_where_a_job_comes_due_meanwhile(queue: Queue):
         assert not blocking_claim.reserved_slots
 
 
-async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue: Queue):
+async def test_no_claim_is_pipelined_on_a_pattern_which_may_mean_queues_to_come(queue: Queue):
     await queue.add(queue="mail/one")
     wanted = request(queue="mail/*")
     async with listening(queue.engine, "mail/*") as received:
@@ -291,7 +291,7 @@ async def test_no_claim_stands_on_a_pattern_which_may_mean_queues_to_come(queue:
         assert [claim.ref for claim in (await exchanged(queue.engine, wanted)).claimed.claims] == [made.ref]
 
 
-async def test_a_server_that_forgets_the_scripts_while_a_claim_stands_is_told_them(queue: Queue, prefix: str):
+async def test_a_server_that_forgets_the_scripts_while_a_claim_is_pipelined_is_told_them(queue: Queue, prefix: str):
     async with listening(queue.engine) as received:
         await block_claim(queue)
         queue.client.script_flush()
@@ -301,7 +301,7 @@ async def test_a_server_that_forgets_the_scripts_while_a_claim_stands_is_told_th
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 
 
-async def test_a_worker_goes_on_when_its_line_is_cut(queue: Queue):  # X3
+async def test_a_worker_goes_on_when_its_connection_is_cut(queue: Queue):  # X3
     async with listening(queue.engine) as received:
         await block_claim(queue)
         blocking_claim = queue.engine._listener.blocking_claim_of(request())
@@ -316,7 +316,7 @@ async def test_a_worker_goes_on_when_its_line_is_cut(queue: Queue):  # X3
         assert [claim.ref for claim in found.claimed.claims] == [made.ref]
 
 
-async def test_who_may_not_let_go_of_a_line_waits_and_stops_all_the_same(prefix: str):
+async def test_who_may_not_unblock_a_connection_waits_and_stops_all_the_same(prefix: str):
     with RedisServer(port=True) as server:
         with server.client() as client:
             client.execute_command(

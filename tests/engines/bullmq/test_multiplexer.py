@@ -104,7 +104,7 @@ async def test_a_server_that_owes_an_answer_for_too_long_counts_as_away(monkeypa
         assert [type(error) for error in await pending] == [exceptions.TimeoutError] * 2
 
 
-async def test_many_questions_share_a_few_lines_and_one_has_one():
+async def test_many_questions_share_a_few_connections_and_one_has_one():
     async with serving(lambda _: None) as (fake, url), multiplexed(url) as multiplexer:
         pending = [asyncio.create_task(multiplexer.execute([("PING",)])) for _ in range(20)]
         for _ in range(MAX_CONNECTIONS):
@@ -120,7 +120,7 @@ async def test_many_questions_share_a_few_lines_and_one_has_one():
         assert len(fake.connections) == 1
 
 
-async def test_whoever_waits_when_the_server_hangs_up_is_told_and_the_next_has_a_new_line():  # X3
+async def test_whoever_waits_when_the_server_hangs_up_is_told_and_the_next_has_a_new_connection():  # X3
     async with serving(lambda _: None) as (fake, url), multiplexed(url) as multiplexer:
         pending = asyncio.create_task(multiplexer.execute([("PING",)]))
         await fake.accepted.acquire()
@@ -179,7 +179,7 @@ async def test_of_commands_that_go_together_all_are_done_or_none():
         assert await multiplexer.execute([("EXISTS", key)]) == [0]
 
 
-async def test_a_line_may_be_encrypted():
+async def test_a_connection_may_be_encrypted():
     async with AsyncExitStack() as stack:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("localhost").configure_cert(context)

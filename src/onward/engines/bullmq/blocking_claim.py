@@ -46,7 +46,7 @@ _TIMEOUT_MARGIN: Final = 1.0
 _PICKUP_TIMEOUT: Final = 0.25
 """Seconds for which what was brought is kept for a worker that does not ask: it stops, or was held up."""
 _STOP_TIMEOUT: Final = 1.0
-"""Seconds in which a line that is let go of should have its answer."""
+"""Seconds in which a connection that is unblocked should have its answer."""
 _MARKER: Final = "marker"
 _MIN_RETRY_DELAY: Final = 0.05
 _MAX_RETRY_DELAY: Final = 5.0
@@ -59,7 +59,7 @@ class Store(Protocol):
     """What a blocking claim asks of its engine."""
 
     def run_plan(self, plan: Plan[T]) -> Awaitable[T]:
-        """Drive a plan on the event loop's own lines."""
+        """Drive a plan on the event loop's own connections."""
         ...
 
     async def block_and_claim(self, client: AsyncClient, pop: Command, request: ClaimRequest) -> Claims:
@@ -72,7 +72,7 @@ class Store(Protocol):
 
 
 class BlockingClaim:
-    """One who waits at the server, on a line of its own."""
+    """One who waits at the server, on a connection of its own."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class BlockingClaim:
         self._release_timer: asyncio.TimerHandle | None = None
         """Until when that is kept for whom it was brought."""
         self._connection_id = 0
-        """The number of the line, by which the server can be told to let go of it."""
+        """The id of the connection, by which the server can be told to unblock it."""
         self._retry_delay = _MIN_RETRY_DELAY
         self._stopping = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="onward-bullmq-blocking-claim")
@@ -183,7 +183,7 @@ class BlockingClaim:
             self._retry_delay = min(self._retry_delay * 2, _MAX_RETRY_DELAY)
 
     async def _wait_for_markers(self, client: AsyncClient) -> None:
-        if not self._server.is_cluster:  # which has no line of its own for this: who stops hangs up
+        if not self._server.is_cluster:  # which has no connection of its own for this: who stops hangs up
             (number,) = await client.execute([("CLIENT", "ID")])
             self._connection_id = number if isinstance(number, int) else 0  # likewise who may not know it
         self._is_disconnected = False

@@ -1,8 +1,8 @@
 """Plans: one logic for every kind of connection. A plan yields commands, a list at a time, and is sent their answers.
 
 A list goes out in one write and comes back in one read. :func:`run` drives a plan on a plain client, :func:`arun` on
-the lines of an event loop. A script goes by its hash; where the server does not know it, it has not run, and the server
-is told.
+the connections of an event loop. A script goes by its hash; where the server does not know it, it has not run, and the
+server is told.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run(plan: Plan[T], client: Client) -> T:
 
 
 async def arun(plan: Plan[T], client: AsyncClient) -> T:
-    """Drive a plan on the lines of an event loop."""
+    """Drive a plan on the connections of an event loop."""
     try:
         commands = next(plan)
         while True:

@@ -1,7 +1,7 @@
-"""Ways to the server, kept and handed out: lines for each event loop, a client for threads, one for the pulse.
+"""Ways to the server, kept and handed out: connections for each event loop, a client for threads, one for heartbeats.
 
-An engine belongs to no event loop: an App may be opened on one and used on another. So lines are kept by loop, and made
-when they are first needed.
+An engine belongs to no event loop: an App may be opened on one and used on another. So connections are kept by loop, and
+made when they are first needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The engine: each verb a plan, driven on a client of the event loop, of threads, or of the pulse."""
+"""The engine: each verb a plan, driven on a client of the event loop, of threads, or of heartbeats."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ class BullMQEngine:
     # Driving plans
 
     async def run_plan(self, plan: Plan[T]) -> T:
-        """Drive a plan on the event loop's own lines."""
+        """Drive a plan on the event loop's own connections."""
         with self.server.translate_errors():
             return await arun(plan, self._connections.for_loop().client)
 

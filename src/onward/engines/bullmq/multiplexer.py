@@ -1,4 +1,4 @@
-"""Lines to the server for one event loop: a question goes out at once, and answers come back in the order of questions.
+"""Connections to the server for one event loop: a request goes out at once, and replies come back in the same order.
 
 The driver opens the connection by all its means (TLS, passwords, sentinels) and hands it over. What is said on it is
 said here, since an idle worker's job waits for three round trips, and the layers that the driver lays around a command
@@ -6,7 +6,7 @@ take longer than the server does. A cluster is left to the driver, which knows w
 
 Nothing is tried again: a command whose answer was lost may have been done. Whoever is cancelled while waiting has asked
 all the same, and the answer is thrown away when it comes. A server that owes an answer for too long counts as away, and
-takes with it the line, and whoever else waits on it.
+takes with it the connection, and whoever else waits on it.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _error_of(text: str) -> exceptions.RedisError:
 
 
 class Connector(Protocol):
-    """Opens lines."""
+    """Opens connections."""
 
     async def connect(self) -> Connection:
         """Open one."""
@@ -198,7 +198,7 @@ class Connector(Protocol):
 
 
 class Multiplexer:
-    """A few lines: whoever asks has one on which nobody waits, where there is one."""
+    """A few connections: whoever asks has one on which nobody waits, where there is one."""
 
     def __init__(self, connector: Connector, *, max_connections: int) -> None:
         self._connector = connector
