@@ -1,6 +1,6 @@
 """Ways to the server, kept and handed out: connections for each event loop, a client for threads, one for heartbeats.
 
-An engine belongs to no event loop: an App may be opened on one and used on another. So connections are kept by loop, and
+An engine belongs to no event loop: an App may be opened on one and used on another. Connections are kept by loop, and
 made when they are first needed.
 """
 
