@@ -48,7 +48,7 @@ select 'async', '{QUEUE}', json_build_object('n', {FIRST_SEEDED} + n) from gener
 """
 ENDED: Final = f"""
 insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, claimed_at, started_at, id,
-                            max_attempts, priority, attempts, crashes, queue, state, type, payload, worker_id, result)
+                            max_attempts, priority, attempts, crashes, queue, status, type, payload, worker_id, result)
 select nextval('onward.job_seq'), 1, now(), now(), now(), now(), now(), gen_random_uuid(), 5, 0, 1, 0, 'before',
        'completed', 'async', json_build_object('n', {FIRST_SEEDED} + n), 'w', '1' from generate_series(1, %s) n
 """
@@ -229,7 +229,7 @@ def fresh(ground: PostgresEnvironment, *, quick: bool) -> Found:
         connection.execute(seed.format("'many/0'", many))
         connection.execute(seed.format("'many/' || n % 1000", 1_000_000 if not quick else 10_000))
         connection.execute(
-            "insert into onward.lane (queue, priority, floor)"
+            "insert into onward.lane (queue, priority, low_mark)"
             " select distinct queue, 0, timestamptz '-infinity' from onward.job"
         )
         connection.execute("vacuum analyze onward.job")

@@ -996,9 +996,9 @@ _PG: Final = "engines/postgres"
 _OF_PG: Final = "tests/engines/postgres"
 _MIGRATING: Final = "pg/migrations.py"
 MIGRATING: Final = f"{_OF_PG}/test_migrations.py"
-_S6: Final = f"{_PG}/migrations/0006_stewarding.sql"
-_RIGHTS: Final = f"{_PG}/migrations/0013_rights.sql"
-_FACE: Final = f"{_OF_PG}/test_sql_api.py"
+_S6: Final = f"{_PG}/migrations/0006_maintenance.sql"
+_GRANTS: Final = f"{_PG}/migrations/0013_grants.sql"
+_SQL_API: Final = f"{_OF_PG}/test_sql_api.py"
 _UPGRADING: Final = f"{_OF_PG}/test_upgrades.py"
 _POST_STATEMENTS: Final = "        for (statement,) in post_statements:\n"
 _HELD_BY: Final = "where j.seq between s.seq and s.seq and j.claim_no = s.claim_no"
@@ -1012,7 +1012,7 @@ def _unfenced_on_postgres(what: str, rest: str) -> Mutant:
     """Whatever the claim was, the job's run is ended."""
     return _on_postgres(
         f"settle: the fence is dropped from what {what}",
-        Edit(f"{_PG}/migrations/0003_settling.sql", _HELD_BY + rest, "where j.seq between s.seq and s.seq" + rest),
+        Edit(f"{_PG}/migrations/0003_settle.sql", _HELD_BY + rest, "where j.seq between s.seq and s.seq" + rest),
         OLDER_CLAIM,
     )
 
@@ -1025,17 +1025,17 @@ def _termless_alone(what: str, file: str, asked: str, instead: str) -> Mutant:
 
 
 def _termless_on_postgres(verb: str, then: str) -> Mutant:
-    asked = f"if not onward.is_leader(moment, {verb}.number, {verb}.leader_id) then"
+    asked = f"if not onward.is_leader(now_at, {verb}.number, {verb}.leader_id) then"
     return _on_postgres(
         f"{verb}: without the leader's term",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", asked + then, "if false then" + then),
+        Edit(f"{_PG}/migrations/0006_maintenance.sql", asked + then, "if false then" + then),
         f"{CONFORMANCE}/test_leader.py",
     )
 
 
 POSTGRES: Final = (
     _on_postgres(
-        "ground: the clock is read before the transaction has a number",
+        "watermark: the clock is read before the transaction has a number",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
             "case when pg_current_xact_id() is not null then clock_timestamp() end",
@@ -1044,38 +1044,42 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: that the clock went back is not noticed",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", "if ground > onward.moment(moment) then", "if false then"),
+        "watermark: that the clock went back is not noticed",
+        Edit(
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "if watermark > onward.to_timestamp(snapshot_at) then",
+            "if false then",
+        ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "claim: who holds a limited queue waits for others",
-        Edit(f"{_PG}/migrations/0004_claiming.sql", "if news is null then\n", "if true then\n"),
+        Edit(f"{_PG}/migrations/0004_claims.sql", "if notified_queue is null then\n", "if true then\n"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: a lane that is there twice counts twice",
+        "notified queues: a lane that is there twice counts twice",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
+            f"{_PG}/migrations/0004_claims.sql",
             "group by l.priority order by",
             "group by l.ctid, l.priority order by",
         ),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: it is lost with a claim that failed",
+        "notified queues: it is lost with a claim that failed",
         Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: workers share their way round",
+        "notified queues: workers share their way round",
         Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
         "face: names are looked up where the caller says",
         Edit(
-            f"{_PG}/migrations/0008_face.sql",
+            f"{_PG}/migrations/0008_sql_api.sql",
             "returns uuid\n  language plpgsql security definer\n  set search_path = pg_catalog, pg_temp\n",
             "returns uuid\n  language plpgsql security definer\n",
         ),
@@ -1083,13 +1087,13 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "face: what no reader can read is taken",
-        Edit(f"{_PG}/migrations/0008_face.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
         "rights: everybody may call what they can see",
         Edit(
-            f"{_PG}/migrations/0013_rights.sql",
+            f"{_PG}/migrations/0013_grants.sql",
             "revoke all on all functions",
             "revoke grant option for all on all functions",
         ),
@@ -1113,8 +1117,8 @@ POSTGRES: Final = (
         "view: a dead letter is shown as queued",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "state in ('scheduled', 'blocked', 'pending') then",
-            "state in ('scheduled', 'blocked', 'pending', 'dead_letter') then",
+            "status in ('scheduled', 'blocked', 'pending') then",
+            "status in ('scheduled', 'blocked', 'pending', 'dead_letter') then",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1122,63 +1126,67 @@ POSTGRES: Final = (
         "is completed", " and j.lease_until is not null and j.started_at is not null\n      returning"
     ),
     _unfenced_on_postgres(
-        "ends otherwise", "\n         and j.lease_until is not null and (j.started_at is not null or s.state in"
+        "ends otherwise", "\n         and j.lease_until is not null and (j.started_at is not null or s.status in"
     ),
     _unfenced_on_postgres(
         "goes on", "\n         and j.lease_until is not null and (j.started_at is not null or s.move ="
     ),
     _on_postgres(
-        "ground: it rises above jobs that cannot be seen yet",
+        "watermark: it rises above jobs that cannot be seen yet",
         Edit(
-            f"{_PG}/migrations/0006_stewarding.sql",
-            "where m.first <= pg_snapshot_xmin(pg_current_snapshot());",
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "where m.first_xid <= pg_snapshot_xmin(pg_current_snapshot());",
             "where true;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: lanes where jobs wait get no floor",
+        "watermark: lanes where jobs wait get no low mark",
         Edit(
-            f"{_PG}/migrations/0006_stewarding.sql",
-            "and (f.floor is null or f.moved_at < today - interval '1 second');",
-            "and f.floor is not null and f.moved_at < today - interval '1 second';",
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "and (f.low_mark is null or f.moved_at < now_at - interval '1 second');",
+            "and f.low_mark is not null and f.moved_at < now_at - interval '1 second';",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: a floor stays for ever",
+        "watermark: a low mark stays for ever",
         Edit(
-            f"{_PG}/migrations/0006_stewarding.sql",
-            "and (f.floor is null or f.moved_at < today - interval '1 second');",
-            "and f.floor is null;",
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "and (f.low_mark is null or f.moved_at < now_at - interval '1 second');",
+            "and f.low_mark is null;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: who gives a job back gives it no floor",
+        "watermark: who gives a job back gives it no low mark",
         Edit(
-            f"{_PG}/migrations/0002_enqueueing.sql",
-            "and (l.floor is null or l.floor > w.since);",
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "and (l.low_mark is null or l.low_mark > w.since);",
             "and false;",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: it is moved without the leader's term",
+        "watermark: it is moved without the leader's term",
         Edit(
-            f"{_PG}/migrations/0006_stewarding.sql",
-            "if not onward.is_leader(today, sweep.number, sweep.leader_id) then return; end if;",
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "if not onward.is_leader(now_at, prepare_watermark.number, prepare_watermark.leader_id) then return; end if;",
             "",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "lanes: jobs of a long transaction are looked for before it has ended, and not after",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", "(moment, first) where m.first <= oldest;", "(moment, first);"),
+        Edit(
+            f"{_PG}/migrations/0006_maintenance.sql",
+            "(taken_at, first_xid) where m.first_xid <= oldest;",
+            "(taken_at, first_xid);",
+        ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "lanes: the ground is not known to have gone ahead",
+        "lanes: the watermark is not known to have gone ahead",
         Edit(f"{_PG}/maintenance.py", "self.late = sure or 0\n", "pass\n"),
         f"{_OF_PG}/test_lanes.py",
     ),
@@ -1189,7 +1197,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "lanes: a look for jobs without one reads all that wait",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", "j.queue < g.next and", "(j.queue < g.next) is not false and"),
+        Edit(f"{_PG}/migrations/0006_maintenance.sql", "j.queue < g.next and", "(j.queue < g.next) is not false and"),
         f"{_OF_PG}/test_plans.py",
     ),
     _on_postgres(
@@ -1208,38 +1216,38 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
-        "news: what is said of the queue is not heeded",
+        "notified queues: what is said of the queue is not heeded",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
+            f"{_PG}/migrations/0004_claims.sql",
             "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
             "and (q.paused or q.spacing is not null\n",
         ),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: the urgent come last",
+        "notified queues: the urgent come last",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
+            f"{_PG}/migrations/0004_claims.sql",
             "order by l.priority desc) l\n               cross",
             "order by l.priority) l\n               cross",
         ),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: word of work somewhere is not heard",
+        "notified queues: word of work somewhere is not heard",
         Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: other queues are not asked again",
+        "notified queues: other queues are not asked again",
         Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "news: a lease that nobody looks at",
+        "notified queues: a lease that nobody looks at",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
-            "insert into onward.grip (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
+            f"{_PG}/migrations/0004_claims.sql",
+            "insert into onward.lease_batch (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
             "select 1)",
         ),
         f"{_OF_PG}/test_batch_events.py",
@@ -1249,13 +1257,13 @@ POSTGRES: Final = (
     _termless_on_postgres("prune", " return 0; end if;"),
     _on_postgres(
         "claim: a paused queue gives",
-        Edit(f"{_PG}/migrations/0004_claiming.sql", "where l.since is not null and q.paused is not true", "where true"),
+        Edit(f"{_PG}/migrations/0004_claims.sql", "where l.since is not null and q.paused is not true", "where true"),
         f"{CONFORMANCE}/test_queues.py",
     ),
     _on_postgres(
         "claim: two who claim wait for each other",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
+            f"{_PG}/migrations/0004_claims.sql",
             "order by c.ready_at, c.seq limit taken for update skip locked))",
             "order by c.ready_at, c.seq limit taken for update))",
         ),
@@ -1293,22 +1301,22 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: those who rely on what was seen say that no events are recorded",
-        Edit(f"{_PG}/sql/enqueue_one.sql", "$10::text, onward.is_recording())", "$10::text, false)"),
+        Edit(f"{_PG}/sql/enqueue_one.sql", "$10::text, not onward.is_recording())", "$10::text, true)"),
         f"{_OF_PG}/test_events.py",
     ),
     _on_postgres(
-        "lanes: a claim raises a floor by what it saw before",
-        Edit(f"{_PG}/migrations/0004_claiming.sql", "j.ready_at >= low.floor and j.ready_at < lane.since", "false"),
+        "lanes: a claim raises a low mark by what it saw before",
+        Edit(f"{_PG}/migrations/0004_claims.sql", "j.ready_at >= low.low_mark and j.ready_at < lane.since", "false"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "lanes: a floor that is low enough is relied on and not locked",
-        Edit(f"{_PG}/migrations/0002_enqueueing.sql", "\n     for update of l;\n", ";\n"),
+        "lanes: a low mark that is low enough is relied on and not locked",
+        Edit(f"{_PG}/migrations/0002_enqueue.sql", "\n     for update of l;\n", ";\n"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "ground: it moves though a lane could not be given its floor",
-        Edit(f"{_PG}/migrations/0006_stewarding.sql", "if lanes.missed > 0 then", "if false then"),
+        "watermark: it moves though a lane could not be given its low mark",
+        Edit(f"{_PG}/migrations/0006_maintenance.sql", "if lanes.missed > 0 then", "if false then"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
@@ -1328,7 +1336,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: those who are copied in say that no events are recorded",
-        Edit(f"{_PG}/migrations/0002_enqueueing.sql", 'collate "C")), onward.is_recording();', 'collate "C")), false;'),
+        Edit(f"{_PG}/migrations/0002_enqueue.sql", 'collate "C")), not onward.is_recording();', 'collate "C")), true;'),
         f"{_OF_PG}/test_events.py",
     ),
     _on_postgres(
@@ -1337,32 +1345,32 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
-        "permits: anybody may use them",
+        "fast enqueue: anybody may use them",
         Edit(f"{_PG}/fast_enqueue.py", "and self._caller() is asyncio.current_task()", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: they cover jobs of other tasks",
+        "fast enqueue: they cover jobs of other tasks",
         Edit(f"{_PG}/fast_enqueue.py", "jobs.template is self._kind.template and", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: they last, whoever else comes",
+        "fast enqueue: they last, whoever else comes",
         Edit(f"{_PG}/engine.py", "list[Enqueued]]:\n        self._permit = None\n", "list[Enqueued]]:\n"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: they last longer than what was seen",
+        "fast enqueue: they last longer than what was seen",
         Edit(f"{_PG}/fast_enqueue.py", "looks = began >= self._look_at", "looks = False"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: what was seen again is not relied on",
+        "fast enqueue: what was seen again is not relied on",
         Edit(f"{_PG}/fast_enqueue.py", "        if looks:\n            self._looked(began)\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: one that was not added counts as added",
+        "fast enqueue: one that was not added counts as added",
         Edit(
             f"{_PG}/fast_enqueue.py",
             "        if not done:\n            self._has_given_way(connection, notice)\n            return self._add",
@@ -1371,7 +1379,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: one that was not added in time counts as added",
+        "fast enqueue: one that was not added in time counts as added",
         Edit(
             f"{_PG}/fast_enqueue.py",
             "if not done:\n            self._has_given_way(connection, notice)\n            return await self._add",
@@ -1380,54 +1388,54 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: they are given where a queue says something of its jobs",
+        "fast enqueue: they are given where a queue says something of its jobs",
         Edit(f"{_PG}/engine.py", " and self._seen.is_plain(kind.lane):", ":"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: who looks does not see that somebody listens",
+        "fast enqueue: who looks does not see that somebody listens",
         Edit(
-            f"{_PG}/migrations/0002_enqueueing.sql",
-            "return not found and not onward.is_heard(channel);",
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "return not found and not onward.has_listener(channel);",
             "return not found;",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: who looks does not see what a queue says",
+        "fast enqueue: who looks does not see what a queue says",
         Edit(
-            f"{_PG}/migrations/0002_enqueueing.sql",
-            "return not found and not onward.is_heard(channel);",
-            "return not onward.is_heard(channel);",
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "return not found and not onward.has_listener(channel);",
+            "return not onward.has_listener(channel);",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: who looks does not see that the lane has gone",
-        Edit(f"{_PG}/migrations/0002_enqueueing.sql", "  if not found then return false; end if;\n", ""),
+        "fast enqueue: who looks does not see that the lane has gone",
+        Edit(f"{_PG}/migrations/0002_enqueue.sql", "  if not found then return false; end if;\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: the one who was to tell next does not",
+        "fast enqueue: the one who was to tell next does not",
         Edit(f"{_PG}/notify_throttle.py", "            self._last = -math.inf\n            if", "            if"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "tables: what comes by hand is not looked at",
-        Edit(f"{_PG}/migrations/0010_events.sql", "  perform onward.refuse_impossible(new);\n", ""),
+        Edit(f"{_PG}/migrations/0010_events.sql", "  perform onward.validate_job(new);\n", ""),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "tables: what is changed by hand is not looked at",
-        Edit(f"{_PG}/migrations/0001_tables.sql", "    perform onward.refuse_impossible(new);\n", ""),
+        Edit(f"{_PG}/migrations/0001_tables.sql", "    perform onward.validate_job(new);\n", ""),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "heartbeat: one odd job costs all others their leases",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "begin\n  if old.counted and not new.counted then",
-            "begin\n  perform onward.refuse_impossible(new);\n  if old.counted and not new.counted then",
+            "begin\n  if old.has_permit and not new.has_permit then",
+            "begin\n  perform onward.validate_job(new);\n  if old.has_permit and not new.has_permit then",
         ),
         f"{_OF_PG}/test_maintenance.py",
     ),
@@ -1435,40 +1443,40 @@ POSTGRES: Final = (
         "enqueue: who is added by hand is not told of",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "inspected        boolean     not null default true,",
-            "inspected        boolean     not null default false,",
+            "skip_checks      boolean     not null default false,",
+            "skip_checks      boolean     not null default true,",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "claim: the asker counts as another",
-        Edit(f"{_PG}/migrations/0004_claiming.sql", " where w.id <> claim.worker_id) as others", ") as others"),
+        Edit(f"{_PG}/migrations/0004_claims.sql", " where w.id <> claim.worker_id) as others", ") as others"),
         f"{_OF_PG}/test_batch_events.py",
     ),
     _on_postgres(
-        "permits: what a queue is told is not heeded",
+        "fast enqueue: what a queue is told is not heeded",
         Edit(f"{_PG}/engine.py", "        self._permit = None\n        return info", "        return info"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: the loop has no turn",
+        "fast enqueue: the loop has no turn",
         Edit(f"{_PG}/fast_enqueue.py", "min(monotonic() + _TURN, self._lapses_at)", "self._lapses_at"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: a connection is looked at for each job",
+        "fast enqueue: a connection is looked at for each job",
         Edit(f"{_PG}/fast_enqueue.py", "bool(self._connections.idle) if self._is_turning else ", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: a connection is not looked at",
+        "fast enqueue: a connection is not looked at",
         Edit(f"{_PG}/fast_enqueue.py", " if self._is_turning else self._connections.has_healthy()", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "exchange: the right to claim comes after what is settled",
         Edit(
-            f"{_PG}/migrations/0004_claiming.sql",
+            f"{_PG}/migrations/0004_claims.sql",
             "  if worker_id is not null then nothing :=",
             "  if false then nothing :=",
         ),
@@ -1476,7 +1484,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "exchange: somebody's transaction is waited for",
-        Edit(f"{_PG}/migrations/0004_claiming.sql", "  set lock_timeout = '250ms'\n", ""),
+        Edit(f"{_PG}/migrations/0004_claims.sql", "  set lock_timeout = '250ms'\n", ""),
         f"{_OF_PG}/test_open_transactions.py",
     ),
     _on_postgres(
@@ -1496,7 +1504,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "queues: all claims wait while a queue cannot be told",
-        Edit(f"{_PG}/migrations/0005_operating.sql", "  set lock_timeout = '300ms'\n", ""),
+        Edit(f"{_PG}/migrations/0005_admin.sql", "  set lock_timeout = '300ms'\n", ""),
         f"{_OF_PG}/test_open_transactions.py",
     ),
     _on_postgres(
@@ -1515,38 +1523,38 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rights: leave is given for what is somebody else's",
-        Edit(_RIGHTS, "and pg_has_role(proowner, 'usage')", ""),
+        Edit(_GRANTS, "and pg_has_role(proowner, 'usage')", ""),
         MIGRATING,
     ),
     _on_postgres(
         "rights: a policy that is there is made again",
         Edit(
-            _RIGHTS,
+            _GRANTS,
             "continue when exists (select from pg_policy where",
             "execute format('drop policy if exists %I on %s', format('worker_%s_%s', whose, role)::name, part);\n"
             "    continue when exists (select from pg_policy where",
         ),
-        _FACE,
+        _SQL_API,
     ),
     _on_postgres(
         "rights: leave to work is waited for as long as it takes",
-        Edit(_RIGHTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
-        _FACE,
+        Edit(_GRANTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
+        _SQL_API,
     ),
     _on_postgres(
         "rights: the name of a policy is cut to another's",
-        Edit(_RIGHTS, "format('worker_%s_%s', whose, role)::name", "format('worker_0_%s', role)::name"),
-        _FACE,
+        Edit(_GRANTS, "format('worker_%s_%s', whose, role)::name", "format('worker_0_%s', role)::name"),
+        _SQL_API,
     ),
     _on_postgres(
         "rights: a policy of any role will do",
-        Edit(_RIGHTS, "whose = any (polroles) and ", ""),
-        _FACE,
+        Edit(_GRANTS, "whose = any (polroles) and ", ""),
+        _SQL_API,
     ),
     _on_postgres(
         "rights: of two that give leave at once one fails",
-        Edit(_RIGHTS, "perform pg_advisory_xact_lock(hashtextextended(", "perform (hashtextextended("),
-        _FACE,
+        Edit(_GRANTS, "perform pg_advisory_xact_lock(hashtextextended(", "perform (hashtextextended("),
+        _SQL_API,
     ),
     _on_postgres(
         "migrate: workers get no leave for what is new",
@@ -1583,43 +1591,43 @@ POSTGRES: Final = (
         _UPGRADING,
     ),
     _termless_alone(
-        "keep_days",
-        "migrations/0007_days.sql",
-        "if not onward.is_leader(moment, keep_days.number, keep_days.leader_id) then",
+        "rotate_partitions",
+        "migrations/0007_partitions.sql",
+        "if not onward.is_leader(now_at, rotate_partitions.number, rotate_partitions.leader_id) then",
         "if false then",
     ),
     _termless_alone(
         "prune_archive",
-        "migrations/0006_stewarding.sql",
-        "if not onward.is_leader(moment, prune_archive.number, prune_archive.leader_id) then",
+        "migrations/0006_maintenance.sql",
+        "if not onward.is_leader(now_at, prune_archive.number, prune_archive.leader_id) then",
         "if false then",
     ),
     _termless_alone(
         "usage_roll",
         "migrations/0012_usage.sql",
-        "if not onward.is_leader(moment, roll_usage.number, roll_usage.leader_id) then",
+        "if not onward.is_leader(now_at, roll_usage.number, roll_usage.leader_id) then",
         "if false then",
     ),
     # Not by leaving the line out: $2 and $3 would have no type, and every test would fail for that.
     _termless_alone(
-        "hold_prune", "sql/hold_prune.sql", "(select onward.is_leader(", "(select true or onward.is_leader("
+        "throttle_prune", "sql/throttle_prune.sql", "(select onward.is_leader(", "(select true or onward.is_leader("
     ),
     _termless_alone(
         "batch_prune", "sql/batch_prune.sql", "(select onward.is_leader(", "(select true or onward.is_leader("
     ),
     _termless_alone(
-        "move_ground",
-        "migrations/0006_stewarding.sql",
-        "if onward.is_leader(coalesce(onward.moment(move_ground.now), clock_timestamp()), "
-        "move_ground.number, move_ground.leader_id) then",
+        "move_watermark",
+        "migrations/0006_maintenance.sql",
+        "if onward.is_leader(coalesce(onward.to_timestamp(move_watermark.now), clock_timestamp()), "
+        "move_watermark.number, move_watermark.leader_id) then",
         "if true then",
     ),
     _on_postgres(
         "batches: one that a caller adds to holds up the leader",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",
-            "any (part.batches) order by b.name for update skip locked);",
-            "any (part.batches) order by b.name for update);",
+            "any (page.batches) order by b.name for update skip locked);",
+            "any (page.batches) order by b.name for update);",
         ),
         f"{_OF_PG}/test_batches_held.py",
     ),
@@ -1636,8 +1644,8 @@ POSTGRES: Final = (
         "flows: a parent that is being written counts as unknown",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",
-            "and p.batch = link_jobs.batch order by p.seq for update);",
-            "and p.batch = link_jobs.batch order by p.seq for update skip locked);",
+            "and p.batch = add_dependencies.batch order by p.seq for update);",
+            "and p.batch = add_dependencies.batch order by p.seq for update skip locked);",
         ),
         f"{_OF_PG}/test_batches_held.py",
     ),
@@ -1661,8 +1669,8 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_plans.py",
     ),
     _on_postgres(
-        "ground: floors stay up when the clock goes back",
-        Edit(_S6, "from onward.lane l where l.floor > '-infinity';", "from onward.lane l where false;"),
+        "watermark: low marks stay up when the clock goes back",
+        Edit(_S6, "from onward.lane l where l.low_mark > '-infinity';", "from onward.lane l where false;"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
@@ -1687,7 +1695,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rescue: it waits for a lane that somebody holds",
-        Edit(_S6, "given.queues, given.priorities, null);", "given.queues, given.priorities, given.since);"),
+        Edit(
+            _S6,
+            "returned.queues, returned.priorities, null);",
+            "returned.queues, returned.priorities, returned.since);",
+        ),
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
@@ -1699,8 +1711,8 @@ POSTGRES: Final = (
         "lanes: to take one away it is waited for who holds it",
         Edit(
             _S6,
-            "onward.is_in(part, l.queue, l.priority) for update skip locked);",
-            "onward.is_in(part, l.queue, l.priority));",
+            "onward.is_in_shard(shard, l.queue, l.priority) for update skip locked);",
+            "onward.is_in_shard(shard, l.queue, l.priority));",
         ),
         f"{_OF_PG}/test_maintenance.py",
     ),
@@ -1717,8 +1729,8 @@ POSTGRES: Final = (
         "prune: it waits for a job that somebody holds",
         Edit(
             _S6,
-            "                 limit most for update skip locked) h\n        union all",
-            "                 limit most) h\n        union all",
+            "                 limit max_rows for update skip locked) h\n        union all",
+            "                 limit max_rows) h\n        union all",
         ),
         f"{_OF_PG}/test_maintenance.py",
     ),
@@ -1729,7 +1741,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "archive: it waits for a job that somebody holds",
-        Edit(_S6, "order by o.until limit most for update skip locked))", "order by o.until limit most))"),
+        Edit(_S6, "order by o.until limit max_rows for update skip locked))", "order by o.until limit max_rows))"),
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
@@ -1738,7 +1750,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
-        "standing: it is sent while the worker asks for itself",
+        "claim prefetch: it is sent while the worker asks for itself",
         Edit(
             f"{_PG}/claim_prefetch.py",
             "        self._wanted.pop(key, None)\n        return self._take(key)\n",
@@ -1747,22 +1759,22 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "permits: one who gets no answer waits for ever",
+        "fast enqueue: one who gets no answer waits for ever",
         Edit(f"{_PG}/fast_enqueue.py", "        connection.query_timeout = self._connections.query_timeout\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: nobody is told",
+        "fast enqueue: nobody is told",
         Edit(f"{_PG}/fast_enqueue.py", "notice = self._bell.notice_for(self._kind.tidings)", "notice = None"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: what takes longer is said twice",
+        "fast enqueue: what takes longer is said twice",
         Edit("pg/connection.py", "        self._pending_results = results\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "permits: a turn that the loop has by itself does not count",
+        "fast enqueue: a turn that the loop has by itself does not count",
         Edit(
             f"{_PG}/fast_enqueue.py",
             "        self._until = self._lapses_at\n",
@@ -1771,12 +1783,12 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
-        "standing: what nobody asks for is kept",
+        "claim prefetch: what nobody asks for is kept",
         Edit(f"{_PG}/claim_prefetch.py", "        self.let_go(self._sent.pop(key))\n", "        self._sent.pop(key)\n"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: a worker that leaves keeps it",
+        "claim prefetch: a worker that leaves keeps it",
         Edit(
             f"{_PG}/claim_prefetch.py",
             "timeout=_LAST_ANSWER)\n                self.let_go(sent)\n",
@@ -1785,7 +1797,7 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: a worker that leaves is brought more",
+        "claim prefetch: a worker that leaves is brought more",
         Edit(
             f"{_PG}/claim_prefetch.py",
             "            del self._wanted[key]\n        for",
@@ -1794,29 +1806,29 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: news since is forgotten",
+        "claim prefetch: news since is forgotten",
         Edit(f"{_PG}/claim_prefetch.py", "elif round_.news or round_.is_news_anywhere:", "elif False:"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: it brings more than there is room for",
+        "claim prefetch: it brings more than there is room for",
         Edit(f"{_PG}/claim_prefetch.py", "request.slots - len(found.claims)", "request.slots"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: it stands for a worker that has enough",
+        "claim prefetch: it stands for a worker that has enough",
         Edit(f"{_PG}/claim_prefetch.py", "            self._wanted.pop(key, None)\n", "            pass\n"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: what a cancelled exchange was brought is lost",
+        "claim prefetch: what a cancelled exchange was brought is lost",
         Edit(
             f"{_PG}/claim_prefetch.py", "            self._return(sent, rows)\n            return", "            return"
         ),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "standing: what a failed exchange was brought is lost",
+        "claim prefetch: what a failed exchange was brought is lost",
         Edit(f"{_PG}/engine.py", "                standing.let_go(sent)\n", ""),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
@@ -1841,12 +1853,12 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
-        "standing: an answer is waited for without end",
+        "claim prefetch: an answer is waited for without end",
         Edit("pg/listener.py", "if (query_timeout := self._connection.query_timeout) is not None:", "if False:"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
-        "permits: one that takes longer is not counted",
+        "fast enqueue: one that takes longer is not counted",
         Edit(
             f"{_PG}/fast_enqueue.py",
             "            async with self._connections.semaphore:  # there is some, since one was idle\n    ",
@@ -1891,17 +1903,19 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "examine: who only writes is not looked at",
-        Edit(f"{_PG}/sql/pinned.sql", "num_nonnulls(backend_xid, backend_xmin) > 0", "backend_xmin is not null"),
+        Edit(
+            f"{_PG}/sql/vacuum_blockers.sql", "num_nonnulls(backend_xid, backend_xmin) > 0", "backend_xmin is not null"
+        ),
         f"{_OF_PG}/test_pinning.py",
     ),
     _on_postgres(
         "examine: a session of another database is accused",
-        Edit(f"{_PG}/sql/pinned.sql", "datname = current_database() and pid <>", "pid <>"),
+        Edit(f"{_PG}/sql/vacuum_blockers.sql", "datname = current_database() and pid <>", "pid <>"),
         f"{_OF_PG}/test_pinning.py",
     ),
     _on_postgres(
         "examine: an index that cannot be used counts as one that is there",
-        Edit(f"{_PG}/sql/facts.sql", " and x.indisvalid", ""),
+        Edit(f"{_PG}/sql/server_facts.sql", " and x.indisvalid", ""),
         f"{_OF_PG}/test_diagnostics.py",
     ),
 )
@@ -2005,7 +2019,7 @@ BATCHES: Final = (
         "batches: one that has finished calls back again",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",
-            "update onward.batch b set finished_at = moment, on_success = null, on_failure = null, on_finished = null",
+            "update onward.batch b set finished_at = now_at, on_success = null, on_failure = null, on_finished = null",
             "update onward.batch b set on_success = null, on_failure = null",
         ),
         _GATHER,
@@ -2014,25 +2028,25 @@ BATCHES: Final = (
         "flows: one who is followed while it ends is not seen",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",
-            "    update onward.job j set followed = true, updated_at",
-            "    update onward.job j set followed = false, updated_at",
+            "    update onward.job j set has_dependents = true, updated_at",
+            "    update onward.job j set has_dependents = false, updated_at",
         ),
         _GATHER,
     ),
     _on_postgres(
         "batches: jobs that end together are counted as one",
         Edit(
-            f"{_PG}/migrations/0003_settling.sql",
-            "followed then id end, true, count(*) from ended",
-            "followed then id end, true, 1 from ended",
+            f"{_PG}/migrations/0003_settle.sql",
+            "has_dependents then id end, true, count(*) from ended",
+            "has_dependents then id end, true, 1 from ended",
         ),
         _GATHER,
     ),
     _on_postgres(
-        "throttle: an old hold holds for ever",
+        "throttle: an old throttle holds for ever",
         Edit(
-            f"{_PG}/migrations/0002_enqueueing.sql",
-            "if throttles[no] is not null and standing.until > moment then",
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "if throttles[no] is not null and existing.until > now_at then",
             "if throttles[no] is not null then",
         ),
         _HOLDS,
@@ -2136,7 +2150,7 @@ EVENTS: Final = (
     ),
     _on_postgres(
         "events: recording never ends",
-        Edit(f"{_PG}/migrations/0010_events.sql", "log.heard_until < moment and", "false and"),
+        Edit(f"{_PG}/migrations/0010_events.sql", "log.listened_until < now_at and", "false and"),
         RECORDS,
     ),
     _on_postgres(
@@ -2144,7 +2158,7 @@ EVENTS: Final = (
         Edit(
             f"{_PG}/migrations/0010_events.sql",
             "return pg_catalog.pg_sequence_last_value('onward.event_switch'::pg_catalog.regclass) is not null;",
-            "return (select l.settled from onward.event_log l);",
+            "return (select l.is_complete from onward.event_log l);",
         ),
         TELLING,
     ),
@@ -2262,7 +2276,7 @@ TRACES: Final = (
         "traces: jobs that differ lose them",
         (
             Edit(
-                "engines/postgres/migrations/0002_enqueueing.sql",
+                "engines/postgres/migrations/0002_enqueue.sql",
                 "j.waits_for, j.on_failure, j.trace",
                 "j.waits_for, j.on_failure, null",
             ),
@@ -2274,7 +2288,7 @@ TRACES: Final = (
         "traces: a job with nothing else unusual comes without",
         (
             Edit(
-                "engines/postgres/migrations/0004_claiming.sql",
+                "engines/postgres/migrations/0004_claims.sql",
                 " or t.backoff is not null or t.trace is not null)",
                 " or t.backoff is not null)",
             ),
@@ -2318,9 +2332,9 @@ def _of_archive(name: str, edit: Edit, engine: str = "sqlite", tests: str = f"{C
     return Mutant(f"archive: {name}", (edit,), (tests,), engine=engine)
 
 
-_DAYS_OF_HISTORY: Final = "tests/engines/postgres/test_history.py"
-_STEWARDING: Final = "engines/postgres/migrations/0006_stewarding.sql"
-_DAYS: Final = "engines/postgres/migrations/0007_days.sql"
+_HISTORY_TESTS: Final = "tests/engines/postgres/test_history.py"
+_MAINTENANCE: Final = "engines/postgres/migrations/0006_maintenance.sql"
+_PARTITIONS: Final = "engines/postgres/migrations/0007_partitions.sql"
 
 ARCHIVE: Final = (
     _of_archive("nothing is", Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.archive, gone)\n", "")),
@@ -2338,26 +2352,26 @@ ARCHIVE: Final = (
     ),
     _of_archive(
         "nothing is, one by one",
-        Edit(_STEWARDING, "     where q.keep_archived is distinct from interval '0'),", "     where false),"),
+        Edit(_MAINTENANCE, "     where q.keep_archived is distinct from interval '0'),", "     where false),"),
         "postgres",
     ),
     _of_archive(
         "days go while others keep them",
-        Edit(_DAYS, "      continue when waits;\n", ""),
+        Edit(_PARTITIONS, "      continue when waits;\n", ""),
         "postgres",
-        _DAYS_OF_HISTORY,
+        _HISTORY_TESTS,
     ),
     _of_archive(
         "days are never dropped",
-        Edit(_DAYS, "      execute format('drop table %I.%I', home, part);\n", "      null;\n"),
+        Edit(_PARTITIONS, "      execute format('drop table %I.%I', own_schema, part);\n", "      null;\n"),
         "postgres",
-        _DAYS_OF_HISTORY,
+        _HISTORY_TESTS,
     ),
     _of_archive(
         "days go row by row",
-        Edit(_STEWARDING, "where not r.by_day and h.queue", "where h.queue"),
+        Edit(_MAINTENANCE, "where not r.by_day and h.queue", "where h.queue"),
         "postgres",
-        _DAYS_OF_HISTORY,
+        _HISTORY_TESTS,
     ),
 )
 

@@ -126,7 +126,7 @@ async def on_its_way(
     await stands(office)
     (ref,) = await add(giver)
     with psycopg.connect(postgres_url()) as lock:
-        lock.execute(f"lock table {store.schema}.grip in access exclusive mode")
+        lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         tell(store)
         await until(lambda: bool(office._standing.here()._sent))
         yield ref, lock
@@ -191,7 +191,7 @@ async def test_none_is_sent_while_the_worker_asks_for_itself(
     tell(store, "q,r")
     await until(lambda: len(office._round(REQUEST.queues, "w").news) == 2)
     with psycopg.connect(postgres_url()) as lock:
-        lock.execute(f"lock table {store.schema}.grip in access exclusive mode")
+        lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         asking = asyncio.create_task(office.exchange(ASKS))
         await until(lambda: not office._round(REQUEST.queues, "w").news)
         tell(store)
@@ -332,7 +332,7 @@ async def test_a_claim_whose_connection_is_cut_is_made_again(
         with psycopg.connect(postgres_url(), autocommit=True) as killer:
             kill = """select pg_terminate_backend(pid) from pg_stat_activity
                        where wait_event_type = 'Lock' and query like %s"""
-            await until(lambda: bool(killer.execute(kill, [f"%{store.schema}%claim_of%"]).fetchall()))
+            await until(lambda: bool(killer.execute(kill, [f"%{store.schema}%claim_queue%"]).fetchall()))
         await asyncio.sleep(0.05)
         lock.rollback()
         exchanged = await asking

@@ -159,7 +159,7 @@ async def test_a_job_that_ends_while_its_day_is_being_made_ends_all_the_same(des
     refs = await desk.add_many(2)
     claims = await desk.take(slots=2)
     with psycopg.connect(store.url) as maker:
-        maker.execute(f"select {store.schema}.make_days('2030-01-01 12:00+00')")
+        maker.execute(f"select {store.schema}.create_partitions('2030-01-01 12:00+00')")
         first = asyncio.ensure_future(desk.end(claims[0], Complete()))
         second = asyncio.ensure_future(asyncio.to_thread(settle_sync, desk, claims[1]))
 

@@ -33,12 +33,12 @@ def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple
 
 def floors(store: PostgresStore) -> list[bool]:
     """Say of each lane whether it has a floor of its own."""
-    return [is_there for (is_there,) in by_hand(store, "select floor is not null from onward.lane order by 1")]
+    return [is_there for (is_there,) in by_hand(store, "select low_mark is not null from onward.lane order by 1")]
 
 
 def ground(store: PostgresStore) -> int:
     """Say where the ground is; 0: it has not been moved."""
-    ((moment, is_moved),) = by_hand(store, "select last_value, is_called from onward.ground")
+    ((moment, is_moved),) = by_hand(store, "select last_value, is_called from onward.watermark")
     return int(moment) if is_moved else 0
 
 
@@ -147,7 +147,9 @@ async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the
         store, "select ready_at, ready_at + interval '1 hour' from onward.job where id = %s", behind.id
     )
     assert await desk.end(claim, Release())  # behind the back of a claim that has seen since when another waits
-    by_hand(store, "select onward.raise_floor(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since)
+    by_hand(
+        store, "select onward.raise_low_mark(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since
+    )
     assert await desk.taken("*") == [claim.ref, behind]
 
 
@@ -221,8 +223,10 @@ async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: Post
     ((since, moment),) = by_hand(
         store, "select ready_at, ready_at + interval '1 hour' from onward.job where lease_until is null"
     )
-    by_hand(store, "select onward.raise_floor(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since)
-    assert by_hand(store, "select floor from onward.lane") == [(since,)]
+    by_hand(
+        store, "select onward.raise_low_mark(%s, ('default', 0, %s, 1, false, null)::onward.open_lane)", moment, since
+    )
+    assert by_hand(store, "select low_mark from onward.lane") == [(since,)]
 
 
 async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store: PostgresStore):  # X3
@@ -247,7 +251,7 @@ async def test_who_gives_a_job_back_while_its_floor_is_taken_away_brings_it_back
     claim, _ = await with_a_floor(desk, store)
     await desk.end(await desk.take_one(), Complete())
     with psycopg.connect(store.url) as connection:
-        connection.execute(f"update {store.schema}.lane set floor = null")
+        connection.execute(f"update {store.schema}.lane set low_mark = null")
         giving_back = asyncio.create_task(desk.end(claim, Release()))
         _, waiting = await asyncio.wait([giving_back], timeout=0.5)
         assert waiting  # for the lane
@@ -517,7 +521,7 @@ async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(desk: 
         "lease_until = now()",
         "lease_until = now(), updated_at = now()",
         "lease_until = now(), worker_id = 'w', ready_at = null, next_run_at = now()",
-        "counted = true",
+        "has_permit = true",
         "ready_at = null",
         "attempts = -1",
         "crashes = -1",
@@ -575,9 +579,9 @@ async def test_what_a_job_can_be_like_can_be_written_by_hand(desk: Desk, store: 
 @pytest.mark.parametrize(
     "change",
     [
-        "state = 'running'",
-        "state = 'dead_letter', result = null",
-        "state = 'cancelled'",
+        "status = 'running'",
+        "status = 'dead_letter', result = null",
+        "status = 'cancelled'",
         "attempts = -1",
         "priority = 1000001",
         "type = ''",
@@ -609,7 +613,7 @@ async def test_the_view_shows_live_and_ended_jobs_in_harmonyks_words(desk: Desk,
     await desk.add(queue="scheduled", delay=timedelta(hours=1))
     await desk.add(queue="blocked")
     by_hand(store, "update onward.job set ready_at = null, waits_for = 1 where queue = 'blocked'")
-    shown = by_hand(store, "select queue, state, status, result from onward.jobs order by queue")
+    shown = by_hand(store, "select queue, status, simplified_status, result from onward.jobs order by queue")
     assert shown == [
         ("blocked", "blocked", "queued", None),
         ("cancelled", "cancelled", "failed", None),
@@ -629,7 +633,7 @@ async def test_a_place_is_given_back_whoever_takes_the_job_from_its_worker(desk:
     await desk.take_one("q")
     by_hand(store, "delete from onward.job where lease_until is not null")
     await desk.take_one("q")
-    by_hand(store, "update onward.job set lease_until = null, counted = false where lease_until is not null")
+    by_hand(store, "update onward.job set lease_until = null, has_permit = false where lease_until is not null")
     assert len(await desk.take("q", slots=2)) == 1
 
 

@@ -93,10 +93,10 @@ async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_t
     ref = await desk.add()
     await desk.take_one()
     await desk.advance(600)
-    by_hand(store, "create table onward.kept as table onward.grip")
-    by_hand(store, "delete from onward.grip")
+    by_hand(store, "create table onward.kept as table onward.lease_batch")
+    by_hand(store, "delete from onward.lease_batch")
     assert (await desk.rescue()).changed == 0
-    by_hand(store, "insert into onward.grip table onward.kept")  # as if it were committed only now
+    by_hand(store, "insert into onward.lease_batch table onward.kept")  # as if it were committed only now
     changed = [(await desk.rescue()).changed for _ in range(64)]
     assert (sum(changed), (await desk.job(ref)).crashes) == (1, 0)
 
@@ -162,7 +162,7 @@ async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
     monkeypatch.setattr(engine, "_ask", listen)
     await desk.promote()
     assert "advance" not in asked
-    by_hand(store, "insert into onward.news (batch, completed) values ('gone', 1)")
+    by_hand(store, "insert into onward.batch_event (batch, completed) values ('gone', 1)")
     await desk.promote()
     assert asked.count("advance") == 1
 

@@ -38,8 +38,8 @@ FAILURE = Failure("Oops", "it broke")
 NEXT_MOMENT = timedelta(microseconds=1)
 LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 CHANGED_BY_A_CLAIM = {
-    "claim_no", "attempts", "alone", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
-    "counted", "updated_at",
+    "claim_no", "attempts", "isolated", "worker_id", "lease", "lease_until", "claimed_at", "started_at",
+    "has_permit", "updated_at",
 }  # fmt: skip
 """What claim, start and heartbeat write."""
 
@@ -61,31 +61,32 @@ JOBS: dict[str, dict[str, str]] = {
 ENDED: dict[str, dict[str, str]] = {
     "today": {},
     "on a day that was never made": {"completed_at": "now() - interval '2 days'"},
-    "failed": {"state": "'failed'", "last_error": "'boom'"},
+    "failed": {"status": "'failed'", "last_error": "'boom'"},
     "of batches": {"batch": "'batch/' || n % 50"},
 }
 _ENDED = {
     "seq": "nextval('onward.job_seq')", "claim_no": "1", "created_at": "now()", "updated_at": "now()",
     "completed_at": "now()", "id": "gen_random_uuid()", "max_attempts": "5", "priority": "0", "attempts": "1",
-    "crashes": "0", "queue": "'default'", "state": "'completed'", "type": "'greet'", "payload": "'{}'",
+    "crashes": "0", "queue": "'default'", "status": "'completed'", "type": "'greet'", "payload": "'{}'",
 }  # fmt: skip
 ELSEWHERE = [
     f"onward.archive_rows ({', '.join(_ENDED)}, until) select {', '.join(_ENDED.values())}, {_LATER}",
     "onward.key (digest, id, queue) select sha256(n::text::bytea), gen_random_uuid(), 'keyed'",
-    f"onward.hold (digest, until, queue, id) select sha256(n::text::bytea), {_LATER}, 'keyed', gen_random_uuid()",
+    f"onward.throttle (digest, until, queue, id) select sha256(n::text::bytea), {_LATER}, 'keyed', gen_random_uuid()",
     "onward.log (seq, at, line) select n, now(), 'line'",
-    "onward.place (seq, queue) select n, 'held'",
-    f"onward.grip (until, seqs) select {_LATER}, array[n]",
-    "onward.link (child, place, parent, batch) select gen_random_uuid(), 0, gen_random_uuid(), 'batch/' || n",
+    "onward.concurrency_permit (seq, queue) select n, 'held'",
+    f"onward.lease_batch (until, seqs) select {_LATER}, array[n]",
+    "onward.dependency (job, position, depends_on, batch) select gen_random_uuid(), 0, gen_random_uuid(), 'batch/' || n",
     "onward.batch (name, created_at) select 'batch/' || n, now()",
 ]
 FILLED = ", ".join(
     f"onward.{table}"
     for table in (
-        "job", "history", "lane", "archive_rows", "key", "hold", "log", "place", "grip", "link", "batch",
+        "job", "history", "lane", "archive_rows", "key", "throttle", "log", "concurrency_permit", "lease_batch",
+        "dependency", "batch",
     )
 )  # fmt: skip
-SMALL = ("event_log", "leader", "news", "queue", "usage", "worker")
+SMALL = ("event_log", "leader", "batch_event", "queue", "usage", "worker")
 """Tables of few rows, or of none here: it makes no difference by which index they are read."""
 
 
@@ -116,7 +117,7 @@ def seed(at: Session) -> None:
     for text in ELSEWHERE:
         at.execute(f"insert into {text} from generate_series(1, {MANY}) n")
     at.execute("insert into onward.lane (queue, priority) select 'empty/' || n, 0 from generate_series(1, 200) n")
-    at.execute("select setval('onward.ground', onward.micros(now() - interval '1 hour'))")  # above what runs
+    at.execute("select setval('onward.watermark', onward.to_micros(now() - interval '1 hour'))")  # above what runs
 
 
 def seed_otherwise(at: Session) -> None:
@@ -224,7 +225,7 @@ def enqueue_one(at: Session) -> Iterator[None]:
 def enqueue_plain_and_look(at: Session) -> Iterator[None]:
     yield
     values = [new_id(), "{}", "default", "greet", 0, at.schema.channel]
-    at.ask(Statement(at.schema.enqueue_plain_and_look, values))
+    at.ask(Statement(at.schema.enqueue_plain_and_check, values))
 
 
 @hot("lane_open", rows=5)
@@ -375,7 +376,7 @@ def promote(at: Session) -> Iterator[None]:
 
 
 # What tests before this one have claimed and rolled back is still among the leases that have run out.
-@hot("grip_until", "job_pkey", "place_pkey", "lane_open", rows=20 * BATCH)
+@hot("lease_batch_until", "job_pkey", "place_pkey", "lane_open", rows=20 * BATCH)
 def rescue(at: Session) -> Iterator[None]:
     term, tending = lead(at), maintenance.Tending()
     tending._due = float("inf")
@@ -385,7 +386,7 @@ def rescue(at: Session) -> Iterator[None]:
     assert at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
 
 
-@hot("lane", "lane_open", "job_claim", "history_prune", "grip_until", rows=5_000)
+@hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=5_000)
 def look_after_the_lanes(at: Session) -> Iterator[None]:
     term, tending = lead(at), maintenance.Tending()
     tending._looks = 1
@@ -402,7 +403,7 @@ def move_the_ground(at: Session) -> Iterator[None]:
 
 
 @hot(
-    "history_prune", "history_seq", "lane_open", "archive_row_until", "key_pkey", "log_pkey", "hold_until", "hold_pkey",
+    "history_prune", "history_seq", "lane_open", "archive_row_until", "key_pkey", "log_pkey", "throttle_until", "hold_pkey",
     "job_id", "batch_finished", "batch_pkey", "link_batch", rows=60 * BATCH,
 )  # fmt: skip
 def prune(at: Session) -> Iterator[None]:
@@ -412,7 +413,9 @@ def prune(at: Session) -> Iterator[None]:
     seed_ended(at, BATCH, queue="'brief'", completed_at="now() - interval '2 hours'")
     at.execute(f"update onward.archive_rows set until = now() where seq % {MANY} < {BATCH}")
     at.execute(f"update onward.batch set sealed = true, finished_at = '2001-01-01' where seq % {MANY} < {BATCH}")
-    at.execute(f"update onward.hold set until = now() where digest in (select digest from onward.hold limit {BATCH})")
+    at.execute(
+        f"update onward.throttle set until = now() where digest in (select digest from onward.throttle limit {BATCH})"
+    )
     yield
     assert at.run(maintenance.prune(at.schema, term, 100, tending)).changed == BATCH
 
@@ -439,7 +442,7 @@ def cancel_of_a_batch(at: Session) -> Iterator[None]:
 
 @hot("history_id", "history_seq", "lane_open", rows=10 * BATCH)
 def replay(at: Session) -> Iterator[None]:
-    refs = refs_of(at, BATCH, table="history", where="state = 'failed'")
+    refs = refs_of(at, BATCH, table="history", where="status = 'failed'")
     yield
     assert len(at.run(admin.replay(at.schema, JobFilter(refs=refs), 100))) == BATCH
 

@@ -201,7 +201,7 @@ async def test_a_producer_adds_and_takes_back_and_that_is_all(desk: Desk, store:
             "insert into onward.job (type) values ('x')",
             "delete from onward.history",
             "select * from onward.claim(null, 'w', array[''], array['~'], 1, 0, 0, 1000, '', 0)",
-            f"select onward.enqueue_alike(null, '{{}}', '[]', 'q', 't', 0{', null' * 12})",
+            f"select onward.enqueue_uniform(null, '{{}}', '[]', 'q', 't', 0{', null' * 12})",
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.replace("onward.", f"{store.schema}."))

@@ -37,20 +37,20 @@ class Write(NamedTuple):
 
 WRITES = [
     Write(
-        "keep_days",
+        "rotate_partitions",
         (),
         "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits"
         " where inhparent in ('onward.history_done'::regclass, 'onward.archive_days'::regclass) order by 1, 2",
     ),
     Write("prune_archive", (1000,), "select seq from onward.archive_rows order by 1"),
     Write("usage_roll", (), "select grain, count(*) from onward.usage group by 1 order by 1"),
-    Write("hold_prune", (1000,), "select digest from onward.hold order by 1"),
+    Write("throttle_prune", (1000,), "select digest from onward.throttle order by 1"),
     Write(
         "batch_prune",
         (1000, BATCH_KEPT // MICROSECOND),
-        "select (select array_agg(name) from onward.batch), (select array_agg(batch) from onward.link)",
+        "select (select array_agg(name) from onward.batch), (select array_agg(batch) from onward.dependency)",
     ),
-    Write("move_ground", (1_234_567,), "select last_value, is_called from onward.ground"),
+    Write("move_watermark", (1_234_567,), "select last_value, is_called from onward.watermark"),
 ]
 
 

@@ -54,7 +54,7 @@ def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
 def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[list[int]]:
     condition = Condition(which)
     # By no index: those that have ended are of these states, nearly all, and the planner may not know that yet.
-    condition.add("state || '' = any ({}::text[])", sorted(sources))
+    condition.add("status || '' = any ({}::text[])", sorted(sources))
     order = f"order by seq limit {condition.value(limit)}::bigint"
     parts = []
     if condition.states & sources - FINISHED:

@@ -44,7 +44,7 @@ def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None,
     None: others' transactions hold all that is left, and nobody is told when they end. It is to be asked again, later.
     """
     led = [None, None] if term is None else [term.number, term.leader_id]
-    ((more, texts, ready),) = yield Statement(schema.advance, [schema.now, schema.channel, *led, _MOST])
+    ((more, texts, ready),) = yield Statement(schema.advance_batches, [schema.now, schema.channel, *led, _MOST])
     if texts:
         callbacks = [callback_of(text) for text in texts]
         yield from enqueue(schema, callbacks, notice=",".join(sorted(tidings_of(callbacks))))
@@ -68,14 +68,14 @@ def drop(schema: Schema, name: str) -> Plan[bool]:
 
 def links(schema: Schema, name: str) -> Plan[list[Link]]:
     """List which jobs of a batch wait for which."""
-    return [Link(*row) for row in (yield Statement(schema.links, [name]))]
+    return [Link(*row) for row in (yield Statement(schema.dependencies, [name]))]
 
 
 def parents(schema: Schema, ref: JobRef) -> Plan[list[Job]]:
     """Read the jobs that a job has waited for."""
     if not is_id(ref.id):
         return []
-    ids = [row[0] for row in (yield Statement(schema.parents, [ref.id]))]
+    ids = [row[0] for row in (yield Statement(schema.job_dependencies, [ref.id]))]
     if not ids:
         return []
     page = yield from queries.find(schema, JobFilter(ids=tuple(ids)), None, len(ids), newest_first=True)

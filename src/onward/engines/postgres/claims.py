@@ -1,4 +1,4 @@
-"""Takes jobs. What makes a claim fair and keeps it within limits is in the store: ``migrations/0004_claiming.sql``."""
+"""Takes jobs. What makes a claim fair and keeps it within limits is in the store: ``migrations/0004_claims.sql``."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) 
 
 def for_queue(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
     """Ask for jobs of a single queue."""
-    return Statement(schema.claim_of, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
+    return Statement(schema.claim_queue, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
 
 
 def from_queue(queue: str, room: int, rows: Sequence[Row], round_: Round) -> Claims | None:

@@ -36,7 +36,7 @@ def join(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> P
     for batch, rows in links.items():
         children, places, parents = zip(*rows, strict=True)
         values = [batch, arrays.words(children), arrays.numbers(places), arrays.words(parents)]
-        for (unknown,) in (yield Statement(schema.link_jobs, values)):
+        for (unknown,) in (yield Statement(schema.add_dependencies, values)):
             raise _unknown(unknown, batch)
 
 

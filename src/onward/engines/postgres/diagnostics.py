@@ -27,18 +27,19 @@ BIG: Final = 1024**3
 
 INDEXES: Final = frozenset(
     {"archive_batch", "archive_id", "archive_prune", "archive_row_id", "archive_row_seq", "archive_row_until",
-     "archive_seq", "batch_finished", "batch_pkey", "batch_seq_key", "bookmark_pkey", "event_log_pkey",
-     "event_pkey", "grip_until", "history_batch", "history_id", "history_prune", "history_seq", "hold_pkey",
-     "hold_until", "identity_pkey", "job_batch", "job_claim", "job_dedupe", "job_expire", "job_id", "job_later",
-     "job_pkey", "job_promote", "job_suspect", "key_pkey", "lane_open", "leader_pkey", "link_batch", "link_open",
-     "link_pkey", "log_pkey", "migration_pkey", "news_pkey", "place_pkey", "place_queue", "queue_paused",
-     "queue_pkey", "queue_rated", "schedule_due", "schedule_pkey", "usage_grain", "worker_pkey"}
+     "archive_seq", "batch_event_pkey", "batch_finished", "batch_pkey", "batch_seq_key", "concurrency_permit_pkey",
+     "concurrency_permit_queue", "dependency_batch", "dependency_open", "dependency_pkey", "event_cursor_pkey",
+     "event_log_pkey", "event_pkey", "history_batch", "history_id", "history_prune", "history_seq", "identity_pkey",
+     "job_batch", "job_claim", "job_dedupe", "job_expire", "job_id", "job_later", "job_pkey", "job_promote",
+     "job_suspect", "key_pkey", "lane_open", "leader_pkey", "lease_batch_until", "log_pkey", "migration_pkey",
+     "queue_paused", "queue_pkey", "queue_rated", "schedule_due", "schedule_pkey", "throttle_pkey", "throttle_until",
+     "usage_grain", "worker_pkey"}
 )  # fmt: skip
 """All that the migrations make. Those of a part of a table stand and fall with the whole table's."""
 
 
 class Facts(NamedTuple):
-    """A row of ``sql/facts.sql``."""
+    """A row of ``sql/server_facts.sql``."""
 
     version: str
     now: int
@@ -78,7 +79,7 @@ class Facts(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """A row of ``sql/pinned.sql``: somebody who keeps the database from cleaning up."""
+    """A row of ``sql/vacuum_blockers.sql``: somebody who keeps the database from cleaning up."""
 
     kind: str
     name: str
@@ -98,9 +99,9 @@ class Examined(NamedTuple):
 
 def examine(schema: Schema, *, long: timedelta = LONG, old: int = OLD) -> Plan[Examined]:
     """Gather what there is to know, and say what is wrong with it."""
-    (row,) = yield Statement(schema.facts, [schema.name])
+    (row,) = yield Statement(schema.server_facts, [schema.name])
     facts = Facts(*row)
-    pins: Sequence[Row] = yield Statement(schema.pinned, [long // MICROSECOND, old])
+    pins: Sequence[Row] = yield Statement(schema.vacuum_blockers, [long // MICROSECOND, old])
     return Examined(facts, [*_problems(facts)], [*_warnings(facts), *(_pinned(Pin(*pin)) for pin in pins)])
 
 

@@ -125,12 +125,12 @@ def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
     plain = job.queue, job.type, job.priority
     if says.count(None) == len(says):
         silent = Statement(schema.enqueue_plain, plain)
-        telling = Statement(schema.enqueue_plain_and_tell, (*plain, schema.channel))
-        looking = Statement(schema.enqueue_plain_and_look, (*plain, schema.channel))
+        telling = Statement(schema.enqueue_plain_and_notify, (*plain, schema.channel))
+        looking = Statement(schema.enqueue_plain_and_check, (*plain, schema.channel))
     else:
         silent = Statement(schema.enqueue_one, (*plain, *says))
-        telling = Statement(schema.enqueue_one_and_tell, (*plain, *says, schema.channel))
-        looking = Statement(schema.enqueue_one_and_look, (*plain, *says, schema.channel))
+        telling = Statement(schema.enqueue_one_and_notify, (*plain, *says, schema.channel))
+        looking = Statement(schema.enqueue_one_and_check, (*plain, *says, schema.channel))
     return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling, looking))
 
 
@@ -207,7 +207,7 @@ def _enqueue_alike(
     ids = new_ids(len(payloads))
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
     began = monotonic()
-    ((is_plain, is_heard),) = yield Statement(schema.enqueue_alike, values)
+    ((is_plain, is_heard),) = yield Statement(schema.enqueue_uniform, values)
     seen.look((queue, priority), began, is_plain=is_plain, is_heard=is_heard)
     return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
 
@@ -223,8 +223,8 @@ def _rows(payloads: Sequence[str], queue: str, before: bytes, behind: bytes, add
     """
     parts = ids_in_parts(len(payloads))
     first = next(parts)
-    ((attempts, policy, is_recorded),) = yield b""
-    told = binary_copy.number(attempts, 8) + binary_copy.text(policy) + binary_copy.number(is_recorded, 1)
+    ((attempts, policy, skip_checks),) = yield b""
+    told = binary_copy.number(attempts, 8) + binary_copy.text(policy) + binary_copy.number(skip_checks, 1)
     alike = before + told + behind
     yield binary_copy.BEGIN
     for ids in chain((first,), parts):

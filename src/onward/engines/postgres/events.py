@@ -135,18 +135,18 @@ def _catch_up(schema: Schema, place: Place, whole: Place, words: list[str] | Non
 def hold(schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool) -> Plan[str | None]:
     """Hold a bookmark; one that is new stands at the cursor."""
     values = [schema.now, name, holder, cursor, anew, lease // MICROSECOND]
-    rows = yield Statement(schema.bookmark_hold, values)
+    rows = yield Statement(schema.event_cursor_acquire, values)
     return str(rows[0][0]) if rows else None
 
 
 def move(schema: Schema, name: str, holder: str, cursor: str) -> Plan[bool]:
     """Put a bookmark further on."""
-    return bool((yield Statement(schema.bookmark_move, [name, holder, cursor])))
+    return bool((yield Statement(schema.event_cursor_commit, [name, holder, cursor])))
 
 
 def tend(schema: Schema) -> Plan[bool]:
     """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
-    ((more,),) = yield Statement(schema.event_tend, [schema.now, _TRIMMED_AT_ONCE])
+    ((more,),) = yield Statement(schema.event_trim, [schema.now, _TRIMMED_AT_ONCE])
     return bool(more)
 
 
@@ -229,7 +229,7 @@ class EventLog:
         return writers
 
     def _settled(self) -> Plan[None]:
-        yield Statement(self._schema.event_settled)
+        yield Statement(self._schema.event_mark_complete)
 
 
 def _log(schema: Schema) -> Plan[_Log]:

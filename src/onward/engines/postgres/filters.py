@@ -43,7 +43,7 @@ class Condition:
         if which.types is not None:
             self.add("type = any ({}::text[])", list(which.types))
         if which.states is not None:
-            self.add("state = any ({}::text[])", sorted(which.states))
+            self.add("status = any ({}::text[])", sorted(which.states))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
         if which.batch is not None:
@@ -53,12 +53,12 @@ class Condition:
         if which.error_contains is not None:
             self.add("strpos(lower(last_error), lower({}::text)) > 0", which.error_contains)
         if which.created_after is not None:
-            self.add("created_at > onward.moment({}::bigint)", micros_of(which.created_after))
+            self.add("created_at > onward.to_timestamp({}::bigint)", micros_of(which.created_after))
         if which.created_before is not None:
-            self.add("created_at < onward.moment({}::bigint)", micros_of(which.created_before))
+            self.add("created_at < onward.to_timestamp({}::bigint)", micros_of(which.created_before))
         if which.finished_before is not None:
             before = self.value(micros_of(which.finished_before))
-            self._of_ended.append(f"completed_at < onward.moment({before}::bigint)")
+            self._of_ended.append(f"completed_at < onward.to_timestamp({before}::bigint)")
 
     def go_on(self, after: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""

@@ -221,9 +221,9 @@ class Sweeping:
         self.lead(term)
         began, self._is_busy = monotonic(), False
         who = [schema.now, term.number, term.leader_id]
-        ((next_, sure, at, first),) = yield Statement(schema.sweep, [*who, *self.seen()])
+        ((next_, sure, at, first),) = yield Statement(schema.prepare_watermark, [*who, *self.seen()])
         if next_ is not None:
-            yield Statement(schema.move_ground, [*who, next_])
+            yield Statement(schema.move_watermark, [*who, next_])
             self._ground = next_
         if next_ is not None and at is None:  # the clock has gone back
             self._seen = []
@@ -284,13 +284,13 @@ def prune(schema: Schema, term: Term, limit: int, tending: Tending) -> Plan[Main
     """Archive ended jobs that are no longer kept: by whole days where it can be, else one by one."""
     by_day = 0
     if tending.is_time_for_days(schema.now):
-        ((by_day,),) = yield Statement(schema.keep_days, [schema.now, term.number, term.leader_id])
+        ((by_day,),) = yield Statement(schema.rotate_partitions, [schema.now, term.number, term.leader_id])
         if by_day:
             tending.look_at_days_again()
     values = [schema.now, term.number, term.leader_id, limit]
     ((pruned,),) = yield Statement(schema.prune, values)
     ((over,),) = yield Statement(schema.prune_archive, values)
     yield from roll_up(schema, term)
-    ((forgotten,),) = yield Statement(schema.hold_prune, values)
+    ((forgotten,),) = yield Statement(schema.throttle_prune, values)
     ((batches,),) = yield Statement(schema.batch_prune, [*values, BATCH_KEPT // MICROSECOND])
     return MaintenanceResult(changed=by_day + pruned, more=by_day > 0 or limit in {pruned, over, forgotten, batches})

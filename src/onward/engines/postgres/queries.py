@@ -18,7 +18,7 @@ _SEQ: Final = 27
 """The column of a found row that says its place among all."""
 
 COUNTED: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "state",
+    GroupBy.STATE: "status",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
     GroupBy.ORG: "coalesce(org_id, '')",

@@ -43,7 +43,7 @@ def settle_and_tell(schema: Schema, settlements: Sequence[Settlement]) -> Plan[f
 
 def settle_free(schema: Schema, settlements: Sequence[Settlement]) -> Plan[tuple[frozenset[Token], frozenset[Token]]]:
     """Record outcomes of jobs that nobody else holds; answer the claims that were lost, and those that were left."""
-    ((held,),) = yield Statement(schema.hold_free, [arrays.numbers([each.claim.token[0] for each in settlements])])
+    ((held,),) = yield Statement(schema.lock_available, [arrays.numbers([each.claim.token[0] for each in settlements])])
     left = frozenset(each.claim.token for each in settlements if each.claim.token[0] in held)
     free = [each for each in settlements if each.claim.token not in left]
     return (yield from settle(schema, free)) if free else frozenset(), left

@@ -26,7 +26,7 @@ def roll_up(schema: Schema, term: Term) -> Plan[None]:
 
 def usage(schema: Schema, query: UsageQuery) -> Plan[list[Usage]]:
     """Sum up runs."""
-    at = "null::bigint" if query.span is Span.ALL else f"onward.micros(date_trunc('{query.span}', at, 'UTC'))"
+    at = "null::bigint" if query.span is Span.ALL else f"onward.to_micros(date_trunc('{query.span}', at, 'UTC'))"
     keys = [key if key in query.by else "null::text" for key in KEYS]
     parts = ["true"]
     values: list[Any] = []
@@ -37,7 +37,7 @@ def usage(schema: Schema, query: UsageQuery) -> Plan[list[Usage]]:
     for field, comparison in (("since", ">="), ("until", "<")):
         if (moment := getattr(query, field)) is not None:
             values.append(micros_of(moment))
-            parts.append(f"at {comparison} onward.moment(${len(values)}::bigint)")
+            parts.append(f"at {comparison} onward.to_timestamp(${len(values)}::bigint)")
     sums = ", ".join(f"sum({column})::bigint" for column in SUMS)
     text = (
         f"select {at}, {', '.join(keys)}, {sums} from onward.usage where {' and '.join(parts)}"  # noqa: S608 - ours only

@@ -3,40 +3,40 @@
 -- Live jobs are in one small table, `job`; a job that ends moves to `history` in the statement that ends it. No index of `job`
 -- and no predicate of one names a column that a claim, a start or a heartbeat changes, so those updates stay heap-only.
 
-create function onward.moment(micros bigint) returns timestamptz
+create function onward.to_timestamp(micros bigint) returns timestamptz
   language sql stable strict parallel safe
   return timestamptz 'epoch' + micros * interval '1 microsecond';
 
--- The moment at which a job is added. Its transaction has a number before: by that, whoever moves the ground knows of jobs that
+-- The moment at which a job is added. Its transaction has a number before: by that, whoever moves the watermark knows of jobs that
 -- cannot be seen yet, however long they have to wait for somebody else on their way.
-create function onward.moment_to_add(now bigint) returns timestamptz
+create function onward.enqueue_time(now bigint) returns timestamptz
   language sql volatile
-  return coalesce(onward.moment(now), case when pg_current_xact_id() is not null then clock_timestamp() end);
+  return coalesce(onward.to_timestamp(now), case when pg_current_xact_id() is not null then clock_timestamp() end);
 
-create function onward.span(micros bigint) returns interval
+create function onward.to_interval(micros bigint) returns interval
   language sql immutable strict parallel safe
   return micros * interval '1 microsecond';
 
-create function onward.micros(moment timestamptz) returns bigint
+create function onward.to_micros(value timestamptz) returns bigint
   language sql immutable strict parallel safe
-  return (extract(epoch from moment) * 1000000)::bigint;
+  return (extract(epoch from value) * 1000000)::bigint;
 
-create function onward.micros(span interval) returns bigint
+create function onward.to_micros(value interval) returns bigint
   language sql immutable strict parallel safe
-  return (extract(epoch from span) * 1000000)::bigint;
+  return (extract(epoch from value) * 1000000)::bigint;
 
 -- Rules for one value of an ended job are rules of its type. Of a live one they are not: to make them ready for a statement is a
--- thirtieth of what a lone job costs, and who adds one has been through them before. See refuse_impossible.
-create domain onward.natural as integer check (value >= 0);
-create domain onward.at_least_one as bigint check (value >= 1);
+-- thirtieth of what a lone job costs, and who adds one has been through them before. See validate_job.
+create domain onward.non_negative as integer check (value >= 0);
+create domain onward.positive as bigint check (value >= 1);
 create domain onward.percent as smallint check (value between 0 and 100);
-create domain onward.urgency as integer check (value between 0 and 1000000);
-create domain onward.word as text check (value <> '');
+create domain onward.job_priority as integer check (value between 0 and 1000000);
+create domain onward.nonempty_text as text check (value <> '');
 -- What other languages can write: Python's years end with 9999.
-create domain onward.day_and_time as timestamptz check (value between '0001-01-02 00:00 UTC' and '9999-12-30 00:00 UTC');
+create domain onward.portable_timestamp as timestamptz check (value between '0001-01-02 00:00 UTC' and '9999-12-30 00:00 UTC');
 
 -- Say in what state a live job is: what is there of it says so, and there is nothing that could say otherwise.
-create function onward.state_of(
+create function onward.status_of(
   ready_at timestamptz, next_run_at timestamptz, lease_until timestamptz, started_at timestamptz
 ) returns text
   language sql immutable parallel safe
@@ -45,7 +45,7 @@ create function onward.state_of(
 
 -- Refuse a job that is not ready, and waits for neither its time nor others. The index asks it of those that are not ready; a check
 -- would be asked of each.
-create function onward.waits(next_run_at timestamptz, waits_for integer) returns boolean
+create function onward.is_waiting(next_run_at timestamptz, waits_for integer) returns boolean
   language plpgsql immutable parallel safe
 as $$
 begin
@@ -68,11 +68,11 @@ create table onward.job (
   priority         integer     not null default 0,
   attempts         integer     not null default 0,
   crashes          integer     not null default 0,
-  counted          boolean     not null default false,   -- it has a row in `place`
+  has_permit       boolean     not null default false,   -- it has a row in `concurrency_permit`
   suspect          boolean     not null default false,   -- was running in a process that died: runs alone
-  alone            boolean     not null default false,   -- this run is the only one in its process
+  isolated         boolean     not null default false,   -- this run is the only one in its process
   lease_until      timestamptz,
-  ready_at         timestamptz default onward.moment_to_add(null),  -- null: not in the claim index, for its time has not come
+  ready_at         timestamptz default onward.enqueue_time(null),  -- null: not in the claim index, for its time has not come
   lease            interval,
   claimed_at       timestamptz,
   started_at       timestamptz,
@@ -95,10 +95,10 @@ create table onward.job (
   batch            text        collate "C",
   waits_for        integer,                              -- jobs of its batch yet to end; null: it has named none
   on_failure       text,                                 -- what if one of those does not complete
-  followed         boolean,                              -- another waits for it
+  has_dependents   boolean,                              -- another waits for it
   trace            text,                                 -- headers of trace context, as JSON
-  inspected        boolean     not null default true,    -- when it comes: false is said by who has seen to it that there is no need
-  check (lease_until is null or worker_id is not null)   -- read anew for each statement, so there is no more: see refuse_impossible
+  skip_checks      boolean     not null default false,   -- when it comes: true is said by who has seen to it that there is no need
+  check (lease_until is null or worker_id is not null)   -- read anew for each statement, so there is no more: see validate_job
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
 -- claims are heap-only then, and 19 % in full pages. Rows come and go by the thousand, and a few dead ones in front of a
@@ -110,7 +110,7 @@ create unique index job_id on onward.job (id);
 create index job_claim on onward.job (queue, priority desc, ready_at, seq) where ready_at is not null and not suspect;
 create index job_suspect on onward.job (queue, ready_at, seq) where ready_at is not null and suspect;
 create index job_promote on onward.job (next_run_at, seq) where next_run_at is not null;
-create index job_later on onward.job (queue, onward.waits(next_run_at, waits_for)) where ready_at is null;
+create index job_later on onward.job (queue, onward.is_waiting(next_run_at, waits_for)) where ready_at is null;
 create index job_batch on onward.job (batch, seq) where batch is not null;
 create index job_expire on onward.job (start_by) where start_by is not null;
 -- Keys of any length: only their digests are indexed.
@@ -130,19 +130,19 @@ create table onward.history (
   created_at       timestamptz not null,
   updated_at       timestamptz not null,
   completed_at     timestamptz not null,
-  next_run_at      onward.day_and_time,
-  start_by         onward.day_and_time,
+  next_run_at      onward.portable_timestamp,
+  start_by         onward.portable_timestamp,
   claimed_at       timestamptz,
   started_at       timestamptz,
   id               uuid        not null,
-  max_attempts     onward.at_least_one not null,
-  priority         onward.urgency not null,
-  attempts         onward.natural not null,
+  max_attempts     onward.positive not null,
+  priority         onward.job_priority not null,
+  attempts         onward.non_negative not null,
   crashes          integer     not null,
   progress         onward.percent,
   queue            text        collate "C" not null,
-  state            text        collate "C" not null,
-  type             onward.word not null,
+  status           text        collate "C" not null,
+  type             onward.nonempty_text not null,
   payload          json        not null,
   org_id           text,
   worker_id        text,
@@ -156,10 +156,10 @@ create table onward.history (
   progress_message text,
   batch            text        collate "C",
   result           json,
-  check (result is null or state = 'completed'),
-  check (last_error is not null or state in ('completed', 'cancelled'))
+  check (result is null or status = 'completed'),
+  check (last_error is not null or status in ('completed', 'cancelled'))
 -- There is no part for any state but those four.
-) partition by list (state);
+) partition by list (status);
 
 create table onward.history_done partition of onward.history for values in ('completed', 'cancelled')
   partition by range (completed_at);
@@ -170,7 +170,7 @@ create table onward.history_day_other partition of onward.history_done default;
 create index history_seq on onward.history (seq);
 create index history_id on onward.history (id);
 create index history_batch on onward.history (batch, seq) where batch is not null;
-create index history_prune on onward.history (queue, state, completed_at);
+create index history_prune on onward.history (queue, status, completed_at);
 
 -- Ended jobs that their queue no longer keeps, for a while longer: in nobody's way, and there to be looked up. Days that are
 -- over for all of their jobs come here as they are. Where a queue keeps its jobs for a shorter time than others do, they come
@@ -179,7 +179,7 @@ create table onward.archive_days (like onward.history including constraints) par
 create index archive_seq on onward.archive_days (seq);
 create index archive_id on onward.archive_days (id);
 create index archive_batch on onward.archive_days (batch, seq) where batch is not null;
-create index archive_prune on onward.archive_days (queue, state, completed_at);
+create index archive_prune on onward.archive_days (queue, status, completed_at);
 
 create table onward.archive_rows (like onward.history including constraints, until timestamptz not null);
 create index archive_row_seq on onward.archive_rows (seq);
@@ -188,12 +188,12 @@ create index archive_row_until on onward.archive_rows (until);
 
 create view onward.archive as
 select seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at, started_at, id, max_attempts, priority,
-       attempts, crashes, progress, queue, state, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
+       attempts, crashes, progress, queue, status, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
        dedupe_digest, backoff, last_error, errors, progress_message, batch, result
   from onward.archive_days
 union all
 select seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at, started_at, id, max_attempts, priority,
-       attempts, crashes, progress, queue, state, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
+       attempts, crashes, progress, queue, status, type, payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key,
        dedupe_digest, backoff, last_error, errors, progress_message, batch, result
   from onward.archive_rows;
 
@@ -217,7 +217,7 @@ create table onward.queue (
   spacing              interval,                      -- of the rate: from one slot to the next
   credit               interval,                      -- what a late taker may catch up
   reach                interval,                      -- how far a burst reaches ahead
-  next_slot_at         timestamptz not null default '-infinity',
+  next_permit_at       timestamptz not null default '-infinity',
   lease                interval,
   max_attempts         bigint      check (max_attempts >= 1),
   backoff              json,
@@ -237,38 +237,38 @@ create index queue_rated on onward.queue (name) where spacing is not null;
 -- missing where a job could be claimed. Whoever adds a job adds the lane if it sees none, so there may be two: nobody waits
 -- for somebody else's transaction over it.
 create table onward.lane (
-  queue     text        collate "C" not null,
-  priority  integer     not null,
-  floor     timestamptz,                               -- nothing to claim lies before it, by ready_at; null: the ground will do
-  moved_at  timestamptz not null default '-infinity',  -- when the floor was
-  closing   xid8                                       -- on its way out: whoever adds a job opens another
+  queue    text        collate "C" not null,
+  priority integer     not null,
+  low_mark timestamptz,                               -- nothing to claim lies before it, by ready_at; null: the watermark will do
+  moved_at timestamptz not null default '-infinity',  -- when the low mark was
+  closing  xid8                                       -- on its way out: whoever adds a job opens another
 -- Nearly all of each page is left free: while somebody's transaction stays open, no old version of a row goes, and those in
 -- the same page cost a claim next to nothing.
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
 create index lane_open on onward.lane (queue, priority desc);
 
--- The moment before which there is nothing to claim in any lane that has no floor of its own, in microseconds. It moves all the
+-- The moment before which there is nothing to claim in any lane that has no low mark of its own, in microseconds. It moves all the
 -- time. A sequence, because that leaves no remains, however long somebody's transaction stays open.
-create sequence onward.ground;
+create sequence onward.watermark;
 
 -- The jobs that use up a queue's concurrency: a row each, so that those who end jobs need not wait for each other.
-create table onward.place (
+create table onward.concurrency_permit (
   seq   bigint primary key,
   queue text   collate "C" not null
 );
 
-create index place_queue on onward.place (queue);
+create index concurrency_permit_queue on onward.concurrency_permit (queue);
 
 -- Who holds what since when, a row for each claim of many jobs: by it, leases that have run out are found without an index
 -- on them. It may name jobs that are held no longer; no held job is missing.
-create table onward.grip (
+create table onward.lease_batch (
   until timestamptz not null,
   seqs  bigint[]    not null
 -- A list of a thousand jobs is kept in the row, as it is: to compress it costs more than to write it.
 ) with (toast_tuple_target = 8160, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
-create index grip_until on onward.grip (until);
+create index lease_batch_until on onward.lease_batch (until);
 
 create table onward.worker (
   id             text        primary key,
@@ -300,12 +300,12 @@ insert into onward.identity default values;
 -- What serves changes made by hand. Triggers after the change and not before it, for those would read and lock every row that is
 -- claimed; and one for both, so that a claim is looked at once.
 --
--- Every statement of ours moves updated_at forward, and gives the place back of a job that it takes from its worker. A heartbeat
+-- Every statement of ours moves updated_at forward, and gives the permit back of a job that it takes from its worker. A heartbeat
 -- changes lease_until only, and is no change.
 
 -- Refuse what no job can be like. It is asked of what comes by hand, or changes by hand: all that we write ourselves has been through
--- the same rules, in Python or in the face for SQL.
-create function onward.refuse_impossible(job onward.job) returns void language plpgsql as $$
+-- the same rules, in Python or in the SQL API.
+create function onward.validate_job(job onward.job) returns void language plpgsql as $$
 declare
   days  constant tstzrange := '[0001-01-02 00:00 UTC, 9999-12-30 00:00 UTC]';  -- what other languages can write
   wrong constant text := case
@@ -326,7 +326,7 @@ declare
            !exists(@.kind ? (@.type() == "string")) || !exists(@.message ? (@.type() == "string")))' then
       'errors is an array of objects: attempt, at, kind, message'
     when job.lease_until is not null and job.ready_at is null then 'one that is held (lease_until) has ready_at'
-    when job.lease_until is null and job.counted then 'one that nobody holds (lease_until) is not counted'
+    when job.lease_until is null and job.has_permit then 'one that nobody holds (lease_until) has no permit (has_permit)'
   end;
 begin
   if wrong is not null then
@@ -337,56 +337,56 @@ end $$;
 -- With the owner's rights: whoever may change a job need not have any others.
 create function onward.job_changed() returns trigger language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-  if old.counted and not new.counted then
-    delete from onward.place where seq = old.seq;
+  if old.has_permit and not new.has_permit then
+    delete from onward.concurrency_permit where seq = old.seq;
   end if;
   -- A heartbeat is not looked at: over one odd job, all others of its worker would lose their leases.
   if new.lease_until is null or old.lease_until is null or new.lease_until = old.lease_until then
-    perform onward.refuse_impossible(new);
+    perform onward.validate_job(new);
     update onward.job set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
      where seq = new.seq;
   end if;
   return null;
 end $$;
 
-create function onward.job_gone() returns trigger language plpgsql as $$
+create function onward.job_deleted() returns trigger language plpgsql as $$
 begin
-  delete from onward.place where seq = old.seq;
+  delete from onward.concurrency_permit where seq = old.seq;
   return null;
 end $$;
 
 create function onward.history_changed() returns trigger language plpgsql as $$
 begin
   update onward.history set updated_at = greatest(clock_timestamp(), old.updated_at + interval '1 microsecond')
-   where seq = new.seq and state = new.state and completed_at = new.completed_at;
+   where seq = new.seq and status = new.status and completed_at = new.completed_at;
   return null;
 end $$;
 
 create trigger changed after update on onward.job for each row
   when (new.updated_at = old.updated_at)
   execute function onward.job_changed();
-create trigger gone after delete on onward.job for each row when (old.counted)
-  execute function onward.job_gone();
+create trigger deleted after delete on onward.job for each row when (old.has_permit)
+  execute function onward.job_deleted();
 create trigger changed after update on onward.history for each row when (new.updated_at = old.updated_at)
   execute function onward.history_changed();
 
 -- Live jobs, and the state that each is in.
 create view onward.live as
-select *, onward.state_of(ready_at, next_run_at, lease_until, started_at) as state from onward.job;
+select *, onward.status_of(ready_at, next_run_at, lease_until, started_at) as status from onward.job;
 
 -- For people with a console: all jobs, and Harmonyk's words for the states (H6).
 create view onward.jobs as
-select id, queue, type, state,
-       case when state in ('scheduled', 'blocked', 'pending') then 'queued'
-            when state in ('claimed', 'running') then 'running'
-            when state = 'completed' then 'success'
-            else 'failed' end as status,
+select id, queue, type, status,
+       case when status in ('scheduled', 'blocked', 'pending') then 'queued'
+            when status in ('claimed', 'running') then 'running'
+            when status = 'completed' then 'success'
+            else 'failed' end as simplified_status,
        priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error, result, next_run_at, created_at,
        started_at, completed_at, updated_at
-  from (select id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
+  from (select id, queue, type, status, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
                null::json as result, next_run_at, created_at, started_at, null::timestamptz as completed_at, updated_at
           from onward.live
         union all
-        select id, queue, type, state, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
+        select id, queue, type, status, priority, org_id, payload, attempts, max_attempts, crashes, worker_id, last_error,
                result, next_run_at, created_at, started_at, completed_at, updated_at
           from onward.history) every;

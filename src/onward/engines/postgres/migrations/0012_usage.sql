@@ -2,27 +2,27 @@
 -- is when that begins, in UTC. The last columns are histograms, whose bounds onward.metering has. Rows are only added and
 -- summed up, never changed: so nobody waits for another over them.
 create table onward.usage (
-  grain     smallint    not null default 0,
-  at        timestamptz not null,
-  org_id    text,
-  queue     text        collate "C" not null,
-  type      text        not null,
-  outcome   text        not null,
-  runs      bigint      not null,
-  attempts  bigint      not null,
-  wait_us bigint      not null,
-  run_us   bigint      not null,
-  wait_bucket_0   bigint      not null,
-  wait_bucket_1   bigint      not null,
-  wait_bucket_2   bigint      not null,
-  wait_bucket_3   bigint      not null,
-  wait_bucket_4   bigint      not null,
-  wait_bucket_5   bigint      not null,
-  wait_bucket_6   bigint      not null,
-  wait_bucket_7   bigint      not null,
-  wait_bucket_8   bigint      not null,
-  wait_bucket_9   bigint      not null,
-  wait_bucket_10  bigint      not null,
+  grain          smallint    not null default 0,
+  at             timestamptz not null,
+  org_id         text,
+  queue          text        collate "C" not null,
+  type           text        not null,
+  outcome        text        not null,
+  runs           bigint      not null,
+  attempts       bigint      not null,
+  wait_us        bigint      not null,
+  run_us         bigint      not null,
+  wait_bucket_0  bigint      not null,
+  wait_bucket_1  bigint      not null,
+  wait_bucket_2  bigint      not null,
+  wait_bucket_3  bigint      not null,
+  wait_bucket_4  bigint      not null,
+  wait_bucket_5  bigint      not null,
+  wait_bucket_6  bigint      not null,
+  wait_bucket_7  bigint      not null,
+  wait_bucket_8  bigint      not null,
+  wait_bucket_9  bigint      not null,
+  wait_bucket_10 bigint      not null,
   run_bucket_0   bigint      not null,
   run_bucket_1   bigint      not null,
   run_bucket_2   bigint      not null,
@@ -44,13 +44,13 @@ create function onward.roll_usage(now bigint, number bigint, leader_id text) ret
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := coalesce(onward.moment(roll_usage.now), clock_timestamp());
+  now_at timestamptz := coalesce(onward.to_timestamp(roll_usage.now), clock_timestamp());
   roll   record;
 begin
-  if not onward.is_leader(moment, roll_usage.number, roll_usage.leader_id) then return; end if;
+  if not onward.is_leader(now_at, roll_usage.number, roll_usage.leader_id) then return; end if;
   for roll in
-    select * from (values (1, 'minute', date_trunc('minute', moment, 'UTC')),
-                          (2, 'day', date_trunc('day', moment, 'UTC') - interval '1 day')) r (grain, span, until)
+    select * from (values (1, 'minute', date_trunc('minute', now_at, 'UTC')),
+                          (2, 'day', date_trunc('day', now_at, 'UTC') - interval '1 day')) r (grain, span, until)
   loop
     with old as (delete from onward.usage u where u.grain = roll.grain - 1 and u.at < roll.until returning u.*)
     insert into onward.usage (grain, at, org_id, queue, type, outcome,

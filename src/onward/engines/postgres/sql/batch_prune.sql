@@ -4,9 +4,9 @@ with over as (
   delete from onward.batch b
    where b.name = any (array(
            select o.name from onward.batch o
-            where o.finished_at <= (select coalesce(onward.moment($1::bigint), clock_timestamp()) - onward.span($5::bigint))
+            where o.finished_at <= (select coalesce(onward.to_timestamp($1::bigint), clock_timestamp()) - onward.to_interval($5::bigint))
             order by o.finished_at limit $4::bigint for update skip locked))
-     and (select onward.is_leader(coalesce(onward.moment($1::bigint), clock_timestamp()), $2::bigint, $3::text))
+     and (select onward.is_leader(coalesce(onward.to_timestamp($1::bigint), clock_timestamp()), $2::bigint, $3::text))
   returning b.name),
-links as (delete from onward.link l where l.batch = any (array(select o.name from over o)))
+links as (delete from onward.dependency l where l.batch = any (array(select o.name from over o)))
 select count(*) from over

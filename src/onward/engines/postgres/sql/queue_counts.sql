@@ -1,16 +1,16 @@
 -- How many jobs of each queue are in each state, and since when the oldest ready one has waited.
 -- $1, $2  the names wanted
 -- Relies on: job_claim, job_suspect, job_later, history_prune.
-select queue, state, count(*), onward.micros(min(ready_at) filter (where state = 'pending')) from onward.live
+select queue, status, count(*), onward.to_micros(min(ready_at) filter (where status = 'pending')) from onward.live
  where ready_at is not null and not suspect and queue >= $1::text collate "C" and queue < $2::text collate "C"
- group by queue, state
+ group by queue, status
 union all
-select queue, state, count(*), onward.micros(min(ready_at) filter (where state = 'pending')) from onward.live
+select queue, status, count(*), onward.to_micros(min(ready_at) filter (where status = 'pending')) from onward.live
  where ready_at is not null and suspect and queue >= $1::text collate "C" and queue < $2::text collate "C"
- group by queue, state
+ group by queue, status
 union all
-select queue, state, count(*), null from onward.live
- where ready_at is null and queue >= $1::text collate "C" and queue < $2::text collate "C" group by queue, state
+select queue, status, count(*), null from onward.live
+ where ready_at is null and queue >= $1::text collate "C" and queue < $2::text collate "C" group by queue, status
 union all
-select queue, state, count(*), null from onward.history
- where queue >= $1::text collate "C" and queue < $2::text collate "C" group by queue, state
+select queue, status, count(*), null from onward.history
+ where queue >= $1::text collate "C" and queue < $2::text collate "C" group by queue, status

@@ -1,5 +1,5 @@
 -- What there is to know of the server, of what holds for our role here, and of our tables, as one row. $1 the schema.
-select current_setting('server_version'), onward.micros(clock_timestamp()),
+select current_setting('server_version'), onward.to_micros(clock_timestamp()),
        quote_ident(session_user), quote_ident(current_database()), quote_ident($1::text),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
        pg_is_in_recovery(), current_setting('transaction_read_only'),

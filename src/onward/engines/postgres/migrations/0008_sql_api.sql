@@ -56,15 +56,15 @@ begin
     raise exception '%', wrong using errcode = 'invalid_parameter_value';
   end if;
   if idempotency_key is null and dedupe_key is null then
-    perform onward.enqueue_alike(
-      null, array[id], json_build_array(payload), queue, type, priority, org_id, onward.micros(delay), onward.micros(run_at),
-      onward.micros(start_by), max_attempts::bigint, null::text, null::text, null::integer, null::text, null::text,
+    perform onward.enqueue_uniform(
+      null, array[id], json_build_array(payload), queue, type, priority, org_id, onward.to_micros(delay), onward.to_micros(run_at),
+      onward.to_micros(start_by), max_attempts::bigint, null::text, null::text, null::integer, null::text, null::text,
       channel, '*,@');
     return id;
   end if;
   return (select e.id::uuid from onward.enqueue_keyed(
     null, array[id::text], array[payload::text], array[queue], array[type], array[priority], array[org_id],
-    array[onward.micros(delay)], array[onward.micros(run_at)], array[onward.micros(start_by)], array[max_attempts::bigint],
+    array[onward.to_micros(delay)], array[onward.to_micros(run_at)], array[onward.to_micros(start_by)], array[max_attempts::bigint],
     array[null::text], array[null::text], array[null::integer], array[null::text], array[null::text], channel, '*,@',
     null, array[idempotency_key], array[onward.digest(type, idempotency_key)], array[dedupe_key], array[onward.digest(dedupe_key)],
     array[null::bytea], array[null::bigint], array[null::bigint]) e);

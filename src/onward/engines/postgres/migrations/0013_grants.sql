@@ -23,29 +23,29 @@ create function onward.allow_worker(role name) returns void
   set lock_timeout = '500ms'
 as $$
 declare
-  home   regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
-  whose  oid := coalesce((select r.oid from pg_roles r where r.rolname = role), 0);  -- 0: public
-  given  text;
-  part   regclass;
-  holder text;
+  own_schema regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
+  whose      oid := coalesce((select r.oid from pg_roles r where r.rolname = role), 0);  -- 0: public
+  privilege  text;
+  part       regclass;
+  holder     text;
 begin
   -- Of two that give leave for one thing at once, or beside a migration, the server would refuse one.
-  perform pg_advisory_xact_lock(hashtextextended((select nspname from pg_namespace where oid = home) || '.migration', 0));
-  for given in
-    select format('usage on schema %s', home)
+  perform pg_advisory_xact_lock(hashtextextended((select nspname from pg_namespace where oid = own_schema) || '.migration', 0));
+  for privilege in
+    select format('usage on schema %s', own_schema)
     union all
     select format(case relkind when 'S' then 'usage, select, update on sequence %s'
                                else 'select, insert, update, delete on table %s' end, oid::regclass)
-      from pg_class where relnamespace = home and relkind in ('r', 'p', 'v', 'S') and relname !~ '^history_day_[0-9]{8}$'
+      from pg_class where relnamespace = own_schema and relkind in ('r', 'p', 'v', 'S') and relname !~ '^history_day_[0-9]{8}$'
        and pg_has_role(relowner, 'usage')
     union all
     select format('execute on routine %s', oid::regprocedure)
-      from pg_proc where pronamespace = home and pg_has_role(proowner, 'usage')
+      from pg_proc where pronamespace = own_schema and pg_has_role(proowner, 'usage')
   loop
-    execute format('grant %s to %I', given, role);
+    execute format('grant %s to %I', privilege, role);
   end loop;
   for part in
-    select oid from pg_class where relnamespace = home and relkind in ('r', 'p') and relname !~ '^history_day_[0-9]{8}$'
+    select oid from pg_class where relnamespace = own_schema and relkind in ('r', 'p') and relname !~ '^history_day_[0-9]{8}$'
        and pg_has_role(relowner, 'usage')
   loop
     continue when exists (select from pg_policy where polrelid = part and whose = any (polroles) and polname ~ '^worker_[0-9]+_');
@@ -61,19 +61,19 @@ exception when lock_not_available or deadlock_detected then
               order by a.xact_start
               limit 1);
   raise exception 'role % was not allowed to work: % holds %; end that, or try again afterwards',
-    role, coalesce(holder, 'another session'), coalesce(part::text, home::text) using errcode = 'lock_not_available';
+    role, coalesce(holder, 'another session'), coalesce(part::text, own_schema::text) using errcode = 'lock_not_available';
 end $$;
 
 -- Nobody but the owner sees or does anything here who was not allowed to.
 do $$
 declare
-  home regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
-  part regclass;
+  own_schema regnamespace := (select relnamespace from pg_class where oid = 'onward.job'::regclass);
+  part       regclass;
 begin
-  execute format('revoke all on all tables in schema %s from public', home);
-  execute format('revoke all on all sequences in schema %s from public', home);
-  execute format('revoke all on all functions in schema %s from public', home);
-  for part in select oid from pg_class where relnamespace = home and relkind in ('r', 'p') loop
+  execute format('revoke all on all tables in schema %s from public', own_schema);
+  execute format('revoke all on all sequences in schema %s from public', own_schema);
+  execute format('revoke all on all functions in schema %s from public', own_schema);
+  for part in select oid from pg_class where relnamespace = own_schema and relkind in ('r', 'p') loop
     execute format('alter table %s enable row level security', part);
   end loop;
 end $$;

@@ -9,12 +9,12 @@
   where datname = current_database() and pid <> pg_backend_pid() and num_nonnulls(backend_xid, backend_xmin) > 0
     and backend_type not in ('autovacuum worker', 'parallel worker')
     and pid not in (select pid from pg_stat_progress_vacuum)
-    and xact_start < clock_timestamp() - onward.span($1::bigint)
+    and xact_start < clock_timestamp() - onward.to_interval($1::bigint)
   -- What a session may yet read goes back to the oldest that was writing then: of two as old, the first is the cause.
   order by greatest(age(backend_xid), age(backend_xmin)) desc, xact_start limit 1)
 union all
 (select 'prepared', quote_literal(gid), owner, 'prepared', extract(epoch from clock_timestamp() - prepared)::float8, ''
-   from pg_prepared_xacts where database = current_database() and prepared < clock_timestamp() - onward.span($1::bigint)
+   from pg_prepared_xacts where database = current_database() and prepared < clock_timestamp() - onward.to_interval($1::bigint)
   order by age(transaction) desc limit 1)
 union all
 (select 'standby', coalesce(nullif(application_name, ''), pid::text), coalesce(usename, '?'), coalesce(state, '?'), null, ''

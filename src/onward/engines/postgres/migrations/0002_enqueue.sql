@@ -3,24 +3,24 @@
 
 -- Say whether somebody listens. Who does holds a lock that says so, and looks for itself after taking it. It is tried and given back in
 -- one expression, which nothing interrupts.
-create function onward.is_heard(channel text) returns boolean
+create function onward.has_listener(channel text) returns boolean
   language sql volatile
   return case when pg_try_advisory_lock(hashtextextended(channel, 1))
               then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
 
 -- Tell whoever listens, with the commit, if anybody does, and answer whether: a commit that tells waits for every other that does.
-create function onward.tell(channel text, notice text) returns boolean
+create function onward.notify_if_listened(channel text, notice text) returns boolean
   language plpgsql
 as $$
 declare
-  is_heard boolean := onward.is_heard(channel);
+  has_listener boolean := onward.has_listener(channel);
 begin
-  if is_heard then perform pg_notify(channel, notice); end if;
-  return is_heard;
+  if has_listener then perform pg_notify(channel, notice); end if;
+  return has_listener;
 end $$;
 
 -- Say whether it is still so that the lane is open, its queue says nothing of its jobs, and nobody listens.
-create function onward.is_as_seen(text, integer, channel text) returns boolean
+create function onward.is_cache_valid(text, integer, channel text) returns boolean
   language plpgsql
   set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
@@ -28,14 +28,14 @@ begin
   perform from onward.lane l where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1;
   if not found then return false; end if;
   perform from onward.queue q where q.name = $1 collate "C" and num_nonnulls(q.max_attempts, q.backoff) > 0;
-  return not found and not onward.is_heard(channel);
+  return not found and not onward.has_listener(channel);
 end $$;
 
 -- See to it that claims look at these lanes, from as far back as each of these moments, once the jobs are written: the transaction has
--- a number then, and no ground that goes ahead of it is less than a fifth of a second older than that. So what became ready a
--- moment before now needs no floor. A new floor is never above the ground, for there may be other jobs in between.
+-- a number then, and no watermark that goes ahead of it is less than a fifth of a second older than that. So what became ready a
+-- moment before now needs no low mark. A new low mark is never above the watermark, for there may be other jobs in between.
 --
--- A floor that is low enough is relied on, and so locked all the same: whoever raises it or takes it away looks once more when it
+-- A low mark that is low enough is relied on, and so locked all the same: whoever raises it or takes it away looks once more when it
 -- holds that lock, and sees these jobs then. Floors are locked by one statement and lowered by the next, which sees what they have
 -- become while they were waited for.
 create function onward.open_lanes(now bigint, queues text[], priorities integer[], since timestamptz[]) returns void
@@ -45,8 +45,8 @@ create function onward.open_lanes(now bigint, queues text[], priorities integer[
   set plan_cache_mode = force_generic_plan
 as $$
 declare
-  moment timestamptz := coalesce(onward.moment(open_lanes.now), clock_timestamp());
-  ground timestamptz;
+  now_at    timestamptz := coalesce(onward.to_timestamp(open_lanes.now), clock_timestamp());
+  watermark timestamptz;
 begin
   -- Not `not exists`: of that the planner may make a join, which reads all the lanes there are.
   insert into onward.lane (queue, priority)
@@ -54,64 +54,64 @@ begin
     from (select distinct * from unnest(open_lanes.queues, open_lanes.priorities)) w (queue, priority)
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
-  -- In the order of the rows' names, so that two who lower the same floors do not wait for each other in a circle.
+  -- In the order of the rows' names, so that two who lower the same low marks do not wait for each other in a circle.
   perform from (select distinct w.queue, w.priority
                   from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
-                 where w.since < moment - interval '100 milliseconds') w
+                 where w.since < now_at - interval '100 milliseconds') w
     join onward.lane l on l.queue = w.queue collate "C" and l.priority = w.priority
    order by l.queue, l.priority
      for update of l;
   if not found then return; end if;
-  ground := onward.ground();
-  update onward.lane l set floor = least(w.since, coalesce(l.floor, ground)), moved_at = moment
+  watermark := onward.watermark();
+  update onward.lane l set low_mark = least(w.since, coalesce(l.low_mark, watermark)), moved_at = now_at
     from (select w.queue, w.priority, min(w.since) as since
             from unnest(open_lanes.queues, open_lanes.priorities, open_lanes.since) w (queue, priority, since)
-           where w.since < moment - interval '100 milliseconds'
+           where w.since < now_at - interval '100 milliseconds'
            group by w.queue, w.priority) w
-   where l.queue = w.queue collate "C" and l.priority = w.priority and (l.floor is null or l.floor > w.since);
+   where l.queue = w.queue collate "C" and l.priority = w.priority and (l.low_mark is null or l.low_mark > w.since);
 end $$;
 
 -- Add jobs without keys that differ in nothing but their payloads, which come as one JSON array: so it is read once, and what
 -- stands in it is written as it stands. Answers whether their queue has nothing to say of them, and whether somebody listens (null:
 -- it was not asked).
-create function onward.enqueue_alike(
+create function onward.enqueue_uniform(
   now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
   start_by bigint, max_attempts bigint, backoff text, batch text, waits_for integer, on_failure text, trace text,
-  channel text, notice text, out is_plain boolean, out is_heard boolean
+  channel text, notice text, out is_plain boolean, out has_listener boolean
 )
   language plpgsql
   set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := onward.moment_to_add(enqueue_alike.now);
-  due    timestamptz := coalesce(moment + onward.span(enqueue_alike.delay), onward.moment(enqueue_alike.run_at));
-  told   record;
+  now_at   timestamptz := onward.enqueue_time(enqueue_uniform.now);
+  due      timestamptz := coalesce(now_at + onward.to_interval(enqueue_uniform.delay), onward.to_timestamp(enqueue_uniform.run_at));
+  settings record;
 begin
-  if due <= moment then due := null; end if;
-  select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_alike.queue collate "C";
-  is_plain := num_nonnulls(told.max_attempts, told.backoff) = 0;
+  if due <= now_at then due := null; end if;
+  select q.max_attempts, q.backoff into settings from onward.queue q where q.name = enqueue_uniform.queue collate "C";
+  is_plain := num_nonnulls(settings.max_attempts, settings.backoff) = 0;
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, inspected)
-  select j.id, j.payload, enqueue_alike.queue, enqueue_alike.type, enqueue_alike.priority, enqueue_alike.org_id,
-         coalesce(enqueue_alike.max_attempts, told.max_attempts, 5), coalesce(enqueue_alike.backoff::json, told.backoff),
-         case when due is null and enqueue_alike.waits_for is null then moment end, due,
-         onward.moment(enqueue_alike.start_by), moment, moment,
-         enqueue_alike.batch, enqueue_alike.waits_for, enqueue_alike.on_failure, enqueue_alike.trace,
-         (select onward.is_recording())
-    from rows from (unnest(enqueue_alike.ids), json_array_elements(enqueue_alike.payloads)) j (id, payload);
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, skip_checks)
+  select j.id, j.payload, enqueue_uniform.queue, enqueue_uniform.type, enqueue_uniform.priority, enqueue_uniform.org_id,
+         coalesce(enqueue_uniform.max_attempts, settings.max_attempts, 5), coalesce(enqueue_uniform.backoff::json, settings.backoff),
+         case when due is null and enqueue_uniform.waits_for is null then now_at end, due,
+         onward.to_timestamp(enqueue_uniform.start_by), now_at, now_at,
+         enqueue_uniform.batch, enqueue_uniform.waits_for, enqueue_uniform.on_failure, enqueue_uniform.trace,
+         (select not onward.is_recording())
+    from rows from (unnest(enqueue_uniform.ids), json_array_elements(enqueue_uniform.payloads)) j (id, payload);
   perform from onward.lane l
-    where l.queue = enqueue_alike.queue collate "C" and l.priority = enqueue_alike.priority and l.closing is null limit 1;
+    where l.queue = enqueue_uniform.queue collate "C" and l.priority = enqueue_uniform.priority and l.closing is null limit 1;
   if not found then
-    insert into onward.lane (queue, priority) values (enqueue_alike.queue, enqueue_alike.priority);
+    insert into onward.lane (queue, priority) values (enqueue_uniform.queue, enqueue_uniform.priority);
   end if;
-  if notice is not null then is_heard := onward.tell(channel, notice); end if;
+  if notice is not null then has_listener := onward.notify_if_listened(channel, notice); end if;
 end $$;
 
 -- Open a lane for jobs that come by COPY, and tell of them; answer what they get where they do not say it themselves. The lock is the
 -- one that COPY takes: who begins to record events waits for those who hold it, as they may have asked before.
 create function onward.open_lane(text, integer, max_attempts bigint, backoff text, channel text, notice text)
-  returns table (attempts bigint, policy text, is_recorded boolean)
+  returns table (attempts bigint, policy text, skip_checks boolean)
   language plpgsql
   set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
@@ -121,10 +121,10 @@ begin
   insert into onward.lane (queue, priority) select $1, $2
    where (select true from onward.lane l
            where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1) is null;
-  if notice is not null then perform onward.tell(channel, notice); end if;
+  if notice is not null then perform onward.notify_if_listened(channel, notice); end if;
   return query
   select coalesce($3, (select q.max_attempts from onward.queue q where q.name = $1 collate "C"), 5),
-         coalesce($4, (select q.backoff::text from onward.queue q where q.name = $1 collate "C")), onward.is_recording();
+         coalesce($4, (select q.backoff::text from onward.queue q where q.name = $1 collate "C")), not onward.is_recording();
 end $$;
 
 -- Add jobs without keys, of which each may be different.
@@ -139,15 +139,15 @@ create function onward.enqueue_each(
 as $$
 #variable_conflict use_column
 declare
-  moment timestamptz := onward.moment_to_add(enqueue_each.now);
+  now_at timestamptz := onward.enqueue_time(enqueue_each.now);
 begin
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, inspected)
+                          start_by, created_at, updated_at, batch, waits_for, on_failure, trace, skip_checks)
   select j.id, j.payload, j.queue, j.type, j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
-         case when j.due > moment or j.waits_for > 0 then null else moment end, case when j.due > moment then j.due end,
-         onward.moment(j.start_by), moment, moment, j.batch, j.waits_for, j.on_failure, j.trace,
-         (select onward.is_recording())
-    from (select *, coalesce(moment + onward.span(delay), onward.moment(run_at)) as due
+         case when j.due > now_at or j.waits_for > 0 then null else now_at end, case when j.due > now_at then j.due end,
+         onward.to_timestamp(j.start_by), now_at, now_at, j.batch, j.waits_for, j.on_failure, j.trace,
+         (select not onward.is_recording())
+    from (select *, coalesce(now_at + onward.to_interval(delay), onward.to_timestamp(run_at)) as due
             from rows from (
                    unnest(enqueue_each.ids), json_array_elements(enqueue_each.payloads), unnest(enqueue_each.queues),
                    unnest(enqueue_each.types), unnest(enqueue_each.priorities), unnest(enqueue_each.org_ids),
@@ -164,12 +164,12 @@ begin
     from (select distinct * from unnest(enqueue_each.queues, enqueue_each.priorities)) w (queue, priority)
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
-  if notice is not null then perform onward.tell(channel, notice); end if;
+  if notice is not null then perform onward.notify_if_listened(channel, notice); end if;
 end $$;
 
 -- Add jobs that have an idempotency key, a dedupe key, or both; no two of them the same. Answers for each in its place what
 -- became of it, and which job stands for it. A job that is throttled or debounced has no dedupe_digest: its key is held apart,
--- by hold_digest.
+-- by throttle_digest.
 --
 -- All idempotency keys are taken first, then all dedupe keys, each in the order of the digests: so callers with
 -- overlapping keys wait for each other in one order, and never in a circle.
@@ -179,20 +179,20 @@ create function onward.enqueue_keyed(
   max_attempts bigint[], backoffs text[], batches text[], waits_fors integer[], on_failures text[], traces text[],
   channel text, notice text,
   seqs bigint[], idempotency_keys text[], key_digests bytea[], dedupe_keys text[], dedupe_digests bytea[],
-  hold_digests bytea[], throttles bigint[], debounces bigint[]
-) returns table (arrival text, queue text, id text)
+  throttle_digests bytea[], throttles bigint[], debounces bigint[]
+) returns table (enqueue_status text, queue text, id text)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  moment   timestamptz := onward.moment_to_add(enqueue_keyed.now);
-  count    integer := cardinality(ids);
-  arrivals text[] := array_fill(null::text, array[count]);
-  due      timestamptz;
-  standing record;
-  told     record;
-  no       integer;
+  now_at           timestamptz := onward.enqueue_time(enqueue_keyed.now);
+  count            integer := cardinality(ids);
+  enqueue_statuses text[] := array_fill(null::text, array[count]);
+  due              timestamptz;
+  existing         record;
+  settings         record;
+  no               integer;
 begin
   if seqs is null then
     select array_agg(nextval('onward.job_seq')) into seqs from generate_series(1, count);
@@ -202,72 +202,72 @@ begin
     loop
       insert into onward.key (digest, id, queue) values (key_digests[no], ids[no]::uuid, queues[no]) on conflict do nothing;
       exit when found;
-      select k.id, k.queue into standing from onward.key k where k.digest = key_digests[no];
+      select k.id, k.queue into existing from onward.key k where k.digest = key_digests[no];
       if found then
-        arrivals[no] := 'same_key'; ids[no] := standing.id; queues[no] := standing.queue;
-        update onward.job j set updated_at = greatest(moment, j.updated_at + interval '1 microsecond')
-         where j.id = standing.id;
+        enqueue_statuses[no] := 'same_key'; ids[no] := existing.id; queues[no] := existing.queue;
+        update onward.job j set updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
+         where j.id = existing.id;
         if not found then
-          update onward.history h set updated_at = greatest(moment, h.updated_at + interval '1 microsecond')
-           where h.id = standing.id;
+          update onward.history h set updated_at = greatest(now_at, h.updated_at + interval '1 microsecond')
+           where h.id = existing.id;
         end if;
         exit;
       end if;
     end loop;
   end loop;
 
-  for no in select o from generate_subscripts(ids, 1) o where arrivals[o] is null
-             order by coalesce(dedupe_digests[o], hold_digests[o]) nulls last, o loop
-    while hold_digests[no] is not null loop
-      insert into onward.hold (digest, until, queue, id)
-      values (hold_digests[no], moment + onward.span(coalesce(throttles[no], debounces[no])), queues[no], ids[no]::uuid)
+  for no in select o from generate_subscripts(ids, 1) o where enqueue_statuses[o] is null
+             order by coalesce(dedupe_digests[o], throttle_digests[o]) nulls last, o loop
+    while throttle_digests[no] is not null loop
+      insert into onward.throttle (digest, until, queue, id)
+      values (throttle_digests[no], now_at + onward.to_interval(coalesce(throttles[no], debounces[no])), queues[no], ids[no]::uuid)
       on conflict do nothing;
       exit when found;
-      select h.until, h.queue, h.id into standing from onward.hold h where h.digest = hold_digests[no] for update;
+      select h.until, h.queue, h.id into existing from onward.throttle h where h.digest = throttle_digests[no] for update;
       continue when not found;
-      if throttles[no] is not null and standing.until > moment then
-        arrivals[no] := 'deduped';
+      if throttles[no] is not null and existing.until > now_at then
+        enqueue_statuses[no] := 'deduped';
       elsif debounces[no] is not null then
         update onward.job j
-           set payload = payloads[no]::json, updated_at = greatest(moment, j.updated_at + interval '1 microsecond'),
-               next_run_at = case when j.ready_at is null then moment + onward.span(debounces[no]) end
-         where j.id = standing.id and coalesce(j.ready_at, j.next_run_at) is not null and j.lease_until is null and j.attempts = 0;
-        if found then arrivals[no] := 'replaced'; end if;
+           set payload = payloads[no]::json, updated_at = greatest(now_at, j.updated_at + interval '1 microsecond'),
+               next_run_at = case when j.ready_at is null then now_at + onward.to_interval(debounces[no]) end
+         where j.id = existing.id and coalesce(j.ready_at, j.next_run_at) is not null and j.lease_until is null and j.attempts = 0;
+        if found then enqueue_statuses[no] := 'replaced'; end if;
       end if;
-      if arrivals[no] is null then
-        update onward.hold h
-           set until = moment + onward.span(coalesce(throttles[no], debounces[no])), queue = queues[no], id = ids[no]::uuid
-         where h.digest = hold_digests[no];
+      if enqueue_statuses[no] is null then
+        update onward.throttle h
+           set until = now_at + onward.to_interval(coalesce(throttles[no], debounces[no])), queue = queues[no], id = ids[no]::uuid
+         where h.digest = throttle_digests[no];
       else
-        update onward.hold h set until = moment + onward.span(debounces[no])
-         where h.digest = hold_digests[no] and debounces[no] is not null;
+        update onward.throttle h set until = now_at + onward.to_interval(debounces[no])
+         where h.digest = throttle_digests[no] and debounces[no] is not null;
         delete from onward.key k where k.digest = key_digests[no];
-        ids[no] := standing.id; queues[no] := standing.queue;
+        ids[no] := existing.id; queues[no] := existing.queue;
       end if;
       exit;
     end loop;
-    continue when arrivals[no] is not null;
-    due := coalesce(moment + onward.span(delays[no]), onward.moment(run_ats[no]));
-    if due <= moment then due := null; end if;
-    select q.max_attempts, q.backoff into told from onward.queue q where q.name = enqueue_keyed.queues[no];
+    continue when enqueue_statuses[no] is not null;
+    due := coalesce(now_at + onward.to_interval(delays[no]), onward.to_timestamp(run_ats[no]));
+    if due <= now_at then due := null; end if;
+    select q.max_attempts, q.backoff into settings from onward.queue q where q.name = enqueue_keyed.queues[no];
     loop
       insert into onward.job (seq, id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
-                              dedupe_digest, batch, waits_for, on_failure, trace, inspected)
+                              dedupe_digest, batch, waits_for, on_failure, trace, skip_checks)
       values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no], priorities[no], org_ids[no],
-              coalesce(enqueue_keyed.max_attempts[no], told.max_attempts, 5), coalesce(backoffs[no]::json, told.backoff),
-              case when due is null and waits_fors[no] is null then moment end, due, onward.moment(start_bys[no]), moment,
-              moment, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
-              waits_fors[no], on_failures[no], traces[no], onward.is_recording())
+              coalesce(enqueue_keyed.max_attempts[no], settings.max_attempts, 5), coalesce(backoffs[no]::json, settings.backoff),
+              case when due is null and waits_fors[no] is null then now_at end, due, onward.to_timestamp(start_bys[no]), now_at,
+              now_at, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
+              waits_fors[no], on_failures[no], traces[no], not onward.is_recording())
       on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
       if found then
-        arrivals[no] := 'inserted';
+        enqueue_statuses[no] := 'inserted';
         exit;
       end if;
-      select j.id, j.queue into standing from onward.job j where j.dedupe_digest = dedupe_digests[no];
+      select j.id, j.queue into existing from onward.job j where j.dedupe_digest = dedupe_digests[no];
       if found then
         delete from onward.key k where k.digest = key_digests[no];
-        arrivals[no] := 'deduped'; ids[no] := standing.id; queues[no] := standing.queue;
+        enqueue_statuses[no] := 'deduped'; ids[no] := existing.id; queues[no] := existing.queue;
         exit;
       end if;
     end loop;
@@ -276,10 +276,10 @@ begin
   insert into onward.lane (queue, priority)
   select w.queue, w.priority
     from (select distinct u.queue, u.priority
-            from unnest(enqueue_keyed.queues, enqueue_keyed.priorities, arrivals) u (queue, priority, arrival)
-           where u.arrival = 'inserted') w
+            from unnest(enqueue_keyed.queues, enqueue_keyed.priorities, enqueue_statuses) u (queue, priority, enqueue_status)
+           where u.enqueue_status = 'inserted') w
    where (select true from onward.lane l
            where l.queue = w.queue collate "C" and l.priority = w.priority and l.closing is null limit 1) is null;
-  if notice is not null then perform onward.tell(channel, notice); end if;
-  return query select * from unnest(arrivals, enqueue_keyed.queues, enqueue_keyed.ids);
+  if notice is not null then perform onward.notify_if_listened(channel, notice); end if;
+  return query select * from unnest(enqueue_statuses, enqueue_keyed.queues, enqueue_keyed.ids);
 end $$;

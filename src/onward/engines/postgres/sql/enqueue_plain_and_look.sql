@@ -1,5 +1,0 @@
--- The same as enqueue_plain, if what was seen a moment ago is still so; else nothing is added.
--- $6 the channel
-insert into onward.job (id, payload, queue, type, priority, inspected)
-select $1::text::uuid, $2::text::json, $3::text, $4::text, $5::integer, onward.is_recording()
- where onward.is_as_seen($3::text, $5::integer, $6::text)

@@ -1,2 +1,0 @@
--- Move the ground up.
-select onward.move_ground($1::bigint, $2::bigint, $3::text, $4::bigint)

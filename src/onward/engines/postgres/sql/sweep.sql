@@ -1,2 +1,0 @@
--- Give floors to lanes that need one; answers where the ground may be moved to, and what to say the next time.
-select * from onward.sweep($1::bigint, $2::bigint, $3::text, $4::text::bigint[], $5::text::xid8[])
