@@ -39,7 +39,7 @@ class PostgresStore(Store):
     async def force(self, ref: JobRef, state: State) -> None:
         """See :class:`Store`."""
         assert state is State.BLOCKED
-        self._by_hand(f"update {self.schema}.job set waits_for = 1, ready_at = null where id = %s", ref.id)
+        self._by_hand(f"update {self.schema}.job set pending_dependencies = 1, ready_at = null where id = %s", ref.id)
 
     async def edit_by_hand(self, ref: JobRef) -> None:
         """See :class:`Store`."""

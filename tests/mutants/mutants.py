@@ -1055,7 +1055,7 @@ POSTGRES: Final = (
     _on_postgres(
         "claim: who holds a limited queue waits for others",
         Edit(f"{_PG}/migrations/0004_claims.sql", "if notified_queue is null then\n", "if true then\n"),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: a lane that is there twice counts twice",
@@ -1064,17 +1064,17 @@ POSTGRES: Final = (
             "group by l.priority order by",
             "group by l.ctid, l.priority order by",
         ),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: it is lost with a claim that failed",
         Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: workers share their way round",
         Edit(f"{_PG}/engine.py", "key = worker_id, queues", 'key = "", queues'),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "face: names are looked up where the caller says",
@@ -1171,7 +1171,8 @@ POSTGRES: Final = (
         "watermark: it is moved without the leader's term",
         Edit(
             f"{_PG}/migrations/0006_maintenance.sql",
-            "if not onward.is_leader(now_at, prepare_watermark.number, prepare_watermark.leader_id) then return; end if;",
+            "if not onward.is_leader(now_at, prepare_watermark.number, prepare_watermark.leader_id) then "
+            "return; end if;",
             "",
         ),
         f"{_OF_PG}/test_lanes.py",
@@ -1222,7 +1223,7 @@ POSTGRES: Final = (
             "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
             "and (q.paused or q.spacing is not null\n",
         ),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: the urgent come last",
@@ -1231,26 +1232,27 @@ POSTGRES: Final = (
             "order by l.priority desc) l\n               cross",
             "order by l.priority) l\n               cross",
         ),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: word of work somewhere is not heard",
         Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: other queues are not asked again",
         Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: a lease that nobody looks at",
         Edit(
             f"{_PG}/migrations/0004_claims.sql",
-            "insert into onward.lease_batch (until, seqs) select until, array_agg(t.seq) from taken t having count(*) > 0)",
+            "insert into onward.lease_batch (until, seqs) select until, array_agg(t.seq) from taken t "
+            "having count(*) > 0)",
             "select 1)",
         ),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _termless_on_postgres("promote", "\n    return next;"),
     _termless_on_postgres("rescue", "\n    return next;"),
@@ -1443,15 +1445,15 @@ POSTGRES: Final = (
         "enqueue: who is added by hand is not told of",
         Edit(
             f"{_PG}/migrations/0001_tables.sql",
-            "skip_checks      boolean     not null default false,",
-            "skip_checks      boolean     not null default true,",
+            "skip_checks          boolean     not null default false,",
+            "skip_checks          boolean     not null default true,",
         ),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "claim: the asker counts as another",
         Edit(f"{_PG}/migrations/0004_claims.sql", " where w.id <> claim.worker_id) as others", ") as others"),
-        f"{_OF_PG}/test_batch_events.py",
+        f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "fast enqueue: what a queue is told is not heeded",
@@ -1603,7 +1605,7 @@ POSTGRES: Final = (
         "if false then",
     ),
     _termless_alone(
-        "usage_roll",
+        "usage_roll_up",
         "migrations/0012_usage.sql",
         "if not onward.is_leader(now_at, roll_usage.number, roll_usage.leader_id) then",
         "if false then",
@@ -2277,8 +2279,8 @@ TRACES: Final = (
         (
             Edit(
                 "engines/postgres/migrations/0002_enqueue.sql",
-                "j.waits_for, j.on_failure, j.trace",
-                "j.waits_for, j.on_failure, null",
+                "j.pending_dependencies, j.on_failure, j.trace",
+                "j.pending_dependencies, j.on_failure, null",
             ),
         ),
         (_TRACED,),

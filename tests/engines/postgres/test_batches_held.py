@@ -119,7 +119,7 @@ async def test_a_job_that_somebody_writes_is_told_later_and_once(
     assert [await desk.state(ref) for ref in (first, second)] == [State.PENDING, State.PENDING]
     assert (await told(desk, "b")).completed == 2
     with psycopg.connect(store.url) as connection:
-        assert connection.execute(f"select waits_for from {store.schema}.job").fetchall() == [(0,), (0,)]
+        assert connection.execute(f"select pending_dependencies from {store.schema}.job").fetchall() == [(0,), (0,)]
 
 
 async def test_a_job_that_is_gone_is_not_waited_for(desk: Desk, store: PostgresStore):

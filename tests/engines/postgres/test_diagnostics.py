@@ -143,7 +143,7 @@ async def test_every_index_that_the_migrations_make_is_looked_for(desk: Desk, st
         assert {name for (name,) in connection.execute(made, [store.schema])} == INDEXES
 
 
-@pytest.mark.parametrize("index", ["job_claim", "history_batch", "archive_id", "dependency_open"])
+@pytest.mark.parametrize("index", ["job_claim", "history_batch", "archive_id", "dependency_unresolved"])
 async def test_an_index_that_somebody_dropped_is_missed(desk: Desk, store: PostgresStore, index: str):
     assert (await desk.engine.check()).warnings == ()
     with psycopg.connect(store.url) as connection:

@@ -134,7 +134,7 @@ async def test_what_is_done_by_one_who_may_not_write_the_record_is_recorded(desk
         connection.execute(f"create role {role} login")
         connection.execute(f"select {store.schema}.allow_worker('{role}')")
         connection.execute(f"revoke all on {store.schema}.event, {store.schema}.event_log from {role}")
-        for function in ("wake_listeners", "tell_of_job", "tell_of_end"):
+        for function in ("notify_event_listeners", "record_job_event", "record_end_event"):
             connection.execute(f"revoke all on function {store.schema}.{function} from {role}")
     try:
         async with aclosing(await desk.engine.events(["*"])) as events:

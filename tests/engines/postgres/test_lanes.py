@@ -612,7 +612,7 @@ async def test_the_view_shows_live_and_ended_jobs_in_harmonyks_words(desk: Desk,
     await desk.add(queue="pending")
     await desk.add(queue="scheduled", delay=timedelta(hours=1))
     await desk.add(queue="blocked")
-    by_hand(store, "update onward.job set ready_at = null, waits_for = 1 where queue = 'blocked'")
+    by_hand(store, "update onward.job set ready_at = null, pending_dependencies = 1 where queue = 'blocked'")
     shown = by_hand(store, "select queue, status, simplified_status, result from onward.jobs order by queue")
     assert shown == [
         ("blocked", "blocked", "queued", None),

@@ -76,7 +76,10 @@ ELSEWHERE = [
     "onward.log (seq, at, line) select n, now(), 'line'",
     "onward.concurrency_permit (seq, queue) select n, 'held'",
     f"onward.lease_batch (until, seqs) select {_LATER}, array[n]",
-    "onward.dependency (job, position, depends_on, batch) select gen_random_uuid(), 0, gen_random_uuid(), 'batch/' || n",
+    (
+        "onward.dependency (job, position, depends_on, batch)"
+        " select gen_random_uuid(), 0, gen_random_uuid(), 'batch/' || n"
+    ),
     "onward.batch (name, created_at) select 'batch/' || n, now()",
 ]
 FILLED = ", ".join(
@@ -274,14 +277,14 @@ def enqueue_with_a_dedupe_key_of_a_live_job(at: Session) -> Iterator[None]:
     assert put(at, new_job(dedupe_key="k")) == [EnqueueStatus.DEDUPED]
 
 
-@hot("hold_pkey", "key_pkey", rows=5)
+@hot("throttle_pkey", "key_pkey", rows=5)
 def enqueue_throttled(at: Session) -> Iterator[None]:
     put(at, new_job(dedupe_key="k", throttle=LEASE))
     yield
     assert put(at, new_job(dedupe_key="k", throttle=LEASE)) == [EnqueueStatus.DEDUPED]
 
 
-@hot("hold_pkey", "job_id", "key_pkey", rows=5)
+@hot("throttle_pkey", "job_id", "key_pkey", rows=5)
 def enqueue_debounced(at: Session) -> Iterator[None]:
     put(at, new_job(dedupe_key="k", debounce=LEASE))
     yield
@@ -342,7 +345,7 @@ def report(at: Session) -> Iterator[None]:
     assert at.run(leases.report(at.schema, claim, 5, "half way", ["a line"]))
 
 
-@hot("job_pkey", "lane_open", "place_pkey", rows=4 * BATCH)
+@hot("job_pkey", "lane_open", "concurrency_permit_pkey", rows=4 * BATCH)
 def settle_all(at: Session) -> Iterator[None]:
     claims = at.take(slots=BATCH)
     ways: list[Outcome] = [
@@ -376,7 +379,7 @@ def promote(at: Session) -> Iterator[None]:
 
 
 # What tests before this one have claimed and rolled back is still among the leases that have run out.
-@hot("lease_batch_until", "job_pkey", "place_pkey", "lane_open", rows=20 * BATCH)
+@hot("lease_batch_until", "job_pkey", "concurrency_permit_pkey", "lane_open", rows=20 * BATCH)
 def rescue(at: Session) -> Iterator[None]:
     term, tending = lead(at), maintenance.Tending()
     tending._due = float("inf")
@@ -403,8 +406,8 @@ def move_the_ground(at: Session) -> Iterator[None]:
 
 
 @hot(
-    "history_prune", "history_seq", "lane_open", "archive_row_until", "key_pkey", "log_pkey", "throttle_until", "hold_pkey",
-    "job_id", "batch_finished", "batch_pkey", "link_batch", rows=60 * BATCH,
+    "history_prune", "history_seq", "lane_open", "archive_row_until", "key_pkey", "log_pkey", "throttle_until",
+    "throttle_pkey", "job_id", "batch_finished", "batch_pkey", "dependency_batch", rows=60 * BATCH,
 )  # fmt: skip
 def prune(at: Session) -> Iterator[None]:
     term, tending = lead(at), maintenance.Tending()
@@ -461,7 +464,7 @@ def get(at: Session) -> Iterator[None]:
     assert at.run(queries.get(at.schema, ref)) is not None
 
 
-@hot("job_id", "link_open", "link_pkey", "batch_pkey", "lane_open", rows=10 * BATCH)
+@hot("job_id", "dependency_unresolved", "dependency_pkey", "batch_pkey", "lane_open", rows=10 * BATCH)
 def advance(at: Session) -> Iterator[None]:
     jobs = [new_job(batch="own", queue="own"), *[new_job(batch="own", after=(0,))] * BATCH]
     at.run(batches.put(at.schema, NewBatch(name="own", sealed=True), jobs, notice=None, copies=False))

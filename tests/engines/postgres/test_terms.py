@@ -43,7 +43,7 @@ WRITES = [
         " where inhparent in ('onward.history_done'::regclass, 'onward.archive_days'::regclass) order by 1, 2",
     ),
     Write("prune_archive", (1000,), "select seq from onward.archive_rows order by 1"),
-    Write("usage_roll", (), "select grain, count(*) from onward.usage group by 1 order by 1"),
+    Write("usage_roll_up", (), "select grain, count(*) from onward.usage group by 1 order by 1"),
     Write("throttle_prune", (1000,), "select digest from onward.throttle order by 1"),
     Write(
         "batch_prune",

@@ -28,7 +28,7 @@ def put(
     schema: Schema, batch: NewBatch, jobs: Sequence[NewJob], *, notice: str | None, copies: bool
 ) -> Plan[list[Enqueued]]:
     """Make or change a batch, and add jobs to it."""
-    if not (yield Statement(schema.batch_put, [schema.now, batch.name, batch.queue, *texts_of(batch.callbacks)])):
+    if not (yield Statement(schema.batch_upsert, [schema.now, batch.name, batch.queue, *texts_of(batch.callbacks)])):
         raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
     added: list[Enqueued] = []
     if jobs:
@@ -63,7 +63,7 @@ def batches(schema: Schema, names: Sequence[str] | None, after: str | None, limi
 
 def drop(schema: Schema, name: str) -> Plan[bool]:
     """Forget a batch that has finished."""
-    return bool((yield Statement(schema.batch_drop, [name])))
+    return bool((yield Statement(schema.batch_delete, [name])))
 
 
 def links(schema: Schema, name: str) -> Plan[list[Link]]:
@@ -75,7 +75,7 @@ def parents(schema: Schema, ref: JobRef) -> Plan[list[Job]]:
     """Read the jobs that a job has waited for."""
     if not is_id(ref.id):
         return []
-    ids = [row[0] for row in (yield Statement(schema.job_dependencies, [ref.id]))]
+    ids = [row[0] for row in (yield Statement(schema.dependencies_of_job, [ref.id]))]
     if not ids:
         return []
     page = yield from queries.find(schema, JobFilter(ids=tuple(ids)), None, len(ids), newest_first=True)

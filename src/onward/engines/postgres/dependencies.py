@@ -30,7 +30,7 @@ def join(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> P
                 raise _unknown(parent_id, job.batch)
             links.setdefault(job.batch, []).append((answer.id, place, parent_id))
     for batch, number in sorted(counts.items()):
-        if not (yield Statement(schema.batch_grow, [batch, number])):
+        if not (yield Statement(schema.batch_add_to_total, [batch, number])):
             rule = "is not there, or has finished or been stopped: make it with app.batch(…)"
             raise InvalidJob("batch", batch, rule)
     for batch, rows in links.items():

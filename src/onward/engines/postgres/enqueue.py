@@ -195,8 +195,8 @@ def _enqueue_alike(
     seen: Seen,
 ) -> Plan[list[Enqueued]]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
-    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, waits_for, _, trace = shape
-    is_ready = delay is None and run_at is None and waits_for is None and schema.now is None
+    queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, pending, _, trace = shape
+    is_ready = delay is None and run_at is None and pending is None and schema.now is None
     if is_ready and start_by is None and copies and len(payloads) >= _COPIED:
         added: list[Enqueued] = []
         before = b"".join(map(binary_copy.text, (queue, type_, org_id))) + binary_copy.number(priority, 4)

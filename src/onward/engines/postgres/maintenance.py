@@ -41,7 +41,7 @@ def elect(schema: Schema, candidate: str, lease: timedelta, holding: Term | None
     if holding is None:
         rows = yield Statement(schema.elect, values)
     else:
-        rows = yield Statement(schema.elect_again, [*values, holding.number])
+        rows = yield Statement(schema.elect_renew, [*values, holding.number])
     if not rows:
         return None
     number, leader_id, until = rows[0]

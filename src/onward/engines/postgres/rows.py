@@ -90,8 +90,8 @@ def failure_text(failure: Failure) -> str:
 
 def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
-    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts, backoff,
-     keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
+    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts,
+     backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),

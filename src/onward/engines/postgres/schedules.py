@@ -20,13 +20,13 @@ def put(schema: Schema, schedule: Schedule) -> Plan[Schedule]:
     """Make or change one."""
     next_at = None if schedule.next_at is None else micros_of(schedule.next_at)
     values = [schema.now, schedule.name, *texts_of(schedule), schedule.missed, schedule.paused, next_at]
-    (row,) = yield Statement(schema.schedule_put, values)
+    (row,) = yield Statement(schema.schedule_upsert, values)
     return schedule_of(row)
 
 
 def drop(schema: Schema, name: str) -> Plan[bool]:
     """Remove one."""
-    return bool((yield Statement(schema.schedule_drop, [name])))
+    return bool((yield Statement(schema.schedule_delete, [name])))
 
 
 def due(schema: Schema, limit: int) -> Plan[DueSchedules]:

@@ -21,7 +21,7 @@ def record(schema: Schema, usage: Sequence[Usage]) -> Plan[None]:
 
 def roll_up(schema: Schema, term: Term) -> Plan[None]:
     """Sum up what is over."""
-    yield Statement(schema.usage_roll, [schema.now, term.number, term.leader_id])
+    yield Statement(schema.usage_roll_up, [schema.now, term.number, term.leader_id])
 
 
 def usage(schema: Schema, query: UsageQuery) -> Plan[list[Usage]]:

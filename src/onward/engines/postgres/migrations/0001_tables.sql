@@ -45,12 +45,12 @@ create function onward.status_of(
 
 -- Refuse a job that is not ready, and waits for neither its time nor others. The index asks it of those that are not ready; a check
 -- would be asked of each.
-create function onward.is_waiting(next_run_at timestamptz, waits_for integer) returns boolean
+create function onward.is_waiting(next_run_at timestamptz, pending_dependencies integer) returns boolean
   language plpgsql immutable parallel safe
 as $$
 begin
-  if num_nonnulls(next_run_at, waits_for) = 0 then
-    raise exception 'no job can be like that: one that is not ready (ready_at) has next_run_at or waits_for'
+  if num_nonnulls(next_run_at, pending_dependencies) = 0 then
+    raise exception 'no job can be like that: one that is not ready (ready_at) has next_run_at or pending_dependencies'
       using errcode = 'check_violation';
   end if;
   return true;
@@ -59,45 +59,45 @@ end $$;
 create sequence onward.job_seq;
 
 create table onward.job (
-  seq              bigint      primary key default nextval('onward.job_seq'),
-  claim_no         bigint      not null default 0,       -- the fence: only rises
-  updated_at       timestamptz not null default clock_timestamp(),
-  created_at       timestamptz not null default clock_timestamp(),
-  id               uuid        not null default gen_random_uuid(),
-  max_attempts     bigint      not null default 5,
-  priority         integer     not null default 0,
-  attempts         integer     not null default 0,
-  crashes          integer     not null default 0,
-  has_permit       boolean     not null default false,   -- it has a row in `concurrency_permit`
-  suspect          boolean     not null default false,   -- was running in a process that died: runs alone
-  isolated         boolean     not null default false,   -- this run is the only one in its process
-  lease_until      timestamptz,
-  ready_at         timestamptz default onward.enqueue_time(null),  -- null: not in the claim index, for its time has not come
-  lease            interval,
-  claimed_at       timestamptz,
-  started_at       timestamptz,
-  next_run_at      timestamptz,
-  start_by         timestamptz,
-  progress         smallint,
-  queue            text        collate "C" not null default 'default',
-  type             text        not null,
-  payload          json        not null default '{}',
-  org_id           text,
-  worker_id        text,
-  idempotency_key  text,
-  key_digest       bytea,
-  dedupe_key       text,
-  dedupe_digest    bytea,
-  backoff          json,                                 -- null: 1 s doubling up to 60 s
-  last_error       text,
-  errors           jsonb,                                -- array of failed attempts
-  progress_message text,
-  batch            text        collate "C",
-  waits_for        integer,                              -- jobs of its batch yet to end; null: it has named none
-  on_failure       text,                                 -- what if one of those does not complete
-  has_dependents   boolean,                              -- another waits for it
-  trace            text,                                 -- headers of trace context, as JSON
-  skip_checks      boolean     not null default false,   -- when it comes: true is said by who has seen to it that there is no need
+  seq                  bigint      primary key default nextval('onward.job_seq'),
+  claim_no             bigint      not null default 0,       -- the fence: only rises
+  updated_at           timestamptz not null default clock_timestamp(),
+  created_at           timestamptz not null default clock_timestamp(),
+  id                   uuid        not null default gen_random_uuid(),
+  max_attempts         bigint      not null default 5,
+  priority             integer     not null default 0,
+  attempts             integer     not null default 0,
+  crashes              integer     not null default 0,
+  has_permit           boolean     not null default false,   -- it has a row in `concurrency_permit`
+  suspect              boolean     not null default false,   -- was running in a process that died: runs alone
+  isolated             boolean     not null default false,   -- this run is the only one in its process
+  lease_until          timestamptz,
+  ready_at             timestamptz default onward.enqueue_time(null),  -- null: not in the claim index, for its time has not come
+  lease                interval,
+  claimed_at           timestamptz,
+  started_at           timestamptz,
+  next_run_at          timestamptz,
+  start_by             timestamptz,
+  progress             smallint,
+  queue                text        collate "C" not null default 'default',
+  type                 text        not null,
+  payload              json        not null default '{}',
+  org_id               text,
+  worker_id            text,
+  idempotency_key      text,
+  key_digest           bytea,
+  dedupe_key           text,
+  dedupe_digest        bytea,
+  backoff              json,                                 -- null: 1 s doubling up to 60 s
+  last_error           text,
+  errors               jsonb,                                -- array of failed attempts
+  progress_message     text,
+  batch                text        collate "C",
+  pending_dependencies integer,                              -- jobs of its batch yet to end; null: it has named none
+  on_failure           text,                                 -- what if one of those does not complete
+  has_dependents       boolean,                              -- another waits for it
+  trace                text,                                 -- headers of trace context, as JSON
+  skip_checks          boolean     not null default false,   -- when it comes: true is said by who has seen to it that there is no need
   check (lease_until is null or worker_id is not null)   -- read anew for each statement, so there is no more: see validate_job
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
@@ -110,7 +110,7 @@ create unique index job_id on onward.job (id);
 create index job_claim on onward.job (queue, priority desc, ready_at, seq) where ready_at is not null and not suspect;
 create index job_suspect on onward.job (queue, ready_at, seq) where ready_at is not null and suspect;
 create index job_promote on onward.job (next_run_at, seq) where next_run_at is not null;
-create index job_later on onward.job (queue, onward.is_waiting(next_run_at, waits_for)) where ready_at is null;
+create index job_later on onward.job (queue, onward.is_waiting(next_run_at, pending_dependencies)) where ready_at is null;
 create index job_batch on onward.job (batch, seq) where batch is not null;
 create index job_expire on onward.job (start_by) where start_by is not null;
 -- Keys of any length: only their digests are indexed.

@@ -12,7 +12,7 @@ create table onward.event (
   id        uuid        not null,
   attempts  integer     not null,
   number    bigint,                                             -- of progress, how much; of a retry, in how many microseconds
-  detail    text,                                               -- who runs it, what it said, its result, or why it failed
+  message   text,                                               -- who runs it, what it said, its result, or why it failed
   traceback text,
   primary key (xid, no)
 ) with (autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
@@ -101,7 +101,7 @@ begin
     if (new.progress, new.progress_message) is not distinct from (old.progress, old.progress_message) then
       return null;
     end if;
-    insert into onward.event (at, event, queue, id, attempts, number, detail)
+    insert into onward.event (at, event, queue, id, attempts, number, message)
     values (new.updated_at, 'progress', new.queue, new.id, new.attempts, new.progress, new.progress_message);
   elsif status = 'pending' then
     -- Who comes back to the line after its lease has run out has stalled.
@@ -112,7 +112,7 @@ begin
     insert into onward.event (at, event, queue, id, attempts)
     values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
   elsif status = 'running' then
-    insert into onward.event (at, event, queue, id, attempts, detail)
+    insert into onward.event (at, event, queue, id, attempts, message)
     values (new.updated_at, 'active', new.queue, new.id, new.attempts, new.worker_id);
   elsif status = 'scheduled' and before = 'running' and new.attempts = old.attempts then
     -- One that was put off by its own handler has its attempt back.
@@ -135,7 +135,7 @@ begin
     insert into onward.event (at, event, queue, id, attempts)
     values (new.completed_at, 'stalled', new.queue, new.id, new.attempts);
   end if;
-  insert into onward.event (at, event, queue, id, attempts, detail, traceback)
+  insert into onward.event (at, event, queue, id, attempts, message, traceback)
   values (new.completed_at, case new.status when 'dead_letter' then 'failed' else new.status end, new.queue, new.id, new.attempts,
           case new.status when 'completed' then new.result::text else new.last_error end,
           case when new.status in ('failed', 'dead_letter') then new.errors -> -1 ->> 'traceback' end);

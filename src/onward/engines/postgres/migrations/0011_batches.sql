@@ -27,11 +27,11 @@ create table onward.dependency (
   position   integer not null,                 -- in what the job has named
   depends_on uuid    not null,
   batch      text    collate "C" not null,
-  resolved   boolean not null default false,   -- the job knows how it ended
+  done       boolean not null default false,   -- the job knows how it ended
   primary key (job, position)
 );
 
-create index dependency_open on onward.dependency (depends_on) where not resolved;
+create index dependency_unresolved on onward.dependency (depends_on) where not done;
 create index dependency_batch on onward.dependency (batch);
 
 -- What is still to be thought through: that jobs of a batch have ended, and which of them others wait for. Whoever ends jobs
@@ -70,19 +70,19 @@ create function onward.advance_batches(now bigint, channel text, number bigint, 
 as $$
 #variable_conflict use_column
 declare
-  now_at         timestamptz := coalesce(onward.to_timestamp(advance_batches.now), clock_timestamp());
-  page           record;
-  taken_events   record;
-  resolved_links record;
-  unblocked      record;
-  one            onward.batch;
-  seqs           bigint[];
-  free           text[];
-  busy           text[];
-  held           text[];
-  ours           uuid[];
-  others         uuid[];
-  later          boolean := false;
+  now_at       timestamptz := coalesce(onward.to_timestamp(advance_batches.now), clock_timestamp());
+  page         record;
+  taken_events record;
+  resolved     record;
+  unblocked    record;
+  one          onward.batch;
+  seqs         bigint[];
+  free         text[];
+  busy         text[];
+  held         text[];
+  ours         uuid[];
+  others       uuid[];
+  later        boolean := false;
 begin
   more := false; callbacks := '{}'; ready := 0;
   if advance_batches.number is not null and not onward.is_leader(now_at, advance_batches.number, advance_batches.leader_id) then
@@ -149,31 +149,31 @@ begin
     select count(*) as count, array_agg(o.job) as dependents, array_agg(o.position) as positions, array_agg(o.succeeded) as succeeded_flags into page
       from (select l.job, l.position, j.succeeded
               from unnest(taken_events.jobs, taken_events.succeeded_flags) j (id, succeeded)
-              join onward.dependency l on l.depends_on = j.id and not l.resolved
+              join onward.dependency l on l.depends_on = j.id and not l.done
              limit max_rows) o;
     ours := array(select j.id from onward.job j where j.id = any (page.dependents) order by j.seq for update skip locked);
     others := array(select j.id from onward.job j where j.id = any (page.dependents) and j.id <> all (ours));
-    with resolved as (
-      update onward.dependency l set resolved = true from unnest(page.dependents, page.positions, page.succeeded_flags) o (job, position, succeeded)
+    with done as (
+      update onward.dependency l set done = true from unnest(page.dependents, page.positions, page.succeeded_flags) o (job, position, succeeded)
        where l.job = o.job and l.position = o.position and o.job <> all (others)
       returning l.job, o.succeeded)
-    select array_agg(d.job) as dependents, array_agg(d.succeeded) as succeeded_flags into resolved_links from resolved d;
+    select array_agg(d.job) as dependents, array_agg(d.succeeded) as succeeded_flags into resolved from done d;
     insert into onward.batch_event (batch, job, succeeded)
     select distinct l.batch, j.id, j.succeeded
-      from unnest(taken_events.jobs, taken_events.succeeded_flags) j (id, succeeded) join onward.dependency l on l.depends_on = j.id and not l.resolved;
-    if found and page.count = max_rows and resolved_links.dependents is not null then more := true;
+      from unnest(taken_events.jobs, taken_events.succeeded_flags) j (id, succeeded) join onward.dependency l on l.depends_on = j.id and not l.done;
+    if found and page.count = max_rows and resolved.dependents is not null then more := true;
     elsif found then later := true;
     end if;
 
-    if resolved_links.dependents is not null then
+    if resolved.dependents is not null then
       with ended as (
-        select c.id, count(*) as ended from unnest(resolved_links.dependents, resolved_links.succeeded_flags) c (id, succeeded)
+        select c.id, count(*) as ended from unnest(resolved.dependents, resolved.succeeded_flags) c (id, succeeded)
           join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null
          where c.succeeded or j.on_failure = 'continue' group by c.id),
       unblocked as (
         update onward.job j
-           set waits_for = j.waits_for - e.ended, updated_at = greatest(now_at, j.updated_at + interval '1 microsecond'),
-               ready_at = case when j.waits_for = e.ended then now_at end
+           set pending_dependencies = j.pending_dependencies - e.ended, updated_at = greatest(now_at, j.updated_at + interval '1 microsecond'),
+               ready_at = case when j.pending_dependencies = e.ended then now_at end
           from ended e where j.id = e.id
         returning j.queue, j.priority, j.ready_at)
       select array_agg(g.queue) as queues, array_agg(g.priority::integer) as priorities, array_agg(g.ready_at) as since
@@ -187,7 +187,7 @@ begin
       select array_agg(distinct j.seq) filter (where j.on_failure = 'skip') as skipped,
              array_agg(distinct j.batch) filter (where j.on_failure = 'stop') as stopped
         into unblocked
-        from unnest(resolved_links.dependents, resolved_links.succeeded_flags) c (id, succeeded)
+        from unnest(resolved.dependents, resolved.succeeded_flags) c (id, succeeded)
         join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null
        where not c.succeeded;
       if unblocked.skipped is not null then

@@ -3,7 +3,7 @@
 -- transaction: so all count that were open at either look.
 -- $1, $2 the looks; $3 nothing ended before; $4, $5, $6 after this entry; $7 words, null: all; $8 limit
 with entries as (
-  select onward.to_micros(e.at) as at, 0 as source, e.no as number_of, e.event, e.queue, e.id, e.attempts, e.number, e.detail, e.traceback
+  select onward.to_micros(e.at) as at, 0 as source, e.no as number_of, e.event, e.queue, e.id, e.attempts, e.number, e.message, e.traceback
     from onward.event e
    where e.xid >= pg_snapshot_xmin($1::text::pg_snapshot) and e.xid < pg_snapshot_xmax($2::text::pg_snapshot)
      and not pg_visible_in_snapshot(e.xid, $1::text::pg_snapshot) and pg_visible_in_snapshot(e.xid, $2::text::pg_snapshot)
@@ -18,6 +18,6 @@ with entries as (
                       pg_snapshot_xmax($2::text::pg_snapshot)::text::bigint as last offset 0) xid
    where xid.now - ((xid.now - h.xmin::text::bigint) & 4294967295) between xid.first and xid.last
      and h.completed_at >= onward.to_timestamp($3::bigint))
-select at, source, number_of, event, queue, id::text, attempts, number, detail, traceback from entries
+select at, source, number_of, event, queue, id::text, attempts, number, message, traceback from entries
  where (at, source, number_of) > ($4::bigint, $5::integer, $6::bigint) and ($7::text[] is null or event = any ($7::text[]))
  order by at, source, number_of limit $8::bigint
