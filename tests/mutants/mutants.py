@@ -1068,7 +1068,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "notified queues: it is lost with a claim that failed",
-        Edit(f"{_PG}/claims.py", "            self.is_news_anywhere = True\n            raise", "            raise"),
+        Edit(f"{_PG}/claims.py", "            self.is_any_notified = True\n            raise", "            raise"),
         f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
@@ -1188,12 +1188,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "lanes: the watermark is not known to have gone ahead",
-        Edit(f"{_PG}/maintenance.py", "self.late = sure or 0\n", "pass\n"),
+        Edit(f"{_PG}/maintenance.py", "self.late = visible_until or 0\n", "pass\n"),
         f"{_OF_PG}/test_lanes.py",
     ),
     _on_postgres(
         "lanes: one part is never looked at from its beginning",
-        Edit(f"{_PG}/maintenance.py", "self._looks % _PARTS if", "self._looks % (_PARTS - 40) if"),
+        Edit(f"{_PG}/maintenance.py", "self._checks % _SHARDS if", "self._checks % (_SHARDS - 40) if"),
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
@@ -1208,7 +1208,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rescue: a claim that was committed late is never found",
-        Edit(f"{_PG}/maintenance.py", "self._looked is None or self._looks % self._DEEP == 0", "self._looked is None"),
+        Edit(
+            f"{_PG}/maintenance.py",
+            "self._checked_until is None or self._checks % self._FULL_CHECK_EVERY == 0",
+            "self._checked_until is None",
+        ),
         f"{_OF_PG}/test_maintenance.py",
     ),
     _on_postgres(
@@ -1236,12 +1240,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "notified queues: word of work somewhere is not heard",
-        Edit(f"{_PG}/claims.py", "if name in _ANYWHERE:", "if False:"),
+        Edit(f"{_PG}/claims.py", "if name in _ANY_QUEUE:", "if False:"),
         f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
         "notified queues: other queues are not asked again",
-        Edit(f"{_PG}/claims.py", "or self.look_again_in() <= 0:", "or False:"),
+        Edit(f"{_PG}/claims.py", "or self.next_full_scan_in() <= 0:", "or False:"),
         f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
@@ -1273,12 +1277,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: what was left word of is not told",
-        Edit(f"{_PG}/notify_throttle.py", "return _written(owed.union(queues))", "return _written(queues)"),
+        Edit(f"{_PG}/notify_throttle.py", "return _notice_text(pending.union(queues))", "return _notice_text(queues)"),
         f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
         "enqueue: what was seen is relied on for ever",
-        Edit(f"{_PG}/queue_cache.py", "TRUST: Final = 0.25", "TRUST: Final = 1e9"),
+        Edit(f"{_PG}/queue_cache.py", "TTL: Final = 0.25", "TTL: Final = 1e9"),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
@@ -1288,17 +1292,17 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: a lane is relied on that was opened in vain",
-        Edit(f"{_PG}/enqueue.py", "if seen is None or takes_several(jobs):", "if seen is None:"),
+        Edit(f"{_PG}/enqueue.py", "if cache is None or is_multi_statement(jobs):", "if cache is None:"),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: what is told a queue is forgotten by who told it",
-        Edit(f"{_PG}/engine.py", "        self._seen.forget()\n", ""),
+        Edit(f"{_PG}/engine.py", "        self._queue_cache.clear()\n", ""),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: nobody is told by those who rely on it that nobody listens",
-        Edit(f"{_PG}/enqueue.py", "or not (notice is None or seen.is_heard)", ""),
+        Edit(f"{_PG}/enqueue.py", "or not (notice is None or cache.has_listener)", ""),
         f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
@@ -1343,7 +1347,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: nobody is told when the commit that was to tell fails",
-        Edit(f"{_PG}/notify_throttle.py", 'self._leave_word(notice.split(","))', "pass"),
+        Edit(f"{_PG}/notify_throttle.py", 'self._defer(notice.split(","))', "pass"),
         f"{_OF_PG}/test_notify_throttle.py",
     ),
     _on_postgres(
@@ -1353,30 +1357,30 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "fast enqueue: they cover jobs of other tasks",
-        Edit(f"{_PG}/fast_enqueue.py", "jobs.template is self._kind.template and", ""),
+        Edit(f"{_PG}/fast_enqueue.py", "jobs.template is self._plan.template and", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: they last, whoever else comes",
-        Edit(f"{_PG}/engine.py", "list[Enqueued]]:\n        self._permit = None\n", "list[Enqueued]]:\n"),
+        Edit(f"{_PG}/engine.py", "list[Enqueued]]:\n        self._fast_enqueue = None\n", "list[Enqueued]]:\n"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: they last longer than what was seen",
-        Edit(f"{_PG}/fast_enqueue.py", "looks = began >= self._look_at", "looks = False"),
+        Edit(f"{_PG}/fast_enqueue.py", "checks = began >= self._check_at", "checks = False"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: what was seen again is not relied on",
-        Edit(f"{_PG}/fast_enqueue.py", "        if looks:\n            self._looked(began)\n", ""),
+        Edit(f"{_PG}/fast_enqueue.py", "        if checks:\n            self._checked(began)\n", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: one that was not added counts as added",
         Edit(
             f"{_PG}/fast_enqueue.py",
-            "        if not done:\n            self._has_given_way(connection, notice)\n            return self._add",
-            "        if False:\n            self._has_given_way(connection, notice)\n            return self._add",
+            "        if not count:\n            self._was_refused(connection, notice)\n            return self._enq",
+            "        if False:\n            self._was_refused(connection, notice)\n            return self._enq",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
@@ -1384,14 +1388,14 @@ POSTGRES: Final = (
         "fast enqueue: one that was not added in time counts as added",
         Edit(
             f"{_PG}/fast_enqueue.py",
-            "if not done:\n            self._has_given_way(connection, notice)\n            return await self._add",
-            "if False:\n            self._has_given_way(connection, notice)\n            return await self._add",
+            "if not count:\n            self._was_refused(connection, notice)\n            return await self._enqueue",
+            "if False:\n            self._was_refused(connection, notice)\n            return await self._enqueue",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: they are given where a queue says something of its jobs",
-        Edit(f"{_PG}/engine.py", " and self._seen.is_plain(kind.lane):", ":"),
+        Edit(f"{_PG}/engine.py", " and self._queue_cache.is_plain(plan.lane):", ":"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1419,7 +1423,11 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "fast enqueue: the one who was to tell next does not",
-        Edit(f"{_PG}/notify_throttle.py", "            self._last = -math.inf\n            if", "            if"),
+        Edit(
+            f"{_PG}/notify_throttle.py",
+            "            self._last_notice_at = -math.inf\n            if",
+            "            if",
+        ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1457,22 +1465,22 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "fast enqueue: what a queue is told is not heeded",
-        Edit(f"{_PG}/engine.py", "        self._permit = None\n        return info", "        return info"),
+        Edit(f"{_PG}/engine.py", "        self._fast_enqueue = None\n        return info", "        return info"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: the loop has no turn",
-        Edit(f"{_PG}/fast_enqueue.py", "min(monotonic() + _TURN, self._lapses_at)", "self._lapses_at"),
+        Edit(f"{_PG}/fast_enqueue.py", "min(monotonic() + _YIELD_INTERVAL, self._expires_at)", "self._expires_at"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: a connection is looked at for each job",
-        Edit(f"{_PG}/fast_enqueue.py", "bool(self._connections.idle) if self._is_turning else ", ""),
+        Edit(f"{_PG}/fast_enqueue.py", "bool(self._connections.idle) if self._is_yield_scheduled else ", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "fast enqueue: a connection is not looked at",
-        Edit(f"{_PG}/fast_enqueue.py", " if self._is_turning else self._connections.has_healthy()", ""),
+        Edit(f"{_PG}/fast_enqueue.py", " if self._is_yield_scheduled else self._connections.has_healthy()", ""),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1496,12 +1504,14 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "exchange: what is known to be held is waited for again",
-        Edit(f"{_PG}/engine.py", "            self._held_up = left\n", ""),
+        Edit(f"{_PG}/engine.py", "            self._blocked = left\n", ""),
         f"{_OF_PG}/test_open_transactions.py",
     ),
     _on_postgres(
         "exchange: beside a claim on its way what was not stored is forgotten",
-        Edit(f"{_PG}/engine.py", "lost=done.lost, busy=done.busy, claimed=brought", "lost=done.lost, claimed=brought"),
+        Edit(
+            f"{_PG}/engine.py", "lost=done.lost, busy=done.busy, claimed=received", "lost=done.lost, claimed=received"
+        ),
         f"{_OF_PG}/test_open_transactions.py",
     ),
     _on_postgres(
@@ -1755,7 +1765,7 @@ POSTGRES: Final = (
         "claim prefetch: it is sent while the worker asks for itself",
         Edit(
             f"{_PG}/claim_prefetch.py",
-            "        self._wanted.pop(key, None)\n        return self._take(key)\n",
+            "        self._armed.pop(key, None)\n        return self._take(key)\n",
             "        return self._take(key)\n",
         ),
         f"{_OF_PG}/test_claim_prefetch.py",
@@ -1767,7 +1777,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "fast enqueue: nobody is told",
-        Edit(f"{_PG}/fast_enqueue.py", "notice = self._bell.notice_for(self._kind.tidings)", "notice = None"),
+        Edit(f"{_PG}/fast_enqueue.py", "notice = self._throttle.notice_for(self._plan.notification)", "notice = None"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1779,22 +1789,24 @@ POSTGRES: Final = (
         "fast enqueue: a turn that the loop has by itself does not count",
         Edit(
             f"{_PG}/fast_enqueue.py",
-            "        self._until = self._lapses_at\n",
-            "        self._until = min(monotonic() + _TURN, self._lapses_at)\n",
+            "        self._valid_until = self._expires_at\n",
+            "        self._valid_until = min(monotonic() + _YIELD_INTERVAL, self._expires_at)\n",
         ),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
         "claim prefetch: what nobody asks for is kept",
-        Edit(f"{_PG}/claim_prefetch.py", "        self.let_go(self._sent.pop(key))\n", "        self._sent.pop(key)\n"),
+        Edit(
+            f"{_PG}/claim_prefetch.py", "        self.release(self._sent.pop(key))\n", "        self._sent.pop(key)\n"
+        ),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "claim prefetch: a worker that leaves keeps it",
         Edit(
             f"{_PG}/claim_prefetch.py",
-            "timeout=_LAST_ANSWER)\n                self.let_go(sent)\n",
-            "timeout=_LAST_ANSWER)\n",
+            "timeout=_ANSWER_TIMEOUT)\n                self.release(sent)\n",
+            "timeout=_ANSWER_TIMEOUT)\n",
         ),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
@@ -1802,14 +1814,14 @@ POSTGRES: Final = (
         "claim prefetch: a worker that leaves is brought more",
         Edit(
             f"{_PG}/claim_prefetch.py",
-            "            del self._wanted[key]\n        for",
+            "            del self._armed[key]\n        for",
             "            pass\n        for",
         ),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "claim prefetch: news since is forgotten",
-        Edit(f"{_PG}/claim_prefetch.py", "elif round_.news or round_.is_news_anywhere:", "elif False:"),
+        Edit(f"{_PG}/claim_prefetch.py", "elif rotation.notified or rotation.is_any_notified:", "elif False:"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
@@ -1819,19 +1831,21 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "claim prefetch: it stands for a worker that has enough",
-        Edit(f"{_PG}/claim_prefetch.py", "            self._wanted.pop(key, None)\n", "            pass\n"),
+        Edit(f"{_PG}/claim_prefetch.py", "            self._armed.pop(key, None)\n", "            pass\n"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "claim prefetch: what a cancelled exchange was brought is lost",
         Edit(
-            f"{_PG}/claim_prefetch.py", "            self._return(sent, rows)\n            return", "            return"
+            f"{_PG}/claim_prefetch.py",
+            "            self._release_rows(sent, rows)\n            return",
+            "            return",
         ),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
         "claim prefetch: what a failed exchange was brought is lost",
-        Edit(f"{_PG}/engine.py", "                standing.let_go(sent)\n", ""),
+        Edit(f"{_PG}/engine.py", "                prefetch.release(sent)\n", ""),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(
@@ -2126,7 +2140,9 @@ EVENTS: Final = (
     _on_postgres(
         "events: the middle of a look is taken for its end",
         Edit(
-            f"{_PG}/events.py", "[place.seen, until, place.no, wanted, limit]", "[place.seen, until, 0, wanted, limit]"
+            f"{_PG}/events.py",
+            "[position.snapshot, next_snapshot, position.no, wanted, limit]",
+            "[position.snapshot, next_snapshot, 0, wanted, limit]",
         ),
         TELLING,
     ),
@@ -2142,12 +2158,12 @@ EVENTS: Final = (
     ),
     _on_postgres(
         "events: a cursor of what has been trimmed is taken",
-        Edit(f"{_PG}/events.py", "if first <= self.trimmed:", "if False:"),
+        Edit(f"{_PG}/events.py", "if first <= self.trimmed_xid:", "if False:"),
         RECORDS,
     ),
     _on_postgres(
         "events: a cursor of what has been pruned is taken",
-        Edit(f"{_PG}/events.py", "if self.pruned_at >= max(place.at, place.caught[0]):", "if False:"),
+        Edit(f"{_PG}/events.py", "if self.pruned_at >= max(position.at, position.caught_up_to[0]):", "if False:"),
         RECORDS,
     ),
     _on_postgres(

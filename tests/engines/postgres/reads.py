@@ -81,7 +81,7 @@ class Session:
     def take(self, *queues: str, slots: int = 0, **fields: Any) -> tuple[Claim, ...]:
         """Claim jobs, as a worker that begins its way round."""
         request = ClaimRequest(worker_id="w", queues=queues or ("default",), slots=slots, **fields)
-        return self.run(claims.claim(self.schema, request, claims.Round())).claims
+        return self.run(claims.claim(self.schema, request, claims.RoundRobin())).claims
 
     @contextmanager
     def reading(self) -> Iterator[Reads]:

@@ -12,7 +12,7 @@ import pytest
 from onward.batches.values import BatchInfo, Callbacks, NewBatch
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
 from onward.engines.postgres import batch_progress
-from onward.engines.postgres.batch_progress import Advancer
+from onward.engines.postgres.batch_progress import BatchProgress
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, State
@@ -86,7 +86,7 @@ async def test_two_processes_at_once_count_everything_once(engines: list[Postgre
 async def test_what_a_process_leaves_undone_the_leader_goes_on_with(
     engines: list[PostgresEngine], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(batch_progress, "_MOMENT", 60)
+    monkeypatch.setattr(batch_progress, "_MIN_DELAY", 60)
     dies, leads = engines
     await put(dies, NewJob(type="t", batch="b"))
     await eventually(lambda: take_if_there(dies))
@@ -118,12 +118,12 @@ def test_the_longer_it_takes_to_count_the_more_seldom_it_is_done():
             await asyncio.sleep(takes)
             return False
 
-        advancer = batch_progress.Advancer(step)
+        progress = batch_progress.BatchProgress(step)
         for takes in (0.0, 0.01, 9.0, 0.0, 0.0):
             began = loop.time()
-            advancer.soon(at_once=False)
+            progress.request(immediately=False)
             await asyncio.sleep(0.6 + takes)
-        await advancer.close()
+        await progress.close()
         return steps
 
     assert in_virtual_time(main) == pytest.approx([0.05, 0.05, 0.2, 0.5, 0.05])
@@ -133,14 +133,14 @@ def test_a_loop_that_has_closed_is_not_kept():
     async def step() -> bool:
         return False
 
-    advancer = Advancer(step)
+    progress = BatchProgress(step)
 
     async def act() -> weakref.ref[asyncio.AbstractEventLoop]:
-        advancer.soon(at_once=True)
+        progress.request(immediately=True)
         await asyncio.sleep(0.05)
         return weakref.ref(asyncio.get_running_loop())
 
     loop = asyncio.run(act())
     gc.collect()
     assert loop() is None
-    assert advancer._turns.all() == []
+    assert progress._tasks.all() == []

@@ -89,7 +89,7 @@ async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_oth
 async def test_however_much_is_new_of_a_batch_that_is_held_others_have_their_turn(
     desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(batches, "_MOST", 5)
+    monkeypatch.setattr(batches, "_MAX_ROWS", 5)
     await put(desk, "held", *[new_job(batch="held")] * 20)
     await put(desk, "z", new_job(batch="z", queue="z"))
     for claim in [*await desk.take(slots=20), await desk.take_one("z")]:
@@ -250,12 +250,12 @@ def test_what_is_held_is_asked_for_now_and_then():
                 raise StoreBusy("somebody holds a lock")
             return answers.pop(0) if answers else False
 
-        advancer = batch_progress.Advancer(step)
-        advancer.soon(at_once=True)
+        progress = batch_progress.BatchProgress(step)
+        progress.request(immediately=True)
         await asyncio.sleep(3)
-        advancer.soon(at_once=True)
+        progress.request(immediately=True)
         await asyncio.sleep(3)
-        await advancer.close()
+        await progress.close()
         return steps
 
     assert in_virtual_time(main) == pytest.approx([0, 0, 0.5, 1.0, 3.0, 3.5])
@@ -284,13 +284,13 @@ async def test_the_leader_comes_back_soon_after_the_caller_is_done(
     desk: Desk, engine_by_the_clock: PostgresEngine, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ):
     """As one that hears of everything, and so does not look again before something is told."""
-    monkeypatch.setattr(PostgresEngine, "_hears", True)
-    monkeypatch.setattr(NextDue, "TRUST", timedelta(hours=1))
+    monkeypatch.setattr(PostgresEngine, "_is_listening", True)
+    monkeypatch.setattr(NextDue, "TTL", timedelta(hours=1))
     engine = engine_by_the_clock
     await engine.save_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
     (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
     await asyncio.to_thread(add, engine, caller)
-    monkeypatch.setattr(engine._advancer, "soon", lambda **_: None)  # the process that ends the job dies
+    monkeypatch.setattr(engine._batch_progress, "request", lambda **_: None)  # the process that ends the job dies
     await engine.settle([Settlement(claim, Complete())])
     term = await engine.elect("leader", lease=LEASE)
     assert term is not None

@@ -30,10 +30,10 @@ ASKS = Exchange(request=REQUEST)
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, a look at all queues is quick and lasts, and what was brought is kept."""
-    monkeypatch.setattr(claims, "_LOOK_AGAIN", LONG)
-    monkeypatch.setattr(claims, "_LOOK_AGAIN_LATEST", LONG)
-    monkeypatch.setattr(claims, "_LONG_TOUR", math.inf)
-    monkeypatch.setattr(claim_prefetch, "_KEPT", LONG)
+    monkeypatch.setattr(claims, "_FULL_SCAN_INTERVAL", LONG)
+    monkeypatch.setattr(claims, "_MAX_FULL_SCAN_INTERVAL", LONG)
+    monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", math.inf)
+    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", LONG)
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ async def stands(office: PostgresEngine, exchange: Exchange = ASKS, *, found: in
     """Have a claim stand."""
     exchanged = await office.exchange(exchange)
     assert len(exchanged.claimed.claims) == found
-    assert office._standing.here()._wanted
+    assert office._claim_prefetch.here()._armed
     return exchanged
 
 
-async def brought(store: PostgresStore, office: PostgresEngine, giver: PostgresEngine) -> JobRef:
+async def received(store: PostgresStore, office: PostgresEngine, giver: PostgresEngine) -> JobRef:
     """Have a job brought."""
     await stands(office)
     (ref,) = await add(giver)
@@ -128,7 +128,7 @@ async def on_its_way(
     with psycopg.connect(postgres_url()) as lock:
         lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         tell(store)
-        await until(lambda: bool(office._standing.here()._sent))
+        await until(lambda: bool(office._claim_prefetch.here()._sent))
         yield ref, lock
         lock.rollback()
 
@@ -143,7 +143,7 @@ async def claimed_before(giver: PostgresEngine, times: int) -> Sequence[JobRef]:
 async def test_a_claim_leaves_with_the_news_and_the_next_exchange_takes_what_it_brings(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):  # O11
-    ref = await brought(store, office, giver)
+    ref = await received(store, office, giver)
     job = await giver.get(ref)
     assert job is not None
     assert (job.worker_id, job.attempts) == ("w", 1)
@@ -185,18 +185,18 @@ async def test_none_is_sent_while_the_worker_asks_for_itself(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ):
     await stands(office)
-    monkeypatch.setattr(claims, "_LONG_TOUR", -1.0)  # it asks only where there is news
+    monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", -1.0)  # it asks only where there is news
     (first,) = await add(giver)
     (second,) = await add(giver, queue="r")
     tell(store, "q,r")
-    await until(lambda: len(office._round(REQUEST.queues, "w").news) == 2)
+    await until(lambda: len(office._rotation(REQUEST.queues, "w").notified) == 2)
     with psycopg.connect(postgres_url()) as lock:
         lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         asking = asyncio.create_task(office.exchange(ASKS))
-        await until(lambda: not office._round(REQUEST.queues, "w").news)
+        await until(lambda: not office._rotation(REQUEST.queues, "w").notified)
         tell(store)
-        await until(lambda: bool(office._round(REQUEST.queues, "w").news or office._standing.here()._sent))
-        assert not office._standing.here()._sent
+        await until(lambda: bool(office._rotation(REQUEST.queues, "w").notified or office._claim_prefetch.here()._sent))
+        assert not office._claim_prefetch.here()._sent
         lock.rollback()
         assert refs(await asking) == [first, second]
     (third,) = await add(giver)
@@ -210,7 +210,7 @@ async def test_none_stands_for_a_worker_that_has_enough(
 ):
     await stands(office)
     await add(giver, 3)
-    office._round(REQUEST.queues, "w").is_news_anywhere = True
+    office._rotation(REQUEST.queues, "w").is_any_notified = True
     assert len(refs(await office.exchange(ASKS))) == 3
     await stands(office, Exchange(request=replace(REQUEST, worker_id="idle")))
     (ref,) = await add(giver)
@@ -224,10 +224,10 @@ async def test_none_stands_for_a_worker_that_has_enough(
 async def test_news_since_has_the_worker_ask_again_at_once(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):
-    first = await brought(store, office, giver)
+    first = await received(store, office, giver)
     (second,) = await add(giver, queue="r")
     tell(store, "r")
-    await until(lambda: bool(office._round(REQUEST.queues, "w").news))
+    await until(lambda: bool(office._rotation(REQUEST.queues, "w").notified))
     exchanged = await office.exchange(ASKS)
     assert (refs(exchanged), exchanged.claimed.retry_after) == ([first], 0.0)
     assert refs(await office.exchange(ASKS)) == [second]
@@ -240,15 +240,15 @@ async def test_of_a_queue_of_which_something_is_said_the_exchange_asks_for_itsel
     await stands(office)
     first, _ = await add(giver, 2)
     tell(store)
-    await until(lambda: bool(office._standing.here()._sent))
+    await until(lambda: bool(office._claim_prefetch.here()._sent))
     assert refs(await office.exchange(ASKS)) == [first]
 
 
 async def test_what_nobody_asks_for_goes_back(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ):  # X3
-    monkeypatch.setattr(claim_prefetch, "_KEPT", 0.2)
-    ref = await brought(store, office, giver)
+    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 0.2)
+    ref = await received(store, office, giver)
     await has(giver, ref, State.PENDING)
     assert await claimed_before(giver, 1) == [ref]
 
@@ -272,9 +272,9 @@ async def test_a_worker_that_leaves_gives_back_what_was_brought_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(claim_prefetch, "_KEPT", 1.0)
-    ref = await brought(store, office, giver)
-    await until(lambda: any(sent.keeping for sent in office._standing.here()._sent.values()))
+    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 1.0)
+    ref = await received(store, office, giver)
+    await until(lambda: any(sent.expiry for sent in office._claim_prefetch.here()._sent.values()))
     await office.deregister("w")
     assert await claimed_before(giver, 1) == [ref]
     await asyncio.sleep(1.1)
@@ -288,7 +288,7 @@ async def test_nothing_is_brought_to_one_that_has_left(
     await office.deregister("w")
     await add(giver)
     tell(store)
-    await until(lambda: bool(office._round(REQUEST.queues, "w").news))
+    await until(lambda: bool(office._rotation(REQUEST.queues, "w").notified))
     assert len(await claimed_before(giver, 0)) == 1
 
 

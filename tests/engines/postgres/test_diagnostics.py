@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onward.engines.postgres.diagnostics import INDEXES, Facts, _problems, _warnings, examine
+from onward.engines.postgres.diagnostics import INDEXES, ServerFacts, _problems, _warnings, diagnose
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.schema import Schema
 from onward.pg.caller_transaction import on_psycopg
@@ -15,11 +15,11 @@ from onward.pg.plans import run
 from tests.conformance.driver import Desk
 from tests.conformance.postgres_case import PostgresStore
 
-HEALTHY = Facts(
+HEALTHY = ServerFacts(
     version="16.1", now=0, role="web", database="shop", schema='"order"', fsync="on", full_page_writes="on",
     synchronous_commit="on", is_standby=False, read_only="off", autovacuum="on",
     track_counts="on", statement_timeout=0.0, transaction_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0,
-    frozen_age=1000, sessions=10, max_connections=100, live=1000, dead=100, size=10_000_000, without_a_day=10,
+    frozen_age=1000, sessions=10, max_connections=100, live=1000, dead=100, size=10_000_000, in_default_partition=10,
     indexes=sorted(INDEXES),
 )  # fmt: skip
 
@@ -115,7 +115,7 @@ async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: Postgres
         options["transaction_timeout"] = "3min"
     asked = " ".join(f"-c {name}={value}" for name, value in options.items())
     with psycopg.connect(store.url, options=asked, cursor_factory=psycopg.RawCursor) as connection:
-        facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
+        facts = run(diagnose(Schema(store.schema)), on_psycopg(connection)).facts
     assert (facts.role, facts.database, facts.schema) == ("postgres", "postgres", store.schema)
     assert (facts.fsync, facts.full_page_writes, facts.synchronous_commit) == ("off", "on", "local")
     assert (facts.is_standby, facts.read_only) == (False, "on")
@@ -129,7 +129,7 @@ async def test_a_schema_whose_name_is_a_word_of_sql_is_named_so_that_it_can_be_p
     store.schema = "order"
     await store.connect()
     with psycopg.connect(store.url, cursor_factory=psycopg.RawCursor) as connection:
-        facts = run(examine(Schema(store.schema)), on_psycopg(connection)).facts
+        facts = run(diagnose(Schema(store.schema)), on_psycopg(connection)).facts
     with psycopg.connect(store.url) as connection:
         connection.execute('drop schema "order" cascade')
     store.schema = "gone"

@@ -19,9 +19,9 @@ from onward.clock import SystemClock, moment_of
 from onward.engine.values import ClaimRequest, Exchange, QueueChange, Settlement, SignalKind
 from onward.engines.postgres import queue_cache
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.enqueue import tidings_of
+from onward.engines.postgres.enqueue import notification_of
 from onward.engines.postgres.maintenance import NextDue
-from onward.engines.postgres.queue_cache import Seen
+from onward.engines.postgres.queue_cache import QueueCache
 from onward.errors import InvalidJob
 from onward.job import NewJob, UniformJobs
 from onward.lifecycle import Complete, State
@@ -91,9 +91,9 @@ async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
     async with aclosing(signals):
         await anext(signals)
         await clocked.enqueue(UniformJobs(template, [ODD]))
-        assert clocked._seen.is_plain(("full", 3))
-        clocked._seen.is_heard = True
-        clocked._bell._apart = 0 if is_told else 60
+        assert clocked._queue_cache.is_plain(("full", 3))
+        clocked._queue_cache.has_listener = True
+        clocked._notify_throttle._interval = 0 if is_told else 60
         await clocked.enqueue(UniformJobs(template, [ODD]))
         await clocked.enqueue([msgspec.structs.replace(template, payload=ODD)])
     own = ("seq", "id", "created_at", "updated_at", "ready_at")
@@ -112,7 +112,7 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
     try:
         await clocked.enqueue([new_job(queue="told")])
         await other.configure("told", QueueChange(max_attempts=7))
-        await asyncio.sleep(2 * queue_cache.TRUST)
+        await asyncio.sleep(2 * queue_cache.TTL)
         await clocked.enqueue([new_job(queue="told")])
         await clocked.enqueue([new_job(queue="told")])  # nor does it go by the look of the one before
     finally:
@@ -123,18 +123,18 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
 async def test_a_lane_that_was_opened_in_vain_is_not_relied_on(clocked: PostgresEngine):
     with pytest.raises(InvalidJob):
         await clocked.enqueue([new_job(queue="new", batch="there-is-none")])
-    assert not clocked._seen.is_plain(("new", 0))
+    assert not clocked._queue_cache.is_plain(("new", 0))
     await clocked.enqueue([new_job(queue="new")])
     assert len((await clocked.claim(request(1))).claims) == 1
 
 
 def test_no_more_lanes_are_kept_in_mind_than_so_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(queue_cache, "_MOST", 3)
-    seen = Seen()
+    monkeypatch.setattr(queue_cache, "_MAX_LANES", 3)
+    cache = QueueCache()
     for number in range(10):
-        seen.look((f"q{number}", 0), monotonic(), is_plain=True, is_heard=None)
-        assert seen.is_plain((f"q{number}", 0))
-    assert sum(seen.is_plain((f"q{number}", 0)) for number in range(10)) <= 3
+        cache.store((f"q{number}", 0), monotonic(), is_plain=True, has_listener=None)
+        assert cache.is_plain((f"q{number}", 0))
+    assert sum(cache.is_plain((f"q{number}", 0)) for number in range(10)) <= 3
 
 
 async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngine, store: PostgresStore):  # G8
@@ -156,11 +156,11 @@ async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngi
 
 def test_what_is_told_of_jobs():
     later = moment_of(SystemClock().micros()) + timedelta(days=1)
-    assert tidings_of([new_job(queue="a"), new_job(queue="b")]) == {"a", "b"}
-    assert tidings_of([new_job(queue="a", delay=timedelta(seconds=1))]) == {DUE}
-    assert tidings_of([new_job(queue="a", delay=timedelta(hours=1))]) == set()
-    assert tidings_of([new_job(queue="a", run_at=later)]) == {DUE}
-    assert tidings_of([new_job(queue="a", start_by=later)]) == {"a", DUE}
+    assert notification_of([new_job(queue="a"), new_job(queue="b")]) == {"a", "b"}
+    assert notification_of([new_job(queue="a", delay=timedelta(seconds=1))]) == {DUE}
+    assert notification_of([new_job(queue="a", delay=timedelta(hours=1))]) == set()
+    assert notification_of([new_job(queue="a", run_at=later)]) == {DUE}
+    assert notification_of([new_job(queue="a", start_by=later)]) == {"a", DUE}
 
 
 async def test_whoever_leads_is_told_of_a_job_that_comes_due_soon(clocked: PostgresEngine, store: PostgresStore):
@@ -181,14 +181,14 @@ async def test_whoever_leads_is_told_of_a_job_that_comes_due_soon(clocked: Postg
 
 def test_what_was_told_while_the_store_was_asked_is_not_forgotten():
     due = NextDue()
-    assert due.wait() is None
-    due.ask()
-    due.learn(None)
-    assert (due.wait() or 0) > NextDue.TRUST.total_seconds() / 2
-    due.ask()
-    due.forget()
-    due.learn(None)
-    assert (due.wait() or 0) < NextDue.TRUST.total_seconds() / 2
+    assert due.remaining() is None
+    due.begin_check()
+    due.update(None)
+    assert (due.remaining() or 0) > NextDue.TTL.total_seconds() / 2
+    due.begin_check()
+    due.reset()
+    due.update(None)
+    assert (due.remaining() or 0) < NextDue.TTL.total_seconds() / 2
 
 
 async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: PostgresEngine):  # H9
@@ -196,9 +196,9 @@ async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: 
         await clocked.enqueue(UniformJobs(new_job(queue=f"q{number:02}"), ["{}"] * 5))
     assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q00", "q01"]
     await clocked.enqueue(UniformJobs(new_job(queue="zz"), ["{}"] * 5))
-    for round_ in clocked._rounds.values():
-        round_.news.clear()  # what was told by way of the database, sooner or later
-    clocked._hear("zz")
+    for rotation in clocked._rotations.values():
+        rotation.notified.clear()  # what was told by way of the database, sooner or later
+    clocked._on_notice("zz")
     assert [claim.ref.queue for claim in (await clocked.claim(request(3))).claims] == ["zz", "q02", "q03"]
     assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q04", "q05"]
 

@@ -120,8 +120,8 @@ async def test_however_a_job_comes_in_it_is_told_of(store: PostgresStore, count:
         async with aclosing(await engine.events(["*"])) as events:
             added = []
             for apart in (60, 0):  # relying on what was seen, if it is one; with a notice, too
-                engine._bell._apart = apart
-                engine._seen.is_heard = True
+                engine._notify_throttle._interval = apart
+                engine._queue_cache.has_listener = True
                 added += await engine.enqueue([new_job(org_id=org_id)] * count)
             assert {event.ref for event in await take(events, 2 * count)} == {each.ref for each in added}
     finally:

@@ -15,9 +15,9 @@ from onward.backoff import Backoff
 from onward.engine.values import ClaimRequest, QueueChange
 from onward.engines.postgres import fast_enqueue, notify_throttle, queue_cache
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.enqueue import Shortcut
-from onward.engines.postgres.fast_enqueue import Permit
-from onward.engines.postgres.notify_throttle import Bell
+from onward.engines.postgres.enqueue import SingleInsertStatements
+from onward.engines.postgres.fast_enqueue import FastEnqueue
+from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, UniformJobs
 from onward.pg.connection import Asks, TimedAsyncConnection
@@ -34,8 +34,8 @@ LONG = 3600.0
 @pytest.fixture
 async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
     """An engine whose permits last, for what is not about that."""
-    monkeypatch.setattr(queue_cache, "TRUST", LONG)
-    monkeypatch.setattr(fast_enqueue, "_TURN", LONG)
+    monkeypatch.setattr(queue_cache, "TTL", LONG)
+    monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", LONG)
     engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
     await engine.open()
     yield engine
@@ -46,13 +46,13 @@ async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Async
 def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads that were added on the spot."""
     spots: list[str] = []
-    add = Permit.add
+    add = FastEnqueue.add
 
-    def noted(permit: Permit, jobs: UniformJobs) -> Any:
+    def noted(fast_enqueue: FastEnqueue, jobs: UniformJobs) -> Any:
         spots.append(jobs.payloads[0])
-        return add(permit, jobs)
+        return add(fast_enqueue, jobs)
 
-    monkeypatch.setattr(Permit, "add", noted)
+    monkeypatch.setattr(FastEnqueue, "add", noted)
     return spots
 
 
@@ -142,16 +142,16 @@ async def heard(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
-    monkeypatch.setattr(queue_cache, "TRUST", 0.05)
-    monkeypatch.setattr(notify_throttle, "TRUST", 0.05)
+    monkeypatch.setattr(queue_cache, "TTL", 0.05)
+    monkeypatch.setattr(notify_throttle, "TTL", 0.05)
     looks: list[str] = []
-    lone_look = Shortcut.lone_look
+    checked_insert = SingleInsertStatements.checked_insert
 
-    def noted(shortcut: Shortcut, payload: str) -> Any:
+    def noted(statements: SingleInsertStatements, payload: str) -> Any:
         looks.append(payload)
-        return lone_look(shortcut, payload)
+        return checked_insert(statements, payload)
 
-    monkeypatch.setattr(Shortcut, "lone_look", noted)
+    monkeypatch.setattr(SingleInsertStatements, "checked_insert", noted)
     return looks
 
 
@@ -162,13 +162,13 @@ async def sleep_until_it_is_to_be_looked_again(looks: list[str]) -> None:
 
 async def test_what_was_seen_is_looked_at_again_on_the_way(engine: PostgresEngine, spots: list[str], looks: list[str]):
     await warmed(engine, spots)
-    permit = engine._permit
+    fast_enqueue = engine._fast_enqueue
     for number in range(5):
         await sleep_until_it_is_to_be_looked_again(looks)
         await add(engine, str(number), f"1{number}")
         assert looks == [str(number)]  # and the next relies on it
     assert spots == [one for number in range(5) for one in (str(number), f"1{number}")]
-    assert engine._permit is permit
+    assert engine._fast_enqueue is fast_enqueue
     assert len(await stored(engine)) == 20
 
 
@@ -208,7 +208,7 @@ async def test_somebody_who_listens_since_is_told(
     if engine.database.is_pooled:
         pytest.skip("through a pooler nobody is told")
     await warmed(engine, spots)
-    engine._bell._send = lambda _: None  # with its commit, or not at all
+    engine._notify_throttle._send = lambda _: None  # with its commit, or not at all
     async with heard(other) as told:
         told.clear()
         await sleep_until_it_is_to_be_looked_again(looks)
@@ -248,13 +248,14 @@ async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: Postgres
 async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
     monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
-    monkeypatch.setattr(Bell, "notice_for", lambda *_: None)  # what is new to the server takes a turn by itself
+    # What is new to the server takes a turn by itself.
+    monkeypatch.setattr(NotifyThrottle, "notice_for", lambda *_: None)
     await warmed(engine, spots)
     async with turns_of_the_loop() as turns:
         await add(engine, *map(str, range(20)))
         assert turns.count == 0
-        monkeypatch.setattr(fast_enqueue, "_TURN", 0.01)
-        engine._permit = None
+        monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
+        engine._fast_enqueue = None
         await add(engine, "0", "0", "0")
         had_turns = 0
         for number in range(20):
@@ -303,7 +304,7 @@ async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
-    monkeypatch.setattr(fast_enqueue, "_TURN", 0.01)
+    monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
     await warmed(engine, spots)
     async with turns_of_the_loop() as turns:
         for number in range(5):
@@ -321,11 +322,11 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
     with psycopg.connect(store.url) as connection:
         connection.execute(f"lock table {store.schema}.job in share mode")
 
-        async def let_go() -> None:
+        async def release() -> None:
             await asyncio.sleep(0.1)
             connection.rollback()
 
-        letting = asyncio.create_task(let_go())  # it must have its turn, or the job would wait for ever
+        letting = asyncio.create_task(release())  # it must have its turn, or the job would wait for ever
         added = await add(engine, "1")
         await letting
     assert spots == ["1"]
@@ -348,12 +349,12 @@ async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_
     with psycopg.connect(store.url) as connection:
         connection.execute(f"lock table {store.schema}.job in share mode")
 
-        async def let_go(looking: asyncio.Task[None]) -> None:
+        async def release(looking: asyncio.Task[None]) -> None:
             await asyncio.wait([looking], timeout=0.3)
             connection.rollback()
 
         looking = asyncio.create_task(look())
-        letting = asyncio.create_task(let_go(looking))
+        letting = asyncio.create_task(release(looking))
         await add(engine, "1")
         order.append("added")
         await asyncio.gather(looking, letting)
@@ -426,7 +427,7 @@ async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
         pytest.skip("through a pooler nobody is told")
     async with heard(other) as told:
         await warmed(engine, spots)
-        engine._bell._send = lambda _: None  # with its commit, or not at all
+        engine._notify_throttle._send = lambda _: None  # with its commit, or not at all
         for number in range(5):
             await asyncio.sleep(0.5)  # until it was told of what came before
             told.clear()

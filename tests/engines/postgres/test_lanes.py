@@ -42,12 +42,12 @@ def ground(store: PostgresStore) -> int:
     return int(moment) if is_moved else 0
 
 
-async def sweep(desk: Desk, term: Term | None = None) -> None:
+async def move_watermark(desk: Desk, term: Term | None = None) -> None:
     """Have the ground moved, by whoever leads."""
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     leader = term or await desk.lead()
-    await engine._ask(lambda: engine._sweeping.sweep(engine.schema, leader))
+    await engine._run(lambda: engine._watermark_state.move(engine.schema, leader))
     if term is None:
         await desk.engine.resign(leader)
 
@@ -58,10 +58,10 @@ async def work_through(desk: Desk, count: int = 200) -> None:
     await desk.advance(60)
     for _ in range(2):
         await desk.end_all(await desk.take(slots=count // 2), Complete())
-    await sweep(desk)
+    await move_watermark(desk)
 
 
-async def tended(desk: Desk) -> None:
+async def maintain_lanes(desk: Desk) -> None:
     """Have the lanes looked after, by a leader that has not done so yet."""
     handle = await desk.store.connect()
     await Desk(desk.store, handle).rescue()
@@ -81,30 +81,30 @@ async def test_a_lane_where_jobs_wait_has_a_floor_below_them_for_as_long_as_they
     later = await desk.add_many(10)
     await desk.advance(60)
     assert await desk.taken(slots=100) == first[:100]
-    await sweep(desk)
+    await move_watermark(desk)
     assert floors(store) == [True]
     await desk.advance(1)
     assert await desk.taken(slots=100) == [*first[100:], *later]
     await desk.advance(2)
-    await sweep(desk)
+    await move_watermark(desk)
     assert floors(store) == [False]
 
 
 async def test_the_ground_stays_below_jobs_that_cannot_be_seen_yet(desk: Desk, store: PostgresStore):  # X4
-    await sweep(desk)
+    await move_watermark(desk)
     await desk.advance(1)
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
     for _ in range(3):
         await desk.advance(2)
-        await sweep(desk)
+        await move_watermark(desk)
     caller.commit()
     assert await desk.taken("*") == [answer.ref]
     before = ground(store)
     for _ in range(2):
         await desk.advance(1)
-        await sweep(desk)
+        await move_watermark(desk)
     assert ground(store) > before + 5_000_000
 
 
@@ -112,9 +112,9 @@ async def test_who_leads_no_longer_moves_nothing(desk: Desk, store: PostgresStor
     term = await desk.lead()
     await desk.add()
     await desk.advance(PAST_LEASE)
-    await sweep(desk, term)
+    await move_watermark(desk, term)
     assert (ground(store), floors(store)) == (0, [False])
-    await sweep(desk)
+    await move_watermark(desk)
     assert (ground(store) > 0, floors(store)) == (True, [True])
 
 
@@ -133,7 +133,7 @@ async def with_a_floor(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]
     await desk.advance(60)
     behind = await desk.add()
     await desk.advance(60)
-    await sweep(desk)
+    await move_watermark(desk)
     assert floors(store) == [True]
     await desk.advance(60)
     return await desk.take_one(), behind
@@ -166,12 +166,12 @@ async def test_a_job_that_waited_for_another_with_its_key_is_not_left_below_the_
         waiting = asyncio.create_task(asyncio.to_thread(second.execute, enqueue))
         for _ in range(10):  # until the ground is where it was when the second began to wait, and beyond
             await asyncio.sleep(0.1)
-            await office._ask(lambda: office._sweeping.sweep(office.schema, term))
+            await office._run(lambda: office._watermark_state.move(office.schema, term))
         first.rollback()
         await waiting
         for _ in range(5):
             await asyncio.sleep(0.1)
-            await office._ask(lambda: office._sweeping.sweep(office.schema, term))
+            await office._run(lambda: office._watermark_state.move(office.schema, term))
         second.commit()
     assert len((await office.claim(ClaimRequest(worker_id="w", slots=1))).claims) == 1
     await office.close()
@@ -181,12 +181,12 @@ async def test_jobs_are_found_after_the_clock_has_gone_back(desk: Desk, store: P
     term = await desk.lead()
     waits = await desk.add()
     await desk.advance(20)
-    await sweep(desk, term)
+    await move_watermark(desk, term)
     store.clock._micros -= 15_000_000
     came = await desk.add(queue="q")
     for _ in range(4):
         await desk.advance(1)
-        await sweep(desk, term)
+        await move_watermark(desk, term)
     later = await desk.add(queue="r")
     assert await desk.taken("*") == [waits, came, later]
     assert ground(store) > store.clock.micros() - 15_000_000
@@ -199,7 +199,7 @@ async def test_jobs_of_a_lane_with_a_floor_are_found_after_the_clock_has_gone_ba
     term = await desk.lead(lease=timedelta(hours=1))
     waited = await desk.add()
     await desk.advance(20)
-    await sweep(desk, term)
+    await move_watermark(desk, term)
     assert floors(store) == [True]
     store.clock._micros -= 300_000_000
     with psycopg.connect(store.url) as holder:
@@ -208,12 +208,12 @@ async def test_jobs_of_a_lane_with_a_floor_are_found_after_the_clock_has_gone_ba
         assert await desk.taken("*") == [waited]
         async with asyncio.timeout(20):
             for _ in range(4):
-                await sweep(desk, term)
+                await move_watermark(desk, term)
                 await desk.advance(2)
         came = await desk.add()
         assert await desk.taken("*") == [came]
     await desk.advance(20)
-    await sweep(desk, term)
+    await move_watermark(desk, term)
     later = await desk.add()
     assert await desk.taken("*") == [later]
 
@@ -239,7 +239,7 @@ async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store:
             f"select {lanes}(%s, array['default'], array[0], array[ready_at]) from {job}", [store.clock.micros()]
         )
         await desk.advance(60)
-        await sweep(desk)
+        await move_watermark(desk)
     await desk.advance(60)
     assert floors(store) == [True]
     assert await desk.taken("*") == [claim.ref]
@@ -266,7 +266,7 @@ async def test_the_ground_waits_for_a_lane_that_needs_a_floor_and_that_somebody_
     await desk.advance(60)
     with psycopg.connect(store.url) as connection:
         connection.execute(f"select from {store.schema}.lane for update")
-        await sweep(desk)
+        await move_watermark(desk)
         assert ground(store) <= 1
     assert len(await desk.taken("*")) == 1
 
@@ -287,7 +287,7 @@ async def test_a_job_that_comes_back_does_not_hide_those_that_were_ready_before(
     await desk.advance(60)
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    engine._sweeping._swept_at = math.inf  # the ground is far below both
+    engine._watermark_state._moved_at = math.inf  # the ground is far below both
     await desk.promote()
     assert await desk.taken("*") == [first, due]
 
@@ -310,7 +310,7 @@ async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_fl
     await work_through(desk)
     caller.commit()
     assert await desk.taken("*") == []
-    await tended(desk)
+    await maintain_lanes(desk)
     assert await desk.taken("*") == [answer.ref]
 
 
@@ -319,24 +319,24 @@ async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_e
 ):  # X4, X3
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    sweeping, tending = engine._sweeping, engine._tending
+    watermark_state, upkeep = engine._watermark_state, engine._upkeep
 
     async def tend() -> int | None:
-        tending._due, tending._looks = 0.0, 64 + 1 + part  # not the one for which it looks from the beginning
+        upkeep._due, upkeep._checks = 0.0, 64 + 1 + part  # not the one for which it looks from the beginning
         await desk.rescue()
-        return sweeping.late
+        return watermark_state.late
 
     ((part,),) = by_hand(store, "select hashtextextended('default', 0) & 63")
     for _ in range(2):
         await desk.advance(1)
-        await sweep(desk)
+        await move_watermark(desk)
     assert await tend() is None
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
     for _ in range(10):
         await desk.advance(20)
-        await sweep(desk)
+        await move_watermark(desk)
         assert await tend() is not None
     caller.commit()
     assert await desk.taken("*") == []
@@ -352,28 +352,28 @@ async def test_they_are_looked_for_too_where_another_leader_moved_the_ground(
     ((part,),) = by_hand(store, "select hashtextextended('default', 0) & 63")
 
     async def tend() -> None:
-        engine._tending._due, engine._tending._looks = 0.0, 64 + 1 + part  # as above
+        engine._upkeep._due, engine._upkeep._checks = 0.0, 64 + 1 + part  # as above
         await desk.rescue()
 
     for _ in range(2):
         await desk.advance(1)
-        await sweep(desk)
+        await move_watermark(desk)
     await tend()
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
     for _ in range(2):
         await desk.advance(1)
-        await sweep(desk)
-    assert engine._sweeping.late is None
+        await move_watermark(desk)
+    assert engine._watermark_state.late is None
     other = Desk(store, await store.connect())
     for _ in range(2):
         await desk.advance(20)
-        await sweep(other)
+        await move_watermark(other)
     caller.commit()
     for _ in range(2):
         await desk.advance(1)
-        await sweep(desk)
+        await move_watermark(desk)
     assert await desk.taken("*") == []
     await tend()
     assert await desk.taken("*") == [answer.ref]
@@ -387,11 +387,11 @@ async def test_what_is_kept_in_mind_of_a_transaction_that_never_ends_is_bounded(
     await desk.engine.enqueue([new_job()], within=caller.handle)
     for _ in range(150):
         await desk.advance(1)
-        await sweep(desk)
-    assert len(engine._sweeping._seen) <= 100
+        await move_watermark(desk)
+    assert len(engine._watermark_state._snapshots) <= 100
     caller.commit()
-    await sweep(desk)
-    assert len(engine._sweeping._seen) == 2
+    await move_watermark(desk)
+    assert len(engine._watermark_state._snapshots) == 2
 
 
 async def test_a_job_put_far_below_by_hand_is_found_by_one_of_64_looks(desk: Desk, store: PostgresStore):  # O2
@@ -403,7 +403,7 @@ async def test_a_job_put_far_below_by_hand_is_found_by_one_of_64_looks(desk: Des
     by_hand(store, f"insert into onward.job (type, queue, ready_at) values ('greet', 'default', {long_ago})")
     found: list[bool] = []
     for _ in range(64):
-        engine._tending._due = 0.0
+        engine._upkeep._due = 0.0
         await desk.rescue()
         found.append(floors(store) == [True])
     assert found == sorted(found)
@@ -424,7 +424,7 @@ async def test_a_job_added_by_hand_is_found_by_the_leader(
         queue,
         priority,
     )
-    await tended(desk)
+    await maintain_lanes(desk)
     assert await desk.taken("*") == [JobRef(queue, id)]
     job = await desk.job(JobRef(queue, id))
     assert (job.type, job.attempts, job.max_attempts) == ("greet", 1, 5)
@@ -435,14 +435,14 @@ async def test_a_paused_queue_does_not_hide_a_job_added_by_hand_to_the_next(desk
         await desk.add(queue=queue)
     await desk.set("b", paused=True)
     by_hand(store, "insert into onward.job (type, queue) values ('greet', 'c')")
-    await tended(desk)
+    await maintain_lanes(desk)
     assert [ref.queue for ref in await desk.taken("*")] == ["a", "c", "d"]
 
 
 async def test_a_job_added_by_hand_to_a_paused_queue_waits_there(desk: Desk, store: PostgresStore):
     await desk.set("q", paused=True)
     by_hand(store, "insert into onward.job (type, queue) values ('greet', 'q')")
-    await tended(desk)
+    await maintain_lanes(desk)
     assert await desk.take("*") == ()
     assert by_hand(store, "select count(*) from onward.lane") == [(0,)]
     await desk.set("q", paused=False)
@@ -459,12 +459,12 @@ async def test_an_empty_lane_is_taken_away_when_nobody_can_be_adding_to_it_and_i
     caller = store.caller()
     caller.begin()
     caller.note("a transaction that could have seen the lane")
-    await tended(desk)
-    await tended(desk)
+    await maintain_lanes(desk)
+    await maintain_lanes(desk)
     lanes = "select queue, closing is null from onward.lane order by 1"
     assert by_hand(store, lanes) == [("busy", True), ("once", False)]
     caller.commit()
-    await tended(desk)
+    await maintain_lanes(desk)
     assert by_hand(store, lanes) == [("busy", True)]
     assert [queue.name for queue in await desk.engine.queues()] == ["busy", "once"]
     again = await desk.add(queue="once", priority=3)
@@ -476,8 +476,8 @@ async def test_a_lane_of_which_a_job_was_completed_a_moment_ago_stays(desk: Desk
         await desk.add(queue="q", priority=priority)
         await desk.end(await desk.take_one("*"), Complete())
         await desk.advance(31)
-    await tended(desk)
-    await tended(desk)
+    await maintain_lanes(desk)
+    await maintain_lanes(desk)
     assert by_hand(store, "select priority, closing is null from onward.lane") == [(2, True)]
 
 
@@ -487,13 +487,13 @@ async def test_a_job_added_while_its_lane_is_on_its_way_out_is_found_at_once_and
     await desk.add(queue="q")
     await desk.end(await desk.take_one("*"), Complete())
     await desk.advance(61)
-    await tended(desk)  # marked
+    await maintain_lanes(desk)  # marked
     first = await desk.add(queue="q")
-    await tended(desk)  # gone, if nothing were there
+    await maintain_lanes(desk)  # gone, if nothing were there
     assert await desk.taken("*") == [first]
     second = await desk.add(queue="q")
-    await tended(desk)
-    await tended(desk)
+    await maintain_lanes(desk)
+    await maintain_lanes(desk)
     assert await desk.taken("*") == [second]
 
 
@@ -650,9 +650,9 @@ async def test_a_statement_that_gave_way_to_another_is_tried_again(store: Postgr
             raise psycopg.errors.DeadlockDetected
         return tries
 
-    assert await inner._ask(plan) == 3
+    assert await inner._run(plan) == 3
     tries = 0
-    assert inner._ask_sync(plan) == 3
+    assert inner._run_sync(plan) == 3
 
 
 async def test_a_tour_of_many_queues_is_made_in_parts_and_goes_on_at_once(desk: Desk):  # H9
@@ -675,9 +675,9 @@ async def test_in_a_long_tour_a_queue_with_news_gives_its_job_alone_now_and_then
     request = ClaimRequest(worker_id="w", queues=("m/*",), slots=300)
     assert len((await desk.engine.claim(request)).claims) == 300
     await desk.engine.enqueue([new_job(queue="m/x"), new_job(queue="m/y")])
-    inner._hear("m/x,m/y")
+    inner._on_notice("m/x,m/y")
     first = (await desk.engine.claim(request)).claims
-    inner._round(request.queues).brief_at = math.inf
+    inner._rotation(request.queues).single_claim_at = math.inf
     then = (await desk.engine.claim(request)).claims
     assert [claim.ref.queue for claim in first] == ["m/x"]
     assert (len(then), then[0].ref.queue) == (150, "m/y")

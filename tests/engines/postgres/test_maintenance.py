@@ -14,14 +14,14 @@ import pytest
 from onward.engine.values import MaintenanceResult, Retention, Settlement, Term
 from onward.engines.postgres import maintenance
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.maintenance import Rescuing, Sweeping, Tending
+from onward.engines.postgres.maintenance import RescueState, UpkeepSchedule, WatermarkState
 from onward.job import EnqueueStatus
 from onward.lifecycle import Complete, Release, Retry, State
 from onward.pg.listener import Listener
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import LEASE, PAST_LEASE, Desk, new_job
 from tests.conformance.postgres_case import PostgresStore
-from tests.engines.postgres.test_lanes import by_hand, sweep, tended
+from tests.engines.postgres.test_lanes import by_hand, maintain_lanes, move_watermark
 
 MINUTE = 60_000_000
 
@@ -44,47 +44,47 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_look_for_leases_that_ran_out_may_wait_once_where_nothing_goes_on(clock: Clock):
-    rescuing = Rescuing()
-    assert not rescuing.may_wait()
-    rescuing.begin()
-    rescuing.learn(7, next_in=None)
+    rescue_state = RescueState()
+    assert not rescue_state.can_skip()
+    rescue_state.begin()
+    rescue_state.finish(7, next_in=None)
     clock.now += 2
-    assert rescuing.may_wait()
+    assert rescue_state.can_skip()
     clock.now += 2
-    assert not rescuing.may_wait()
+    assert not rescue_state.can_skip()
 
 
 def test_it_does_not_wait_where_jobs_come_and_go(clock: Clock):
-    rescuing = Rescuing()
-    rescuing.begin()
-    rescuing.stir()  # while the look is under way
-    rescuing.learn(7, next_in=None)
-    assert not rescuing.may_wait()
-    rescuing.begin()
-    rescuing.learn(7, next_in=None)
-    assert rescuing.may_wait()
-    rescuing.stir()
-    assert not rescuing.may_wait()
+    rescue_state = RescueState()
+    rescue_state.begin()
+    rescue_state.mark_busy()  # while the look is under way
+    rescue_state.finish(7, next_in=None)
+    assert not rescue_state.can_skip()
+    rescue_state.begin()
+    rescue_state.finish(7, next_in=None)
+    assert rescue_state.can_skip()
+    rescue_state.mark_busy()
+    assert not rescue_state.can_skip()
 
 
 def test_it_does_not_wait_for_a_lease_that_runs_out_before_the_next_look(clock: Clock):
-    rescuing = Rescuing()
-    rescuing.begin()
-    rescuing.learn(7, next_in=4.0)
+    rescue_state = RescueState()
+    rescue_state.begin()
+    rescue_state.finish(7, next_in=4.0)
     clock.now += 1
-    assert rescuing.may_wait()
+    assert rescue_state.can_skip()
     clock.now += 1
-    assert not rescuing.may_wait()
+    assert not rescue_state.can_skip()
 
 
 def test_it_goes_back_to_where_the_last_one_ended_and_now_and_then_to_the_beginning():
-    rescuing = Rescuing()
-    assert rescuing.begin() is None
-    rescuing.learn(None, next_in=None)  # there was more than one look could take
-    assert rescuing.begin() is None
-    rescuing.learn(5 * MINUTE, next_in=None)
-    assert [rescuing.begin() for _ in range(64)].count(None) == 1
-    assert rescuing.begin() == 4 * MINUTE
+    rescue_state = RescueState()
+    assert rescue_state.begin() is None
+    rescue_state.finish(None, next_in=None)  # there was more than one look could take
+    assert rescue_state.begin() is None
+    rescue_state.finish(5 * MINUTE, next_in=None)
+    assert [rescue_state.begin() for _ in range(64)].count(None) == 1
+    assert rescue_state.begin() == 4 * MINUTE
 
 
 async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_the_same(
@@ -102,47 +102,47 @@ async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_t
 
 
 def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
-    sweeping = Sweeping()
-    assert sweeping.is_due(hears=True)
-    sweeping._swept_at, sweeping._is_busy = clock.now, False
+    watermark_state = WatermarkState()
+    assert watermark_state.is_due(is_listening=True)
+    watermark_state._moved_at, watermark_state._is_busy = clock.now, False
     clock.now += 11
-    assert (sweeping.is_due(hears=True), sweeping.is_due(hears=False)) == (False, True)
-    sweeping.stir()
-    assert sweeping.is_due(hears=True)
-    sweeping._is_busy = False
+    assert (watermark_state.is_due(is_listening=True), watermark_state.is_due(is_listening=False)) == (False, True)
+    watermark_state.mark_busy()
+    assert watermark_state.is_due(is_listening=True)
+    watermark_state._is_busy = False
     clock.now += 50
-    assert sweeping.is_due(hears=True)
+    assert watermark_state.is_due(is_listening=True)
 
 
 def test_a_look_that_began_before_the_ground_went_ahead_says_nothing_of_that(clock: Clock):  # X4
-    sweeping = Sweeping()
-    sweeping.late, sweeping._ground = 5, 20
-    sweeping.tended(None, 10)
-    assert sweeping.late == 5
-    sweeping.tended(5, 10)
-    assert sweeping.late == 10
-    sweeping.tended(10, 20)
-    assert sweeping.late is None
+    watermark_state = WatermarkState()
+    watermark_state.late, watermark_state._watermark = 5, 20
+    watermark_state.lanes_maintained(None, 10)
+    assert watermark_state.late == 5
+    watermark_state.lanes_maintained(5, 10)
+    assert watermark_state.late == 10
+    watermark_state.lanes_maintained(10, 20)
+    assert watermark_state.late is None
 
 
 def test_who_leads_again_knows_nothing_of_what_others_did_meanwhile():  # X3
-    sweeping = Sweeping()
+    watermark_state = WatermarkState()
 
     def lead(number: int) -> tuple[int | None, int]:
-        sweeping.lead(Term(number, "w", datetime(2030, 1, 1, tzinfo=UTC)))
-        return sweeping.late, len(sweeping._seen)
+        watermark_state.lead(Term(number, "w", datetime(2030, 1, 1, tzinfo=UTC)))
+        return watermark_state.late, len(watermark_state._snapshots)
 
     lead(1)
-    sweeping.late, sweeping._seen = None, [(5, "7")]
+    watermark_state.late, watermark_state._snapshots = None, [(5, "7")]
     assert [lead(1), lead(2)] == [(None, 1)] * 2  # nobody else has
     assert lead(4) == (0, 0)
 
 
 def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_the_other(clock: Clock):
-    tending, parts = Tending(), []
+    upkeep, parts = UpkeepSchedule(), []
     for _ in range(65):
-        parts.append(tending.part())
-        tending.done(clock.now)
+        parts.append(upkeep.shard())
+        upkeep.finish(clock.now)
     assert parts[0] is None
     assert set(parts[1:]) == set(range(64))
 
@@ -153,13 +153,13 @@ async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     asked: list[str] = []
-    ask = engine._ask
+    ask = engine._run
 
     async def listen(plan: Any, **options: Any) -> Any:
         asked.append("advance" if options.get("atomic") else "other")
         return await ask(plan, **options)
 
-    monkeypatch.setattr(engine, "_ask", listen)
+    monkeypatch.setattr(engine, "_run", listen)
     await desk.promote()
     assert "advance" not in asked
     by_hand(store, "insert into onward.batch_event (batch, completed) values ('gone', 1)")
@@ -181,12 +181,12 @@ async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time
 
     await rescue()
     by_hand(store, "update onward.leader set number = number + 1")  # whoever asks now would be told nothing
-    looked_at = engine._rescuing._looked_at
+    full_scan_at = engine._rescue_state._checked_at
     await rescue()
-    assert engine._rescuing._looked_at == looked_at
-    engine._hear("q")
+    assert engine._rescue_state._checked_at == full_scan_at
+    engine._on_notice("q")
     await rescue()
-    assert engine._rescuing._looked_at > looked_at
+    assert engine._rescue_state._checked_at > full_scan_at
     await engine.close()
 
 
@@ -229,7 +229,7 @@ async def test_no_step_of_a_leader_waits_for_a_callers_transaction(desk: Desk, s
     by_hand(store, "insert into onward.job (type, ready_at) values ('greet', timestamptz '2020-01-01')")
 
     async with asyncio.timeout(20):
-        await sweep(desk, term)
+        await move_watermark(desk, term)
         assert (await desk.engine.promote(term)).changed == 1
         assert (await desk.rescue_as(term)).changed == 1  # and looks after the lanes
         assert (await desk.engine.prune(term)).changed == 4 + 1
@@ -252,14 +252,14 @@ async def test_a_lane_that_somebody_holds_is_neither_marked_nor_taken_away_nor_w
     lanes = "select closing is null from onward.lane"
     async with asyncio.timeout(20):
         with holding(store, "lane"):
-            await tended(desk)
+            await maintain_lanes(desk)
         assert by_hand(store, lanes) == [(True,)]
-        await tended(desk)
+        await maintain_lanes(desk)
         assert by_hand(store, lanes) == [(False,)]
         with holding(store, "lane"):
-            await tended(desk)
+            await maintain_lanes(desk)
         assert by_hand(store, lanes) == [(False,)]
-        await tended(desk)
+        await maintain_lanes(desk)
     assert by_hand(store, lanes) == []
 
 
@@ -274,7 +274,7 @@ async def test_a_lost_job_is_found_though_somebody_holds_its_lane_and_there_are_
             with psycopg.connect(store.url) as holder:
                 first = "select min(ctid) from onward.lane".replace("onward", store.schema)
                 holder.execute(f"select from {store.schema}.lane where ctid = ({first}) for update")
-                await sweep(desk)
+                await move_watermark(desk)
                 await desk.rescue()
                 assert await desk.taken() == [ref]
     assert by_hand(store, "select count(*) from onward.lane") == [(2,)]

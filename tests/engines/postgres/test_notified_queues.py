@@ -34,22 +34,22 @@ async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tupl
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     if notice:
-        engine._hear(notice)
+        engine._on_notice(notice)
     claims = await ask(desk, request)
-    return claims, not engine._round(request.queues, request.worker_id).is_whole
+    return claims, not engine._rotation(request.queues, request.worker_id).is_full_scan
 
 
 @pytest.fixture(autouse=True)
 def listening(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody listens: what is told is told by the tests. And no look takes long, however busy the machine is."""
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
-    monkeypatch.setattr(claims, "_LONG_TOUR", math.inf)
+    monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", math.inf)
 
 
 @pytest.fixture
 def long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at all queues takes long."""
-    monkeypatch.setattr(claims, "_LONG_TOUR", -1.0)
+    monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", -1.0)
 
 
 def names(claims: Claims) -> list[str]:
@@ -161,9 +161,9 @@ async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhe
     await ask(desk, REQUEST)
     ref = await desk.add(queue="q")
     claim = await desk.take_one("q")
-    engine._hear("q")
+    engine._on_notice("q")
     exchange = Exchange(starts=(claim,) if starts else (), request=REQUEST)
-    asking = settle.exchange(engine.schema, exchange, engine._round(REQUEST.queues, "w"))
+    asking = settle.exchange(engine.schema, exchange, engine._rotation(REQUEST.queues, "w"))
     next(asking)
     with pytest.raises(StoreUnavailable):
         asking.throw(StoreUnavailable())
@@ -179,10 +179,10 @@ async def test_each_worker_goes_its_own_way_round_and_is_forgotten_when_it_leave
     await desk.add_many(2, queue="q")
     await engine.exchange(Exchange(request=full))
     await engine.exchange(Exchange(request=msgspec.structs.replace(idle, slots=5)))
-    assert [engine._round(each.queues, each.worker_id).has_more for each in (full, idle)] == [True, False]
+    assert [engine._rotation(each.queues, each.worker_id).has_more for each in (full, idle)] == [True, False]
     for who in ("full", "idle"):
         await engine.deregister(who)
-    assert not engine._rounds
+    assert not engine._rotations
 
 
 async def test_those_who_ask_once_go_one_way_together(desk: Desk):  # H7, H9
@@ -193,7 +193,7 @@ async def test_those_who_ask_once_go_one_way_together(desk: Desk):  # H7, H9
         await desk.add(queue=queue)
     once = [msgspec.structs.replace(REQUEST, worker_id=f"tick-{no}", slots=1) for no in range(3)]
     assert [names(await engine.claim(request)) for request in once] == [["a"], ["b"], ["c"]]
-    assert len(engine._rounds) == 1
+    assert len(engine._rotations) == 1
 
 
 async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: PostgresStore):
@@ -212,7 +212,7 @@ async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
     await ask(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    engine._round(REQUEST.queues, "w").is_news_anywhere = False
+    engine._rotation(REQUEST.queues, "w").is_any_notified = False
     await desk.add(queue="unheard")
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
@@ -254,24 +254,24 @@ async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # 
     await ask(desk, REQUEST)
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    round_ = engine._round(REQUEST.queues, "w")
-    round_.took = 0.001
-    assert 0 < round_.look_again_in() <= 0.5
-    round_.took = 0.015
-    assert 1 < round_.look_again_in() <= 1.5
-    round_.took = 5.0  # something held it up
-    assert 1.5 < round_.look_again_in() <= 2
+    rotation = engine._rotation(REQUEST.queues, "w")
+    rotation.full_scan_time = 0.001
+    assert 0 < rotation.next_full_scan_in() <= 0.5
+    rotation.full_scan_time = 0.015
+    assert 1 < rotation.next_full_scan_in() <= 1.5
+    rotation.full_scan_time = 5.0  # something held it up
+    assert 1.5 < rotation.next_full_scan_in() <= 2
 
 
 def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
-    round_ = claims.Round(is_news_anywhere=False)
+    rotation = claims.RoundRobin(is_any_notified=False)
     for _ in range(30):
-        round_.hear(("q/*",), ["q/1", "q/2", "r", "q/3"])
-    assert (list(round_.news), round_.is_news_anywhere) == (["q/1", "q/2", "q/3"], False)
-    round_.hear(("q/*",), [f"r/{n}" for n in range(200)])
-    assert (len(round_.news), round_.is_news_anywhere) == (3, False)
-    round_.hear(("q/*",), [f"q/{n}" for n in range(200)])
-    assert (len(round_.news), round_.is_news_anywhere) == (100, True)
+        rotation.add_notice(("q/*",), ["q/1", "q/2", "r", "q/3"])
+    assert (list(rotation.notified), rotation.is_any_notified) == (["q/1", "q/2", "q/3"], False)
+    rotation.add_notice(("q/*",), [f"r/{n}" for n in range(200)])
+    assert (len(rotation.notified), rotation.is_any_notified) == (3, False)
+    rotation.add_notice(("q/*",), [f"q/{n}" for n in range(200)])
+    assert (len(rotation.notified), rotation.is_any_notified) == (100, True)
 
 
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9

@@ -15,7 +15,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.postgres import engine as engine_module
 from onward.engines.postgres import settle
-from onward.engines.postgres.claim_prefetch import Standing
+from onward.engines.postgres.claim_prefetch import ClaimPrefetch
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreBusy, StoreUnavailable
 from onward.lifecycle import Cancel, Complete, Outcome, Release, Retry, State
@@ -81,7 +81,7 @@ async def test_beside_a_claim_that_is_on_its_way_it_is_said_as_well(
 
     await desk.add()
     held = await desk.take_one()
-    monkeypatch.setattr(Standing, "take", lambda *_: Nothing())
+    monkeypatch.setattr(ClaimPrefetch, "take", lambda *_: Nothing())
     with holding(store, held):
         exchange = Exchange(settlements=(Settlement(held, Complete()),), request=ClaimRequest(worker_id="w", slots=1))
         assert (await desk.engine.exchange(exchange)).busy == {held.token}
@@ -111,12 +111,12 @@ async def test_one_that_was_claimed_ahead_is_started_later(desk: Desk, store: Po
 async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
     """One who meets the key of a running job, and stays open, stopped the worker that ran it."""
     app = App(engine=PostgresEngine(store.url, schema=store.schema))
-    go_on = asyncio.Event()
+    start_after = asyncio.Event()
     ran: list[int] = []
 
     @app.task(queue="q")
     async def slow() -> None:
-        await go_on.wait()
+        await start_after.wait()
 
     @app.task(queue="q")
     async def quick(n: int) -> None:
@@ -131,7 +131,7 @@ async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
         await eventually(runs)
         async with await psycopg.AsyncConnection.connect(store.url) as connection:
             await slow.using(idempotency_key="k", within=connection).enqueue()
-            go_on.set()
+            start_after.set()
             for n in range(20):
                 await quick.enqueue(n=n)
 
@@ -189,7 +189,7 @@ async def test_who_is_not_let_claim_holds_no_job_meanwhile(
         gave_up.set()
         return Exchanged()
 
-    monkeypatch.setattr(engine, "_settle_free", give_up)
+    monkeypatch.setattr(engine, "_settle_available", give_up)
     with psycopg.connect(store.url) as connection, psycopg.connect(store.url, autocommit=True) as other:
         lock = "select pg_advisory_xact_lock(hashtextextended('onward.claims', 0))"
         connection.execute(engine.schema.insert_schema_name(lock).encode())

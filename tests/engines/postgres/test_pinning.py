@@ -14,7 +14,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus, PGconn
 
-from onward.engines.postgres.diagnostics import Examined, examine
+from onward.engines.postgres.diagnostics import Diagnosis, diagnose
 from onward.engines.postgres.schema import Schema
 from onward.pg.caller_transaction import on_psycopg
 from onward.pg.plans import run
@@ -40,11 +40,13 @@ async def store(server: PostgresServer, tmp_path: Path) -> AsyncIterator[Postgre
     await store.close()
 
 
-def examined(store: PostgresStore, **settings: str) -> Examined:
+def examined(store: PostgresStore, **settings: str) -> Diagnosis:
     """Look as another session does, at what is as young as can be."""
     address = make_conninfo(store.url, **settings)
     with psycopg.connect(address, cursor_factory=psycopg.RawCursor) as connection:
-        return run(examine(Schema(store.schema), long=timedelta(0), old=0), on_psycopg(connection))
+        return run(
+            diagnose(Schema(store.schema), long_transaction=timedelta(0), old_slot_age=0), on_psycopg(connection)
+        )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 from onward.batches.values import NewBatch
 from onward.engine.values import ClaimRequest, Exchange, JobFilter, Settlement, Term
 from onward.engines.postgres import admin, batches, claims, enqueue, leases, maintenance, migrations, queries, settle
-from onward.engines.postgres.claims import Round
+from onward.engines.postgres.claims import RoundRobin
 from onward.engines.postgres.schema import Schema
 from onward.ids import new_id
 from onward.job import EnqueueStatus, JobRef, NewJob
@@ -29,7 +29,7 @@ from tests.conformance.driver import LEASE, Desk, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.engines.postgres.reads import Session
-from tests.engines.postgres.test_lanes import sweep
+from tests.engines.postgres.test_lanes import move_watermark
 from tests.servers.pgbouncer import engines_url
 
 MANY = 5_000
@@ -313,7 +313,7 @@ def claim_of_all_queues(at: Session) -> Iterator[None]:
 def claim_of(at: Session) -> Iterator[None]:
     yield
     request = ClaimRequest(worker_id="w")
-    assert len(at.ask(claims.for_queue(at.schema, request, "default", BATCH))) == BATCH
+    assert len(at.ask(claims.queue_claim(at.schema, request, "default", BATCH))) == BATCH
 
 
 @hot("job_suspect", "job_pkey", rows=4 * BATCH)
@@ -363,7 +363,7 @@ def exchange(at: Session) -> Iterator[None]:
     settlements = tuple(Settlement(claim, Complete()) for claim in claims)
     request = ClaimRequest(worker_id="w", queues=("default",), slots=BATCH)
     wanted = Exchange(settlements=settlements, request=request)
-    answer = at.run(settle.exchange(at.schema, wanted, Round()))
+    answer = at.run(settle.exchange(at.schema, wanted, RoundRobin()))
     assert not answer.lost
     assert len(answer.claimed.claims) == BATCH
 
@@ -381,20 +381,20 @@ def promote(at: Session) -> Iterator[None]:
 # What tests before this one have claimed and rolled back is still among the leases that have run out.
 @hot("lease_batch_until", "job_pkey", "concurrency_permit_pkey", "lane_open", rows=20 * BATCH)
 def rescue(at: Session) -> Iterator[None]:
-    term, tending = lead(at), maintenance.Tending()
-    tending._due = float("inf")
+    term, upkeep = lead(at), maintenance.UpkeepSchedule()
+    upkeep._due = float("inf")
     at.take(slots=BATCH, lease=NEXT_MOMENT)
     yield
-    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
+    known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
     assert at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
 
 
 @hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=5_000)
 def look_after_the_lanes(at: Session) -> Iterator[None]:
-    term, tending = lead(at), maintenance.Tending()
-    tending._looks = 1
+    term, upkeep = lead(at), maintenance.UpkeepSchedule()
+    upkeep._checks = 1
     yield
-    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
+    known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
     assert not at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed
 
 
@@ -402,7 +402,7 @@ def look_after_the_lanes(at: Session) -> Iterator[None]:
 def move_the_ground(at: Session) -> Iterator[None]:
     term = lead(at)
     yield
-    at.run(maintenance.Sweeping().sweep(at.schema, term))
+    at.run(maintenance.WatermarkState().move(at.schema, term))
 
 
 @hot(
@@ -410,8 +410,8 @@ def move_the_ground(at: Session) -> Iterator[None]:
     "throttle_pkey", "job_id", "batch_finished", "batch_pkey", "dependency_batch", rows=60 * BATCH,
 )  # fmt: skip
 def prune(at: Session) -> Iterator[None]:
-    term, tending = lead(at), maintenance.Tending()
-    tending._days_due = float("inf")
+    term, upkeep = lead(at), maintenance.UpkeepSchedule()
+    upkeep._partitions_due = float("inf")
     at.execute("insert into onward.queue (name, keep_completed) values ('brief', '1 hour')")
     seed_ended(at, BATCH, queue="'brief'", completed_at="now() - interval '2 hours'")
     at.execute(f"update onward.archive_rows set until = now() where seq % {MANY} < {BATCH}")
@@ -420,7 +420,7 @@ def prune(at: Session) -> Iterator[None]:
         f"update onward.throttle set until = now() where digest in (select digest from onward.throttle limit {BATCH})"
     )
     yield
-    assert at.run(maintenance.prune(at.schema, term, 100, tending)).changed == BATCH
+    assert at.run(maintenance.prune(at.schema, term, 100, upkeep)).changed == BATCH
 
 
 @hot("job_id", "job_pkey", rows=10)
@@ -467,7 +467,7 @@ def get(at: Session) -> Iterator[None]:
 @hot("job_id", "dependency_unresolved", "dependency_pkey", "batch_pkey", "lane_open", rows=10 * BATCH)
 def advance(at: Session) -> Iterator[None]:
     jobs = [new_job(batch="own", queue="own"), *[new_job(batch="own", after=(0,))] * BATCH]
-    at.run(batches.put(at.schema, NewBatch(name="own", sealed=True), jobs, notice=None, copies=False))
+    at.run(batches.upsert(at.schema, NewBatch(name="own", sealed=True), jobs, notice=None, can_copy=False))
     at.run(settle.settle(at.schema, [Settlement(claim, Complete()) for claim in at.take("own", slots=1)]))
     yield
     assert at.run(batches.advance(at.schema)) == (False, BATCH)
@@ -515,7 +515,7 @@ async def test_a_claim_does_not_walk_over_the_jobs_that_run_before_it(desk: Desk
     await desk.add_many(200)
     await desk.advance(60)
     assert len(await desk.take(slots=100)) == 100  # walks over them
-    await sweep(desk)
+    await move_watermark(desk)
     with session.reading() as reads:
         assert len(session.take(slots=BATCH)) == BATCH
     assert reads.rows <= 400, reads  # those that were taken a moment ago, and no more
@@ -600,9 +600,9 @@ async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
            union all select 'told/' || n, false from generate_series(1, 5000) n"""
     )
     session.execute("insert into onward.job (type, queue) values ('greet', 'many/994-new')")  # behind a paused one
-    term, tending = lead(session), maintenance.Tending()
-    tending._looks = 1
-    known = maintenance.Rescuing(), tending, maintenance.Sweeping()
+    term, upkeep = lead(session), maintenance.UpkeepSchedule()
+    upkeep._checks = 1
+    known = maintenance.RescueState(), upkeep, maintenance.WatermarkState()
     with session.reading() as reads:
         session.run(maintenance.rescue(session.schema, term, LEASE, MAX_CRASHES, 100, *known))
     assert session.execute("select queue from onward.lane where substr(queue, 6) !~ '^[0-9]*[13579]$'") == [
@@ -625,12 +625,12 @@ async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk,
 
 
 async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(desk: Desk, session: Session):  # O11
-    schema, round_ = session.schema, Round()
+    schema, rotation = session.schema, RoundRobin()
     request = ClaimRequest(worker_id="w", queues=("*",), slots=6, prefetch_claimed=4)
     outcomes: list[Outcome] = [Complete(), Complete("1"), Fail(FAILURE), Release(), Snooze(timedelta(days=1))]
 
     def work() -> None:
-        taken = session.run(claims.claim(schema, request, round_)).claims
+        taken = session.run(claims.claim(schema, request, rotation)).claims
         assert len(taken) == BATCH
         assert not session.run(settle.start(schema, [claim for claim in taken if not claim.started]))
         assert not session.run(leases.heartbeat(schema, worker_info("w"), taken)).lost
@@ -658,11 +658,11 @@ async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_job
     seed_jobs(session, queue="'many/' || n % 1000")
     session.execute("analyze onward.job")
     put(session, new_job(queue="many/5-new"))
-    request, round_ = ClaimRequest(worker_id="w", queues=("many/*",), slots=100), claims.Round()
+    request, rotation = ClaimRequest(worker_id="w", queues=("many/*",), slots=100), claims.RoundRobin()
     started: set[str] = set()
     with session.reading() as reads:
         for _ in range(1000 // 100 + 1):  # once round all of them
-            started |= {one.ref.queue for one in session.run(claims.claim(session.schema, request, round_)).claims}
+            started |= {one.ref.queue for one in session.run(claims.claim(session.schema, request, rotation)).claims}
             if "many/5-new" in started:
                 break
     assert "many/5-new" in started
@@ -682,7 +682,7 @@ async def test_an_open_transaction_does_not_make_claims_walk_over_what_has_ended
             await desk.advance(5)
             while claims := await desk.take(slots=100):
                 await desk.end_all(claims, Complete())
-            await sweep(desk)
+            await move_watermark(desk)
         await desk.add_many(3 * BATCH)
         with session.reading() as reads:
             assert len(session.take(slots=BATCH)) == BATCH

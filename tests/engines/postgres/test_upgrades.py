@@ -132,7 +132,7 @@ async def test_an_upgrade_loses_no_job_and_the_worker_of_the_version_before_goes
 ):  # O9
     """The worker has its statements prepared and a job in hand when the schema changes, and jobs keep coming."""
     runs: Counter[str] = Counter()
-    held, go_on, enough = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    held, start_after, enough = asyncio.Event(), asyncio.Event(), asyncio.Event()
     async with App(engine=PostgresEngine(store.url, schema=store.schema)) as app:
 
         @app.task
@@ -146,7 +146,7 @@ async def test_an_upgrade_loses_no_job_and_the_worker_of_the_version_before_goes
         async def hold(context: JobContext) -> str:
             runs[context.id] += 1
             held.set()
-            await go_on.wait()
+            await start_after.wait()
             return "held"
 
         @app.task
@@ -180,7 +180,7 @@ async def test_an_upgrade_loses_no_job_and_the_worker_of_the_version_before_goes
             await asyncio.wait([producer])
             since = await work.enqueue()
             assert await since.result(timeout=DEADLINE) == "done"
-            go_on.set()
+            start_after.set()
 
             async def all_have_ended() -> bool | None:
                 return set(runs) >= {ref.id for ref in (*to_do, never, kept, since.ref)} or None

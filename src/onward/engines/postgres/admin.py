@@ -11,8 +11,8 @@ from msgspec import UNSET
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Rate, Retention
 from onward.engines.postgres import queries
-from onward.engines.postgres.filters import Condition, together
-from onward.engines.postgres.rows import micros
+from onward.engines.postgres.filters import Condition, union_all
+from onward.engines.postgres.rows import optional_micros
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
 from onward.job import Job, JobRef
@@ -63,7 +63,7 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
         parts.append(f"(select seq from onward.history where {condition.ended()} {order})")  # noqa: S608
     if not parts:
         return []
-    rows = yield Statement(schema.insert_schema_name(together(parts, order)), condition.values)
+    rows = yield Statement(schema.insert_schema_name(union_all(parts, order)), condition.values)
     return [row[0] for row in rows]
 
 
@@ -94,8 +94,8 @@ def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
 
 def configure(schema: Schema, queue: str, change: QueueChange) -> Plan[QueueInfo]:
     """Change what a queue is told to do."""
-    told = msgspec.json.encode(_columns(change)).decode()
-    yield Statement(schema.configure, [schema.now, schema.channel, queue, told])
+    columns = msgspec.json.encode(_columns(change)).decode()
+    yield Statement(schema.configure, [schema.now, schema.channel, queue, columns])
     (info,) = yield from queries.queues(schema, queue)
     return info
 
@@ -110,16 +110,16 @@ def _columns(change: QueueChange) -> dict[str, Any]:
     if change.rate is not UNSET:
         columns |= _rate_columns(change.rate)
     if change.lease is not UNSET:
-        columns["lease"] = _interval(micros(change.lease))
+        columns["lease"] = _interval(optional_micros(change.lease))
     if isinstance(change.retention, Retention):
-        kept = change.retention
+        retention = change.retention
         columns |= {
-            "keep_completed": _interval(micros(kept.completed)),
-            "keep_completed_count": kept.completed_count,
-            "keep_failed": _interval(micros(kept.failed)),
-            "keep_failed_count": kept.failed_count,
-            "keep_cancelled": _interval(micros(kept.cancelled)),
-            "keep_archived": _interval(micros(kept.archived)),
+            "keep_completed": _interval(optional_micros(retention.completed)),
+            "keep_completed_count": retention.completed_count,
+            "keep_failed": _interval(optional_micros(retention.failed)),
+            "keep_failed_count": retention.failed_count,
+            "keep_cancelled": _interval(optional_micros(retention.cancelled)),
+            "keep_archived": _interval(optional_micros(retention.archived)),
         }
     return columns
 
@@ -132,7 +132,7 @@ def _rate_columns(rate: Rate | None) -> dict[str, Any]:
     spacing = -(-(rate.period + rate.slack) // (MICROSECOND * (rate.count - rate.burst + 1)))
     return {
         "rate_count": rate.count,
-        "rate_period": _interval(micros(rate.period)),
+        "rate_period": _interval(optional_micros(rate.period)),
         "rate_burst": rate.burst,
         "spacing": _interval(spacing),
         "credit": _interval((rate.slack / 2) // MICROSECOND),

@@ -18,48 +18,48 @@ from onward.pg.per_loop import PerLoop
 
 log = logging.getLogger("onward.engines.postgres")
 
-_MOMENT: Final = 0.05
+_MIN_DELAY: Final = 0.05
 """Seconds in which ends of jobs are gathered that nobody waits for."""
-_SHARE: Final = 20
+_DELAY_FACTOR: Final = 20
 """If that is longer: so many times as long as the last steps took. A store that is busy is busy with the jobs."""
-_LONGEST: Final = 0.5
+_MAX_DELAY: Final = 0.5
 """Seconds after which they are counted at the latest."""
-HELD: Final = 0.5
+RETRY_INTERVAL: Final = 0.5
 """Seconds after which it is tried again where somebody's transaction is in the way."""
 
 
-class Advancer:
+class BatchProgress:
     """One task for each event loop, while there is something to do."""
 
     def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:
         """``step`` does a part, and answers whether there may be more; None: what there is cannot be done yet."""
-        self._turns = PerLoop(lambda: _Turn(step))
+        self._tasks = PerLoop(lambda: _LoopTask(step))
 
-    def soon(self, *, at_once: bool) -> None:
+    def request(self, *, immediately: bool) -> None:
         """Act on what is new."""
-        self._turns.here().ask(at_once=at_once)
+        self._tasks.here().request(immediately=immediately)
 
     async def close(self) -> None:
         """Leave the rest to others."""
-        for turn in self._turns.take_all():
-            await turn.stop()
+        for task in self._tasks.take_all():
+            await task.stop()
 
 
-class _Turn:
+class _LoopTask:
     def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:
         self._step = step
-        self._is_wanted = False
-        self._moment = _MOMENT
-        self._hurry = asyncio.Event()
+        self._is_requested = False
+        self._delay = _MIN_DELAY
+        self._immediate = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         """While it lasts: it would keep a loop that has closed."""
 
-    def ask(self, *, at_once: bool) -> None:
-        self._is_wanted = True
-        if at_once:
-            self._hurry.set()
+    def request(self, *, immediately: bool) -> None:
+        self._is_requested = True
+        if immediately:
+            self._immediate.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="onward-postgres-advance")
+            self._task = asyncio.create_task(self._run(), name="onward-postgres-batch-progress")
             self._task.add_done_callback(self._has_ended)
 
     def _has_ended(self, task: asyncio.Task[None]) -> None:
@@ -77,26 +77,26 @@ class _Turn:
             loop.call_soon_threadsafe(task.cancel)
 
     async def _run(self) -> None:
-        while self._is_wanted:
+        while self._is_requested:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._moment):
-                    await self._hurry.wait()
-            self._hurry.clear()
-            self._is_wanted = False
-            is_held = False
+                async with asyncio.timeout(self._delay):
+                    await self._immediate.wait()
+            self._immediate.clear()
+            self._is_requested = False
+            is_blocked = False
             clock = asyncio.get_running_loop().time
             began = clock()
             try:
                 while more := await self._step():
                     pass
-                is_held = more is None
+                is_blocked = more is None
             except StoreBusy as error:
-                is_held = True
+                is_blocked = True
                 log.info("news of batches have to wait: %s", error)
             except StoreUnavailable as error:
                 log.info("news of batches are left to the leader: %s", error)
             except Exception:  # a task of its own: nobody else would hear of it
                 log.exception("news of batches are left to the leader")
-            self._moment = min(max(_MOMENT, (clock() - began) * _SHARE), _LONGEST)
-            if is_held:
-                self._is_wanted, self._moment = True, HELD
+            self._delay = min(max(_MIN_DELAY, (clock() - began) * _DELAY_FACTOR), _MAX_DELAY)
+            if is_blocked:
+                self._is_requested, self._delay = True, RETRY_INTERVAL

@@ -12,7 +12,7 @@ from typing import Final
 from onward.batches.values import BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
 from onward.engine.values import JobFilter, Page, Term
 from onward.engines.postgres import queries
-from onward.engines.postgres.enqueue import enqueue, tidings_of
+from onward.engines.postgres.enqueue import enqueue, notification_of
 from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidJob
@@ -20,19 +20,19 @@ from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.pg.plans import Plan, Statement
 from onward.validation import read_place
 
-_MOST: Final = 1000
+_MAX_ROWS: Final = 1000
 """News, links and jobs that one step deals with: a short transaction."""
 
 
-def put(
-    schema: Schema, batch: NewBatch, jobs: Sequence[NewJob], *, notice: str | None, copies: bool
+def upsert(
+    schema: Schema, batch: NewBatch, jobs: Sequence[NewJob], *, notice: str | None, can_copy: bool
 ) -> Plan[list[Enqueued]]:
     """Make or change a batch, and add jobs to it."""
     if not (yield Statement(schema.batch_upsert, [schema.now, batch.name, batch.queue, *texts_of(batch.callbacks)])):
         raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
     added: list[Enqueued] = []
     if jobs:
-        added = yield from enqueue(schema, jobs, notice=notice, copies=copies)
+        added = yield from enqueue(schema, jobs, notice=notice, can_copy=can_copy)
     if batch.sealed or batch.stopped:
         yield Statement(schema.batch_seal, [batch.name, batch.sealed, batch.stopped])
     return added
@@ -43,11 +43,13 @@ def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None,
 
     None: others' transactions hold all that is left, and nobody is told when they end. It is to be asked again, later.
     """
-    led = [None, None] if term is None else [term.number, term.leader_id]
-    ((more, texts, ready),) = yield Statement(schema.advance_batches, [schema.now, schema.channel, *led, _MOST])
+    term_values = [None, None] if term is None else [term.number, term.leader_id]
+    ((more, texts, ready),) = yield Statement(
+        schema.advance_batches, [schema.now, schema.channel, *term_values, _MAX_ROWS]
+    )
     if texts:
         callbacks = [callback_of(text) for text in texts]
-        yield from enqueue(schema, callbacks, notice=",".join(sorted(tidings_of(callbacks))))
+        yield from enqueue(schema, callbacks, notice=",".join(sorted(notification_of(callbacks))))
     return more, ready + len(texts)
 
 
@@ -61,7 +63,7 @@ def batches(schema: Schema, names: Sequence[str] | None, after: str | None, limi
     )
 
 
-def drop(schema: Schema, name: str) -> Plan[bool]:
+def delete(schema: Schema, name: str) -> Plan[bool]:
     """Forget a batch that has finished."""
     return bool((yield Statement(schema.batch_delete, [name])))
 

@@ -20,146 +20,154 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.postgres.claims import Round, for_queue, from_queue
+from onward.engines.postgres.claims import RoundRobin, queue_claim, queue_claims
 from onward.engines.postgres.schema import Schema
 from onward.pg.listener import OnAnswer
 from onward.pg.plans import Row, Statement
 
-_KEPT: Final = 0.25
+_KEEP_SECONDS: Final = 0.25
 """Seconds for which what was brought is kept for a worker that does not ask."""
-_LAST_ANSWER: Final = 1.0
+_ANSWER_TIMEOUT: Final = 1.0
 """Seconds in which a claim that nobody wants any more should have its answer."""
 
 Key = tuple[str, tuple[str, ...]]
 """Who asks, and for which queues."""
-Ask = Callable[[Statement, OnAnswer], bool]
-GiveBack = Callable[[Sequence[Claim]], Coroutine[Any, Any, None]]
+Send = Callable[[Statement, OnAnswer], bool]
+ReleaseClaims = Callable[[Sequence[Claim]], Coroutine[Any, Any, None]]
 
 
-class _Wanted(NamedTuple):
+class _ArmedClaim(NamedTuple):
     """A claim that stands."""
 
     request: ClaimRequest
-    round_: Round
+    rotation: RoundRobin
 
 
-class Sent:
+class SentClaim:
     """A claim that was sent with the news of a job."""
 
-    __slots__ = ("answer", "keeping", "queue", "room", "round_")
+    __slots__ = ("answer", "expiry", "queue", "room", "rotation")
 
-    def __init__(self, queue: str, room: int, round_: Round) -> None:
+    def __init__(self, queue: str, room: int, rotation: RoundRobin) -> None:
         self.queue = queue
         self.room = room
-        self.round_ = round_
+        self.rotation = rotation
         self.answer: asyncio.Future[list[Row] | None] = asyncio.get_running_loop().create_future()
-        self.keeping: asyncio.TimerHandle | None = None
+        self.expiry: asyncio.TimerHandle | None = None
         """Until when what was brought is kept."""
 
     async def claims(self) -> Claims | None:
         """Wait for what it brings; None: nobody knows, or something is said of the queue: it takes a tour."""
-        brought, round_ = self.read(await self.answer), self.round_
-        if brought is None:
-            round_.is_news_anywhere = True
-        elif round_.news or round_.is_news_anywhere:  # there has been news since, which the worker has been told of
-            brought = replace(brought, retry_after=0.0)
-        return brought
+        received, rotation = self.read(await self.answer), self.rotation
+        if received is None:
+            rotation.is_any_notified = True
+        elif rotation.notified or rotation.is_any_notified:  # since then, and the worker has been told of it
+            received = replace(received, retry_after=0.0)
+        return received
 
     def read(self, rows: list[Row] | None) -> Claims | None:
         """Read what was answered."""
-        return None if rows is None else from_queue(self.queue, self.room, rows, self.round_)
+        return None if rows is None else queue_claims(self.queue, self.room, rows, self.rotation)
 
 
-class Standing:
+class ClaimPrefetch:
     """The claims of workers on one event loop, those that stand and those that are on their way."""
 
-    def __init__(self, schema: Schema, *, ask: Ask, give_back: GiveBack) -> None:
+    def __init__(self, schema: Schema, *, send: Send, release_claims: ReleaseClaims) -> None:
         """``ask`` sends a statement at once, if it can; ``give_back`` releases jobs that nobody has begun."""
         self._schema = schema
-        self._ask = ask
-        self._give_back = give_back
-        self._wanted: dict[Key, _Wanted] = {}
-        self._sent: dict[Key, Sent] = {}
-        self._giving: set[asyncio.Task[None]] = set()
+        self._send = send
+        self._release_claims = release_claims
+        self._armed: dict[Key, _ArmedClaim] = {}
+        self._sent: dict[Key, SentClaim] = {}
+        self._releasing: set[asyncio.Task[None]] = set()
 
-    def stand(self, request: ClaimRequest, found: Claims, round_: Round) -> None:
+    def arm(self, request: ClaimRequest, found: Claims, rotation: RoundRobin) -> None:
         """Note what an exchange has asked for, and found: if that was less, its claim stands from now on."""
         key, slots = (request.worker_id, request.queues), request.slots - len(found.claims)
         if slots > 0 and not request.alone and not found.has_suspects and self._schema.now is None:
-            self._wanted[key] = _Wanted(replace(request, slots=slots, prefetch_started=0, prefetch_claimed=0), round_)
+            self._armed[key] = _ArmedClaim(
+                replace(request, slots=slots, prefetch_started=0, prefetch_claimed=0), rotation
+            )
         else:
-            self._wanted.pop(key, None)
+            self._armed.pop(key, None)
 
-    def hear(self) -> None:
+    def on_notice(self) -> None:
         """Send a claim that stands, if there is news of a single queue."""
-        for key, (request, round_) in self._wanted.items():
-            if len(round_.news) != 1 or key in self._sent or not (places := round_.places(waits=True)):
+        for key, (request, rotation) in self._armed.items():
+            if (
+                len(rotation.notified) != 1
+                or key in self._sent
+                or not (queues_to_check := rotation.queues_to_check(is_idle=True))
+            ):
                 continue
-            queue, *others = places
-            round_.news.update(dict.fromkeys(others))  # told on another loop meanwhile
-            sent = Sent(queue, request.slots, round_)
-            statement = for_queue(self._schema, request, queue, request.slots)
-            if self._ask(statement, partial(self._answered, key, sent)):
+            queue, *others = queues_to_check
+            rotation.notified.update(dict.fromkeys(others))  # told on another loop meanwhile
+            sent = SentClaim(queue, request.slots, rotation)
+            statement = queue_claim(self._schema, request, queue, request.slots)
+            if self._send(statement, partial(self._answered, key, sent)):
                 self._sent[key] = sent
-                del self._wanted[key]
+                del self._armed[key]
             else:
-                round_.news[queue] = None
+                rotation.notified[queue] = None
             return  # there is one connection to send it on
 
-    def take(self, request: ClaimRequest) -> Sent | None:
+    def take(self, request: ClaimRequest) -> SentClaim | None:
         """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`let_go` or run it.
 
         None stands until the worker has its answer: it would bring jobs for the same room.
         """
         key = request.worker_id, request.queues
-        self._wanted.pop(key, None)
+        self._armed.pop(key, None)
         return self._take(key)
 
-    def let_go(self, sent: Sent) -> None:
+    def release(self, sent: SentClaim) -> None:
         """Give back what a claim has brought, or brings yet."""
         if not sent.answer.cancel() and not sent.answer.cancelled():
-            self._return(sent, sent.answer.result())
+            self._release_rows(sent, sent.answer.result())
 
     async def deregister(self, worker_id: str) -> None:
         """Have nothing brought to a worker any more."""
-        for key in [key for key in self._wanted if key[0] == worker_id]:
-            del self._wanted[key]
+        for key in [key for key in self._armed if key[0] == worker_id]:
+            del self._armed[key]
         for key in [key for key in self._sent if key[0] == worker_id]:
             if (sent := self._take(key)) is not None:
-                await asyncio.wait([sent.answer], timeout=_LAST_ANSWER)
-                self.let_go(sent)
-        await self._all_given()
+                await asyncio.wait([sent.answer], timeout=_ANSWER_TIMEOUT)
+                self.release(sent)
+        await self._wait_released()
 
     async def close(self) -> None:
         """Do so for all workers."""
-        for worker_id in {key[0] for key in (*self._wanted, *self._sent)}:
+        for worker_id in {key[0] for key in (*self._armed, *self._sent)}:
             await self.deregister(worker_id)
-        await self._all_given()
+        await self._wait_released()
 
-    def _take(self, key: Key) -> Sent | None:
+    def _take(self, key: Key) -> SentClaim | None:
         sent = self._sent.pop(key, None)
-        if sent is not None and sent.keeping is not None:
-            sent.keeping.cancel()
+        if sent is not None and sent.expiry is not None:
+            sent.expiry.cancel()
         return sent
 
-    def _answered(self, key: Key, sent: Sent, rows: list[Row] | None) -> None:
+    def _answered(self, key: Key, sent: SentClaim, rows: list[Row] | None) -> None:
         if sent.answer.cancelled():
-            self._return(sent, rows)
+            self._release_rows(sent, rows)
             return
         sent.answer.set_result(rows)
         if self._sent.get(key) is sent:
-            sent.keeping = asyncio.get_running_loop().call_later(_KEPT, self._nobody_asks, key)
+            sent.expiry = asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._expire, key)
 
-    def _nobody_asks(self, key: Key) -> None:
-        self.let_go(self._sent.pop(key))
+    def _expire(self, key: Key) -> None:
+        self.release(self._sent.pop(key))
 
-    def _return(self, sent: Sent, rows: list[Row] | None) -> None:
-        brought = sent.read(rows)
-        if brought is not None and brought.claims:
-            task = asyncio.get_running_loop().create_task(self._give_back(brought.claims), name="onward-give-back")
-            self._giving.add(task)
-            task.add_done_callback(self._giving.discard)
+    def _release_rows(self, sent: SentClaim, rows: list[Row] | None) -> None:
+        received = sent.read(rows)
+        if received is not None and received.claims:
+            task = asyncio.get_running_loop().create_task(
+                self._release_claims(received.claims), name="onward-release-claims"
+            )
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
 
-    async def _all_given(self) -> None:
-        if self._giving:
-            await asyncio.wait(self._giving, timeout=_LAST_ANSWER)
+    async def _wait_released(self) -> None:
+        if self._releasing:
+            await asyncio.wait(self._releasing, timeout=_ANSWER_TIMEOUT)

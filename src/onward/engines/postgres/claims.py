@@ -23,103 +23,105 @@ from onward.pg.listener import ALL_QUEUES, CANCELLED, DUE, SETTINGS_CHANGED
 from onward.pg.plans import Plan, Row, Statement
 from onward.validation import matches
 
-_ANYWHERE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})
-_NO_NAMES: Final = frozenset({DUE, CANCELLED})
-_MOST_NEWS: Final = 100
+_ANY_QUEUE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})
+_NOT_QUEUES: Final = frozenset({DUE, CANCELLED})
+_MAX_NOTIFIED: Final = 100
 """Queues with news that are kept in mind."""
-_MOST_VISITS: Final = 150
+_MAX_VISITS: Final = 150
 """Lanes in one claim, on the average: a visit costs as much as ten jobs, and meanwhile the first job of another queue
 waits."""
-_BRIEF_APART: Final = 0.1
+_SINGLE_CLAIM_INTERVAL: Final = 0.1
 """Seconds between two claims of nothing but one job: whoever enqueues all the time must not slow down the tour."""
-_MOST_AT_ONCE: Final = 10_000
+_MAX_CLAIM: Final = 10_000
 """Jobs in one claim: more than anybody asks for."""
-_LOOK_AGAIN: Final = 0.5
+_FULL_SCAN_INTERVAL: Final = 0.5
 """Seconds for which a look at all queues that found nothing more is good: until then only those with news are asked."""
-_LOOK_AGAIN_LATEST: Final = 2.0
-_TOUR_SHARE: Final = 100
+_MAX_FULL_SCAN_INTERVAL: Final = 2.0
+_FULL_SCAN_FACTOR: Final = 100
 """Of a worker's time that goes into such looks, one part in so many, unless it would look later than that."""
-_LONG_TOUR: Final = 0.003
+_SLOW_FULL_SCAN: Final = 0.003
 """Seconds from which on a look at all queues is long: there are hundreds of them."""
 
 
 @dataclass(slots=True)
-class Round:
+class RoundRobin:
     """Where a worker is on its way round some queues. Kept in memory: each worker goes its own way round."""
 
     next_name: str = ""
     turn_left: int = 0
     """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
-    news: dict[str, None] = field(default_factory=dict)
+    notified: dict[str, None] = field(default_factory=dict)
     """Queues that were told to have new jobs: each gives one before the tour goes on, however far away it is."""
     room: int = 0
     """How many jobs were asked for last."""
     has_more: bool = False
     """Whether so many came: then there may be queues that the tour has not come to."""
-    most: int = _MOST_AT_ONCE
+    max_jobs: int = _MAX_CLAIM
     """How many jobs to ask for at most, by how many each visit gave the last time."""
-    is_cut: bool = False
+    is_capped: bool = False
     """Whether more would have been welcome."""
-    brief_at: float = -math.inf
+    single_claim_at: float = -math.inf
     """When nothing was last asked for but a job of a queue with news."""
-    is_told: bool = False
+    is_listening: bool = False
     """Whether somebody listens: who does not hears of nothing new."""
-    is_news_anywhere: bool = True
+    is_any_notified: bool = True
     """Whether it was told that there is work, and not where. It is told, too, when somebody begins to listen."""
-    looked_at: float = -math.inf
+    full_scan_at: float = -math.inf
     """When all queues were last looked at, if that found less than there was room for, and nothing to wait for."""
-    asked_at: float = -math.inf
+    sent_at: float = -math.inf
     """When a claim was last sent."""
-    is_whole: bool = True
+    is_full_scan: bool = True
     """Whether that was for all queues."""
-    took: float = 0.0
+    full_scan_time: float = 0.0
     """Seconds that the last look at all queues took."""
 
-    def hear(self, patterns: Sequence[str], names: Sequence[str]) -> None:
+    def add_notice(self, patterns: Sequence[str], names: Sequence[str]) -> None:
         """Take in which queues have new jobs."""
         for name in names:
-            if name in _ANYWHERE:
-                self.is_news_anywhere = True
-            elif name not in self.news and name not in _NO_NAMES and any(matches(each, name) for each in patterns):
-                if len(self.news) < _MOST_NEWS:
-                    self.news[name] = None
+            if name in _ANY_QUEUE:
+                self.is_any_notified = True
+            elif (
+                name not in self.notified and name not in _NOT_QUEUES and any(matches(each, name) for each in patterns)
+            ):
+                if len(self.notified) < _MAX_NOTIFIED:
+                    self.notified[name] = None
                 else:
-                    self.is_news_anywhere = True
+                    self.is_any_notified = True
                     return  # the rest makes no difference any more
 
-    def places(self, *, waits: bool) -> tuple[str, ...] | None:
+    def queues_to_check(self, *, is_idle: bool) -> tuple[str, ...] | None:
         """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.
 
         It does not where a look at all of them takes long, or where a worker ``waits`` and is told of one.
         """
-        if not self.is_told or self.is_news_anywhere or self.look_again_in() <= 0:
+        if not self.is_listening or self.is_any_notified or self.next_full_scan_in() <= 0:
             return None
-        if self.took <= _LONG_TOUR and not (waits and len(self.news) == 1):
+        if self.full_scan_time <= _SLOW_FULL_SCAN and not (is_idle and len(self.notified) == 1):
             return None
-        names, self.news = self.news, {}  # what is heard from now on is for the next claim
+        names, self.notified = self.notified, {}  # what is heard from now on is for the next claim
         return tuple(sorted(names))
 
-    def look_again_in(self) -> float:
+    def next_full_scan_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
-        apart = min(max(_LOOK_AGAIN, self.took * _TOUR_SHARE), _LOOK_AGAIN_LATEST)
-        return self.looked_at + apart - monotonic()
+        apart = min(max(_FULL_SCAN_INTERVAL, self.full_scan_time * _FULL_SCAN_FACTOR), _MAX_FULL_SCAN_INTERVAL)
+        return self.full_scan_at + apart - monotonic()
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
+    def rescan_on_failure(self) -> Iterator[None]:
         """If the claim fails in this block, nobody has looked where there was news: it may be anywhere."""
         try:
             yield
         except BaseException:
-            self.is_news_anywhere = True
+            self.is_any_notified = True
             raise
 
-    def next_news(self) -> str | None:
+    def next_notified(self) -> str | None:
         """Take out a queue that has new jobs; None: there is none, or the tour comes to all of them anyway."""
         if not self.has_more:
-            self.news.clear()
-        name = next(iter(self.news), None)
+            self.notified.clear()
+        name = next(iter(self.notified), None)
         if name is not None:
-            del self.news[name]
+            del self.notified[name]
         return name
 
 
@@ -152,60 +154,60 @@ class _Visit(msgspec.Struct, array_like=True):
     payloads: list[msgspec.Raw]
 
 
-_visits: Final = msgspec.json.Decoder(list[_Visit])
+_visits_decoder: Final = msgspec.json.Decoder(list[_Visit])
 
 
-def claim(schema: Schema, request: ClaimRequest, round_: Round) -> Plan[Claims]:
+def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[Claims]:
     """Take what the request has room for."""
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
         ((jobs, has_suspects, retry_after, *_),) = yield Statement(schema.claim_suspect, values)
-        (claims,) = _visited(jobs) or [[]]  # it is no step of the tour
+        (claims,) = _decode_visits(jobs) or [[]]  # it is no step of the tour
         return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
-    places = round_.places(waits=True)
-    if places == ():
-        return nothing_new(round_)
-    with round_.failing():
-        if places is not None and len(places) == 1 and request.slots and not request.prefetch_claimed:
-            alone = yield from _claim_of(schema, request, round_, places[0])
+    queues_to_check = rotation.queues_to_check(is_idle=True)
+    if queues_to_check == ():
+        return no_claims(rotation)
+    with rotation.rescan_on_failure():
+        if queues_to_check is not None and len(queues_to_check) == 1 and request.slots and not request.prefetch_claimed:
+            alone = yield from _claim_queue(schema, request, rotation, queues_to_check[0])
             if alone is not None:
                 return alone
-            places = None
-        (answer,) = yield Statement(schema.claim, [schema.now, *asked(request, round_, places)])
-    return claims_of(answer, round_)
+            queues_to_check = None
+        (answer,) = yield Statement(schema.claim, [schema.now, *claim_values(request, rotation, queues_to_check)])
+    return read_claims(answer, rotation)
 
 
-def nothing_new(round_: Round) -> Claims:
+def no_claims(rotation: RoundRobin) -> Claims:
     """Answer a claim for which no queue needs to be asked."""
-    return Claims(retry_after=max(round_.look_again_in(), 0.0))
+    return Claims(retry_after=max(rotation.next_full_scan_in(), 0.0))
 
 
-def _claim_of(schema: Schema, request: ClaimRequest, round_: Round, queue: str) -> Plan[Claims | None]:
+def _claim_queue(schema: Schema, request: ClaimRequest, rotation: RoundRobin, queue: str) -> Plan[Claims | None]:
     """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
     room = request.slots + request.prefetch_started
-    rows = yield for_queue(schema, request, queue, room)
-    return from_queue(queue, room, rows, round_)
+    rows = yield queue_claim(schema, request, queue, room)
+    return queue_claims(queue, room, rows, rotation)
 
 
-def for_queue(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
+def queue_claim(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
     """Ask for jobs of a single queue."""
     return Statement(schema.claim_queue, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
 
 
-def from_queue(queue: str, room: int, rows: Sequence[Row], round_: Round) -> Claims | None:
+def queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: RoundRobin) -> Claims | None:
     """Read what a single queue gave; None: something is said of it, so that it takes a tour."""
     if rows and rows[0][0] is None:
         return None
-    claims = [_claim_in(queue, row) for row in rows]
+    claims = [_claim_from_row(queue, row) for row in rows]
     claims.sort(key=lambda claim: (-claim.priority, -claim.waited, claim.token))
-    round_.is_whole = False
+    rotation.is_full_scan = False
     if len(claims) >= room:
-        round_.looked_at = -math.inf  # there may be more, and elsewhere too
-    return Claims(claims=tuple(claims), retry_after=max(round_.look_again_in(), 0.0))
+        rotation.full_scan_at = -math.inf  # there may be more, and elsewhere too
+    return Claims(claims=tuple(claims), retry_after=max(rotation.next_full_scan_in(), 0.0))
 
 
-def _claim_in(queue: str, row: Row) -> Claim:
+def _claim_from_row(queue: str, row: Row) -> Claim:
     seq, claim_no, job_id, type_, priority, waited, attempts, max_attempts, crashes, org_id, *more = row
     backoff, trace, payload = more
     return Claim(
@@ -225,33 +227,39 @@ def _claim_in(queue: str, row: Row) -> Claim:
     )
 
 
-def asked(request: ClaimRequest, round_: Round, places: tuple[str, ...] | None = None) -> list[Any]:
+def claim_values(
+    request: ClaimRequest, rotation: RoundRobin, queues_to_check: tuple[str, ...] | None = None
+) -> list[Any]:
     """Lay a request out as the store wants it; for some of its queues only, where ``places`` are given."""
-    round_.is_whole = places is None
-    news = round_.next_news() if round_.is_whole else None
+    rotation.is_full_scan = queues_to_check is None
+    notified = rotation.next_notified() if rotation.is_full_scan else None
     wanted = request.slots + request.prefetch_started + request.prefetch_claimed
-    most = round_.most
-    if news is not None and most < wanted and (now := monotonic()) - round_.brief_at > _BRIEF_APART:
-        most, round_.brief_at = 1, now  # in a long tour, its job does not wait for others
-    slots = min(request.slots, most)
-    prefetch_started = min(request.prefetch_started, most - slots)
-    prefetch_claimed = min(request.prefetch_claimed, most - slots - prefetch_started)
-    round_.room = slots + prefetch_started + prefetch_claimed
-    round_.is_cut = round_.room < wanted
-    round_.asked_at = monotonic()
-    if round_.is_whole:
-        round_.is_news_anywhere = False
-        round_.looked_at = -math.inf
+    max_jobs = rotation.max_jobs
+    if (
+        notified is not None
+        and max_jobs < wanted
+        and (now := monotonic()) - rotation.single_claim_at > _SINGLE_CLAIM_INTERVAL
+    ):
+        max_jobs, rotation.single_claim_at = 1, now  # in a long tour, its job does not wait for others
+    slots = min(request.slots, max_jobs)
+    prefetch_started = min(request.prefetch_started, max_jobs - slots)
+    prefetch_claimed = min(request.prefetch_claimed, max_jobs - slots - prefetch_started)
+    rotation.room = slots + prefetch_started + prefetch_claimed
+    rotation.is_capped = rotation.room < wanted
+    rotation.sent_at = monotonic()
+    if rotation.is_full_scan:
+        rotation.is_any_notified = False
+        rotation.full_scan_at = -math.inf
     return [
         request.worker_id,
-        *_ranges(places or request.queues),
+        *_ranges(queues_to_check or request.queues),
         slots,
         prefetch_started,
         prefetch_claimed,
         request.lease // MICROSECOND,
-        round_.next_name,
-        round_.turn_left,
-        news,
+        rotation.next_name,
+        rotation.turn_left,
+        notified,
     ]
 
 
@@ -261,26 +269,26 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
     return arrays.texts(firsts), arrays.texts(ends)
 
 
-def claims_of(answer: Row, round_: Round) -> Claims:
+def read_claims(answer: Row, rotation: RoundRobin) -> Claims:
     """Read what was claimed: see the type ``onward.answer``."""
     jobs, has_suspects, retry_after, next_name, turn_left, is_shared_load = answer
     if next_name is not None:
-        round_.next_name, round_.turn_left = next_name, turn_left
-    visits = _visited(jobs)
+        rotation.next_name, rotation.turn_left = next_name, turn_left
+    visits = _decode_visits(jobs)
     claims = [claim for visit in visits for claim in visit]
-    round_.has_more = 0 < round_.room <= len(claims)
-    round_.most = _MOST_VISITS * len(claims) // len(visits) if round_.has_more else _MOST_AT_ONCE
-    if round_.has_more and round_.is_cut:
+    rotation.has_more = 0 < rotation.room <= len(claims)
+    rotation.max_jobs = _MAX_VISITS * len(claims) // len(visits) if rotation.has_more else _MAX_CLAIM
+    if rotation.has_more and rotation.is_capped:
         retry_after = 0.0
-    is_over = not round_.has_more and not has_suspects and retry_after is None
-    if round_.is_whole:
+    is_over = not rotation.has_more and not has_suspects and retry_after is None
+    if rotation.is_full_scan:
         now = monotonic()
-        round_.took = now - round_.asked_at
-        round_.looked_at = now if is_over else -math.inf
+        rotation.full_scan_time = now - rotation.sent_at
+        rotation.full_scan_at = now if is_over else -math.inf
     elif is_over:
-        retry_after = max(round_.look_again_in(), 0.0)
+        retry_after = max(rotation.next_full_scan_in(), 0.0)
     else:
-        round_.looked_at = -math.inf
+        rotation.full_scan_at = -math.inf
     return Claims(
         claims=tuple(claims),
         has_suspects=bool(has_suspects),
@@ -289,26 +297,26 @@ def claims_of(answer: Row, round_: Round) -> Claims:
     )
 
 
-def _visited(jobs: str | None) -> list[list[Claim]]:
+def _decode_visits(jobs: str | None) -> list[list[Claim]]:
     """Read what each lane gave that was visited."""
-    return [] if jobs is None else [_claims_of(visit) for visit in _visits.decode(jobs)]
+    return [] if jobs is None else [_claims_of(visit) for visit in _visits_decoder.decode(jobs)]
 
 
 def _claims_of(visit: _Visit) -> list[Claim]:
     """Make claims of what a lane gave: the longer ready comes first, though the store gives them as they lie there."""
     queue, priority, started, start_within = visit.queue, visit.priority, visit.started, visit.start_within
     is_suspect = visit.is_suspect
-    unusual = {} if visit.unusual is None else {one.seq: one for one in visit.unusual}
+    unusual = {} if visit.unusual is None else {details.seq: details for details in visit.unusual}
     seqs = list(map(int, visit.seqs[1:-1].split(",")))
     types = visit.types if isinstance(visit.types, list) else [visit.types] * len(seqs)
-    waits = visit.waited
-    jobs = list(zip(seqs, waits, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
-    if sorted(seqs) != seqs or sorted(waits, reverse=True) != waits:  # cheaper than to sort what is in order
-        jobs.sort(key=_place)
+    is_idle = visit.waited
+    jobs = list(zip(seqs, is_idle, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
+    if sorted(seqs) != seqs or sorted(is_idle, reverse=True) != is_idle:  # cheaper than to sort what is in order
+        jobs.sort(key=_sort_key)
     attempts = int(started)
     claims: list[Claim] = []
     for seq, waited, job_id, type_, payload in jobs:
-        one = unusual.get(seq)
+        details = unusual.get(seq)
         claims.append(
             Claim(
                 ref=JobRef(queue, job_id),
@@ -322,21 +330,21 @@ def _claims_of(visit: _Visit) -> list[Claim]:
                 waited=waited,
                 start_within=start_within,
             )
-            if one is None
+            if details is None
             else Claim(
                 ref=JobRef(queue, job_id),
-                token=(seq, one.claim_no),
+                token=(seq, details.claim_no),
                 type=type_,
                 payload=str(payload, "utf-8"),
-                attempts=one.attempts,
+                attempts=details.attempts,
                 started=started,
-                max_attempts=one.max_attempts,
-                crashes=one.crashes,
+                max_attempts=details.max_attempts,
+                crashes=details.crashes,
                 is_suspect=is_suspect,
-                org_id=one.org_id,
+                org_id=details.org_id,
                 priority=priority,
-                backoff=one.backoff,
-                trace=one.trace,
+                backoff=details.backoff,
+                trace=details.trace,
                 waited=waited,
                 start_within=start_within,
             )
@@ -344,5 +352,5 @@ def _claims_of(visit: _Visit) -> list[Claim]:
     return claims
 
 
-def _place(job: tuple[int, float, str, str, msgspec.Raw]) -> tuple[float, int]:
+def _sort_key(job: tuple[int, float, str, str, msgspec.Raw]) -> tuple[float, int]:
     return -job[1], job[0]

@@ -13,10 +13,10 @@ from onward.pg import arrays
 from onward.pg.plans import Plan, Statement
 
 
-def join(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> Plan[None]:
+def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> Plan[None]:
     """Count the jobs that were added into their batches, and let those wait that come after others."""
     counts: Counter[str] = Counter()
-    links: dict[str, list[tuple[str, int, str]]] = {}
+    dependencies: dict[str, list[tuple[str, int, str]]] = {}
     if isinstance(jobs, UniformJobs) and jobs.template.batch is not None and not jobs.template.after:
         counts[jobs.template.batch] = sum(answer.is_new for answer in added)
         jobs = ()
@@ -24,21 +24,21 @@ def join(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> P
         if job.batch is None or not answer.is_new:
             continue
         counts[job.batch] += 1
-        for place, parent in enumerate(dict.fromkeys(job.after)):
-            parent_id = added[parent].id if isinstance(parent, int) else parent
-            if not is_id(parent_id):
-                raise _unknown(parent_id, job.batch)
-            links.setdefault(job.batch, []).append((answer.id, place, parent_id))
+        for position, depends_on in enumerate(dict.fromkeys(job.after)):
+            depends_on_id = added[depends_on].id if isinstance(depends_on, int) else depends_on
+            if not is_id(depends_on_id):
+                raise _unknown(depends_on_id, job.batch)
+            dependencies.setdefault(job.batch, []).append((answer.id, position, depends_on_id))
     for batch, number in sorted(counts.items()):
         if not (yield Statement(schema.batch_add_to_total, [batch, number])):
             rule = "is not there, or has finished or been stopped: make it with app.batch(…)"
             raise InvalidJob("batch", batch, rule)
-    for batch, rows in links.items():
-        children, places, parents = zip(*rows, strict=True)
-        values = [batch, arrays.words(children), arrays.numbers(places), arrays.words(parents)]
+    for batch, rows in dependencies.items():
+        waiting, positions, parents = zip(*rows, strict=True)
+        values = [batch, arrays.words(waiting), arrays.numbers(positions), arrays.words(parents)]
         for (unknown,) in (yield Statement(schema.add_dependencies, values)):
             raise _unknown(unknown, batch)
 
 
-def _unknown(parent: str, batch: str) -> InvalidJob:
-    return InvalidJob("after", parent, f"there is no such job in the batch {batch}")
+def _unknown(depends_on: str, batch: str) -> InvalidJob:
+    return InvalidJob("after", depends_on, f"there is no such job in the batch {batch}")

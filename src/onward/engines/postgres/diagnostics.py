@@ -12,18 +12,18 @@ from onward.pg.durability import Durability
 from onward.pg.listener import PROBE_INTERVAL
 from onward.pg.plans import Plan, Row, Statement
 
-LONG: Final = timedelta(minutes=5)
+LONG_TRANSACTION: Final = timedelta(minutes=5)
 """How long a transaction may be open before it is worth a word."""
-OLD: Final = 10_000_000
+OLD_SLOT_AGE: Final = 10_000_000
 """Transactions after which a replication slot that holds them back is worth a word."""
-WRAPS: Final = 1_000_000_000
+WRAPAROUND_AGE: Final = 1_000_000_000
 """Transactions since the last freeze from which on it is urgent: at two thousand million the database stops."""
-SHORT: Final = 10.0
+SHORT_TIMEOUT: Final = 10.0
 """Seconds: a statement_timeout or transaction_timeout below this stops upkeep on a big store."""
-TURN: Final = 1.0
+SHORT_LOCK_TIMEOUT: Final = 1.0
 """Seconds: who waits for a lock waits for others' turns, all of which together take less, unless somebody is stuck."""
 MANY_DEAD: Final = 100_000
-BIG: Final = 1024**3
+BIG_TABLE: Final = 1024**3
 
 INDEXES: Final = frozenset(
     {"archive_batch", "archive_id", "archive_prune", "archive_row_id", "archive_row_seq", "archive_row_until",
@@ -38,7 +38,7 @@ INDEXES: Final = frozenset(
 """All that the migrations make. Those of a part of a table stand and fall with the whole table's."""
 
 
-class Facts(NamedTuple):
+class ServerFacts(NamedTuple):
     """A row of ``sql/server_facts.sql``."""
 
     version: str
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
     live: int
     dead: int
     size: int
-    without_a_day: int
+    in_default_partition: int
     indexes: Sequence[str]
 
     @property
@@ -78,7 +78,7 @@ class Facts(NamedTuple):
         return f"alter role {self.role} in database {self.database} set {name} = {value}"
 
 
-class Pin(NamedTuple):
+class VacuumBlocker(NamedTuple):
     """A row of ``sql/vacuum_blockers.sql``: somebody who keeps the database from cleaning up."""
 
     kind: str
@@ -89,23 +89,29 @@ class Pin(NamedTuple):
     query: str
 
 
-class Examined(NamedTuple):
+class Diagnosis(NamedTuple):
     """What there is to know, and what is wrong with it: see :class:`EngineInfo`."""
 
-    facts: Facts
+    facts: ServerFacts
     problems: list[str]
     warnings: list[str]
 
 
-def examine(schema: Schema, *, long: timedelta = LONG, old: int = OLD) -> Plan[Examined]:
+def diagnose(
+    schema: Schema, *, long_transaction: timedelta = LONG_TRANSACTION, old_slot_age: int = OLD_SLOT_AGE
+) -> Plan[Diagnosis]:
     """Gather what there is to know, and say what is wrong with it."""
     (row,) = yield Statement(schema.server_facts, [schema.name])
-    facts = Facts(*row)
-    pins: Sequence[Row] = yield Statement(schema.vacuum_blockers, [long // MICROSECOND, old])
-    return Examined(facts, [*_problems(facts)], [*_warnings(facts), *(_pinned(Pin(*pin)) for pin in pins)])
+    facts = ServerFacts(*row)
+    blockers: Sequence[Row] = yield Statement(schema.vacuum_blockers, [long_transaction // MICROSECOND, old_slot_age])
+    return Diagnosis(
+        facts,
+        [*_problems(facts)],
+        [*_warnings(facts), *(_blocker_warning(VacuumBlocker(*blocker)) for blocker in blockers)],
+    )
 
 
-def _problems(facts: Facts) -> Iterator[str]:
+def _problems(facts: ServerFacts) -> Iterator[str]:
     if facts.is_standby:
         yield (
             "this is a standby, where no job can be added or run. Give the address of the primary, or of all hosts "
@@ -119,26 +125,26 @@ def _problems(facts: Facts) -> Iterator[str]:
     yield from facts.durability.problems()
 
 
-def _warnings(facts: Facts) -> Iterator[str]:
+def _warnings(facts: ServerFacts) -> Iterator[str]:
     yield from facts.durability.warnings()
     yield from _settings(facts)
     yield from _server(facts)
     yield from _tables(facts)
 
 
-def _settings(facts: Facts) -> Iterator[str]:
+def _settings(facts: ServerFacts) -> Iterator[str]:
     """Look at what is set for our role. Not at idle_in_transaction_session_timeout: no transaction of ours idles."""
-    if 0 < facts.statement_timeout < SHORT:
+    if 0 < facts.statement_timeout < SHORT_TIMEOUT:
         yield (
             f"statement_timeout is {facts.statement_timeout:g} s: long upkeep is stopped half-way. "
             "To mend that: " + facts.setting("statement_timeout", "0")
         )
-    if 0 < facts.transaction_timeout < SHORT:
+    if 0 < facts.transaction_timeout < SHORT_TIMEOUT:
         yield (
             f"transaction_timeout is {facts.transaction_timeout:g} s: long upkeep is stopped half-way, and its "
             "connection is cut. To mend that: " + facts.setting("transaction_timeout", "0")
         )
-    if 0 < facts.lock_timeout < TURN:
+    if 0 < facts.lock_timeout < SHORT_LOCK_TIMEOUT:
         yield (
             f"lock_timeout is {facts.lock_timeout:g} s: who waits for another's turn at the same jobs, or at a limited "
             "queue, fails instead, and a worker pauses before it tries again. To mend that: "
@@ -152,7 +158,7 @@ def _settings(facts: Facts) -> Iterator[str]:
         )
 
 
-def _server(facts: Facts) -> Iterator[str]:
+def _server(facts: ServerFacts) -> Iterator[str]:
     if facts.autovacuum == "off":
         yield "autovacuum is off: claims get slower with every job that has ended. Set autovacuum = on"
     if facts.track_counts == "off":
@@ -160,7 +166,7 @@ def _server(facts: Facts) -> Iterator[str]:
             "track_counts is off, so autovacuum does not know where to clean up: claims get slower with every job that "
             "has ended. Set track_counts = on"
         )
-    if facts.frozen_age > WRAPS:
+    if facts.frozen_age > WRAPAROUND_AGE:
         yield (
             f"the oldest unfrozen transaction is {facts.frozen_age:,} back, and at 2,000,000,000 the database stops: "
             "see who pins it below, then run: vacuum (freeze)"
@@ -172,7 +178,7 @@ def _server(facts: Facts) -> Iterator[str]:
         )
 
 
-def _tables(facts: Facts) -> Iterator[str]:
+def _tables(facts: ServerFacts) -> Iterator[str]:
     if missing := sorted(INDEXES - set(facts.indexes)):
         yield (
             f"indexes are missing or broken: {', '.join(missing)}; claims and reads will crawl. Make them as in: "
@@ -185,45 +191,46 @@ def _tables(facts: Facts) -> Iterator[str]:
             f"vacuum {facts.schema}.job; and if they come back, its workers are busy elsewhere: raise "
             "autovacuum_max_workers"
         )
-    elif facts.size > BIG and facts.live * 2000 < facts.size:
+    elif facts.size > BIG_TABLE and facts.live * 2000 < facts.size:
         yield (
-            f"the table of live jobs takes {facts.size / BIG:.1f} GB for {facts.live:,} jobs: a backlog has been "
+            f"the table of live jobs takes {facts.size / BIG_TABLE:.1f} GB for {facts.live:,} jobs: a backlog has been "
             f"there. To get the space back, at a quiet time: vacuum full {facts.schema}.job"
         )
-    if facts.without_a_day > MANY_DEAD:
+    if facts.in_default_partition > MANY_DEAD:
         yield (
-            f"{facts.without_a_day:,} ended jobs are in no day of the history: no leader has made days for a while. "
-            "Is a worker running?"
+            f"{facts.in_default_partition:,} ended jobs are in no day of the history: no leader has made days for a "
+            "while. Is a worker running?"
         )
 
 
-def _pinned(pin: Pin) -> str:
-    since = "" if pin.seconds is None else f" for {timedelta(seconds=int(pin.seconds))}"
+def _blocker_warning(blocker: VacuumBlocker) -> str:
+    kind, name, user, state, seconds, query = blocker
+    since = "" if seconds is None else f" for {timedelta(seconds=int(seconds))}"
     effect = "nothing that ended since can be cleaned up"
-    match pin.kind:
+    match kind:
         case "session":
             return (
-                f"session {pin.name} (user {pin.user}, {pin.state}) has had a transaction open{since}: {effect}. "
-                f"Its last statement: {pin.query!r}. To end it: select pg_terminate_backend({pin.name})"
+                f"session {name} (user {user}, {state}) has had a transaction open{since}: {effect}. "
+                f"Its last statement: {query!r}. To end it: select pg_terminate_backend({name})"
             )
         case "prepared":
             return (
-                f"the prepared transaction {pin.name} of {pin.user} has been open{since}: {effect}. "
-                f"Commit it or: rollback prepared {pin.name}"
+                f"the prepared transaction {name} of {user} has been open{since}: {effect}. "
+                f"Commit it or: rollback prepared {name}"
             )
         case "standby":
             return (
-                f"the standby {pin.name} (user {pin.user}, {pin.state}) holds old transactions back for a query there: "
+                f"the standby {name} (user {user}, {state}) holds old transactions back for a query there: "
                 f"{effect}. End that query, or set hot_standby_feedback = off there"
             )
         case "hidden":
             return (
-                f"who keeps the database from cleaning up cannot be seen: our role may not look at {pin.name} sessions "
-                f"of others. To let it: grant pg_monitor to {pin.user}"
+                f"who keeps the database from cleaning up cannot be seen: our role may not look at {name} sessions "
+                f"of others. To let it: grant pg_monitor to {user}"
             )
         case "decoding slot":
             effect = "the database's own tables cannot be cleaned up, and its log since then is kept"
     return (
-        f"the replication slot {pin.name} ({pin.state}) holds old transactions back: {effect}. See what whoever reads "
-        f"it is waiting for, or if nobody needs it: select pg_drop_replication_slot({pin.name})"
+        f"the replication slot {name} ({state}) holds old transactions back: {effect}. See what whoever reads "
+        f"it is waiting for, or if nobody needs it: select pg_drop_replication_slot({name})"
     )

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from onward.clock import micros_of
 from onward.engines.postgres import dependencies
 from onward.engines.postgres.maintenance import NextDue
-from onward.engines.postgres.queue_cache import Lane, Seen
-from onward.engines.postgres.rows import backoff_text, micros
+from onward.engines.postgres.queue_cache import Lane, QueueCache
+from onward.engines.postgres.rows import backoff_text, optional_micros
 from onward.engines.postgres.schema import Schema
 from onward.ids import ids_in_parts, new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
@@ -21,12 +21,12 @@ from onward.pg import arrays, binary_copy
 from onward.pg.listener import DUE
 from onward.pg.plans import Plan, Rows, Statement
 
-_NOTHING: Final = timedelta(0)
-_SOON: Final = NextDue.TRUST
+_ZERO: Final = timedelta(0)
+_SOON: Final = NextDue.TTL
 """Of a job that comes due later, whoever leads learns in time."""
-_COPIED: Final = 300
+_COPY_THRESHOLD: Final = 300
 """Jobs from which on COPY is quicker than a statement, in spite of what it takes to begin and to end it."""
-_ALIKE: Final = 9
+_COPY_COLUMNS: Final = 9
 """Columns of a job that is copied in but for its id and payload: see enqueue_copy."""
 
 
@@ -44,28 +44,28 @@ def has_batches(jobs: Sequence[NewJob]) -> bool:
     )
 
 
-def takes_several(jobs: Sequence[NewJob]) -> bool:
+def is_multi_statement(jobs: Sequence[NewJob]) -> bool:
     """Say whether it may take more than one statement to add these."""
     return has_keys(jobs) or has_batches(jobs)
 
 
-def tidings_of(jobs: Sequence[NewJob]) -> frozenset[str]:
+def notification_of(jobs: Sequence[NewJob]) -> frozenset[str]:
     """Say what is to be told of these: the queues in which jobs are ready, and whether any comes due soon."""
     if isinstance(jobs, UniformJobs):
         jobs = (jobs.template,)
-    told: set[str] = set()
+    values: set[str] = set()
     for job in jobs:
         delay = job.delay or job.debounce
         if delay is None and job.run_at is None:
-            told.add(job.queue)
+            values.add(job.queue)
         elif delay is None or delay < _SOON:
-            told.add(DUE)
+            values.add(DUE)
         if job.start_by is not None:
-            told.add(DUE)
-    return frozenset(told)
+            values.add(DUE)
+    return frozenset(values)
 
 
-class Lone(NamedTuple):
+class SingleInsert(NamedTuple):
     """A single job that is to be added, and the statement that does so."""
 
     added: Enqueued
@@ -73,83 +73,90 @@ class Lone(NamedTuple):
     values: tuple[Any, ...]
 
 
-class Shortcut(NamedTuple):
+class SingleInsertStatements(NamedTuple):
     """How a single job of a kind is added by one plain statement."""
 
     queue: str
-    silent: Statement
+    plain_insert: Statement
     """With the values that it takes behind id and payload."""
-    telling: Statement
+    notifying: Statement
     """The same, for a job that is told of: behind these values it takes what is told."""
-    looking: Statement
+    checking: Statement
     """The same as ``silent``, if what was seen is still so, nobody listening included: else it adds nothing."""
 
-    def lone(self, payload: str, notice: str | None) -> Lone:
+    def single_insert(self, payload: str, notice: str | None) -> SingleInsert:
         """Write the statement for one."""
         if notice is None:
-            return self._written(self.silent, payload)
-        return self._written(self.telling, payload, notice)
+            return self._insert(self.plain_insert, payload)
+        return self._insert(self.notifying, payload, notice)
 
-    def lone_look(self, payload: str) -> Lone:
+    def checked_insert(self, payload: str) -> SingleInsert:
         """Write the statement for one that looks first."""
-        return self._written(self.looking, payload)
+        return self._insert(self.checking, payload)
 
-    def _written(self, statement: Statement, payload: str, *notice: str) -> Lone:
+    def _insert(self, statement: Statement, payload: str, *notice: str) -> SingleInsert:
         job_id = new_id()
         added = Enqueued(JobRef(self.queue, job_id))
-        return Lone(added, statement.text, (job_id, payload, *statement.values, *notice))
+        return SingleInsert(added, statement.text, (job_id, payload, *statement.values, *notice))
 
 
-class Kind(NamedTuple):
+class EnqueuePlan(NamedTuple):
     """What jobs have in common: of those of a task it is read once, however many of them come one by one."""
 
     template: NewJob | None
-    tidings: frozenset[str]
+    notification: frozenset[str]
     """What is to be told of them."""
     lane: Lane = ("", 0)
-    shortcut: Shortcut | None = None
+    statements: SingleInsertStatements | None = None
     """None: to add one takes more."""
 
 
-def kind_of(schema: Schema, jobs: Sequence[NewJob], *, is_told: bool) -> Kind:
+def plan_for(schema: Schema, jobs: Sequence[NewJob], *, notifies: bool) -> EnqueuePlan:
     """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
     job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0] if len(jobs) == 1 else None
-    tidings = tidings_of(jobs) if is_told else frozenset[str]()
+    notification = notification_of(jobs) if notifies else frozenset[str]()
     if job is None:
-        return Kind(None, tidings)
+        return EnqueuePlan(None, notification)
     lane = (job.queue, job.priority)
-    if schema.now is not None or not _is_one_like_most(job):
-        return Kind(job, tidings, lane)
+    if schema.now is not None or not _is_simple(job):
+        return EnqueuePlan(job, notification, lane)
     start_by = None if job.start_by is None else micros_of(job.start_by)
-    says = job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
+    options = job.org_id, start_by, job.max_attempts, backoff_text(job.backoff), job.trace
     plain = job.queue, job.type, job.priority
-    if says.count(None) == len(says):
-        silent = Statement(schema.enqueue_plain, plain)
-        telling = Statement(schema.enqueue_plain_and_notify, (*plain, schema.channel))
-        looking = Statement(schema.enqueue_plain_and_check, (*plain, schema.channel))
+    if options.count(None) == len(options):
+        plain_insert = Statement(schema.enqueue_plain, plain)
+        notifying = Statement(schema.enqueue_plain_and_notify, (*plain, schema.channel))
+        checking = Statement(schema.enqueue_plain_and_check, (*plain, schema.channel))
     else:
-        silent = Statement(schema.enqueue_one, (*plain, *says))
-        telling = Statement(schema.enqueue_one_and_notify, (*plain, *says, schema.channel))
-        looking = Statement(schema.enqueue_one_and_check, (*plain, *says, schema.channel))
-    return Kind(job, tidings, lane, Shortcut(job.queue, silent, telling, looking))
+        plain_insert = Statement(schema.enqueue_one, (*plain, *options))
+        notifying = Statement(schema.enqueue_one_and_notify, (*plain, *options, schema.channel))
+        checking = Statement(schema.enqueue_one_and_check, (*plain, *options, schema.channel))
+    return EnqueuePlan(job, notification, lane, SingleInsertStatements(job.queue, plain_insert, notifying, checking))
 
 
-def _is_one_like_most(job: NewJob) -> bool:
+def _is_simple(job: NewJob) -> bool:
     """Say whether a job has neither keys nor a batch, and is ready now."""
     more = (job.run_at, job.idempotency_key, job.dedupe_key, job.batch)
     return not job.delay and more.count(None) == len(more)
 
 
-def lone(kind: Kind, jobs: Sequence[NewJob], notice: str | None, seen: Seen) -> Lone | None:
+def single_insert(
+    plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: QueueCache
+) -> SingleInsert | None:
     """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
-    if kind.shortcut is None or not seen.is_plain(kind.lane) or not (notice is None or seen.is_heard):
+    if plan.statements is None or not cache.is_plain(plan.lane) or not (notice is None or cache.has_listener):
         return None
     payloads = jobs.payloads if isinstance(jobs, UniformJobs) else [jobs[0].payload]
-    return kind.shortcut.lone(payloads[0], notice) if len(payloads) == 1 else None
+    return plan.statements.single_insert(payloads[0], notice) if len(payloads) == 1 else None
 
 
 def enqueue(
-    schema: Schema, jobs: Sequence[NewJob], *, notice: str | None, copies: bool = False, seen: Seen | None = None
+    schema: Schema,
+    jobs: Sequence[NewJob],
+    *,
+    notice: str | None,
+    can_copy: bool = False,
+    cache: QueueCache | None = None,
 ) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
@@ -157,58 +164,60 @@ def enqueue(
     where they are many and the connection ``copies``. What is ``seen`` on the way is noted for those that come next, if
     there is nothing more to come that could undo it.
     """
-    if seen is None or takes_several(jobs):
-        seen = Seen()
-    added = yield from _enqueue(schema, jobs, notice, copies=copies, seen=seen)
+    if cache is None or is_multi_statement(jobs):
+        cache = QueueCache()
+    added = yield from _enqueue(schema, jobs, notice, can_copy=can_copy, cache=cache)
     if has_batches(jobs):
-        yield from dependencies.join(schema, jobs, added)
+        yield from dependencies.add_to_batches(schema, jobs, added)
     return added
 
 
 def _enqueue(
-    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, copies: bool, seen: Seen
+    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, can_copy: bool, cache: QueueCache
 ) -> Plan[list[Enqueued]]:
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
     if isinstance(jobs, UniformJobs):
         return (
-            yield from _enqueue_alike(schema, jobs.payloads, _shape(jobs.template), notice, copies=copies, seen=seen)
+            yield from _enqueue_uniform(
+                schema, jobs.payloads, _shape(jobs.template), notice, can_copy=can_copy, cache=cache
+            )
         )
     payloads, shapes = [job.payload for job in jobs], list(map(_shape, jobs))
     if shapes.count(shapes[0]) == len(shapes):
-        return (yield from _enqueue_alike(schema, payloads, shapes[0], notice, copies=copies, seen=seen))
+        return (yield from _enqueue_uniform(schema, payloads, shapes[0], notice, can_copy=can_copy, cache=cache))
     ids = new_ids(len(jobs))
-    columns = [write(column) for write, column in zip(_WRITTEN, zip(*shapes, strict=True), strict=True)]
+    columns = [write(column) for write, column in zip(_COLUMN_ENCODERS, zip(*shapes, strict=True), strict=True)]
     yield Statement(
         schema.enqueue_each, [schema.now, arrays.words(ids), _array(payloads), *columns, schema.channel, notice]
     )
     return [Enqueued(JobRef(job.queue, job_id)) for job, job_id in zip(jobs, ids, strict=True)]
 
 
-def _enqueue_alike(
+def _enqueue_uniform(
     schema: Schema,
     payloads: Sequence[str],
     shape: tuple[Any, ...],
     notice: str | None,
     *,
-    copies: bool,
-    seen: Seen,
+    can_copy: bool,
+    cache: QueueCache,
 ) -> Plan[list[Enqueued]]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, pending, _, trace = shape
     is_ready = delay is None and run_at is None and pending is None and schema.now is None
-    if is_ready and start_by is None and copies and len(payloads) >= _COPIED:
+    if is_ready and start_by is None and can_copy and len(payloads) >= _COPY_THRESHOLD:
         added: list[Enqueued] = []
-        before = b"".join(map(binary_copy.text, (queue, type_, org_id))) + binary_copy.number(priority, 4)
-        behind = binary_copy.text(batch) + binary_copy.text(trace)
-        told = [queue, priority, max_attempts, backoff, schema.channel, notice]
-        yield Statement(schema.enqueue_copy, told, _rows(payloads, queue, before, behind, added))
+        prefix = b"".join(map(binary_copy.text, (queue, type_, org_id))) + binary_copy.number(priority, 4)
+        suffix = binary_copy.text(batch) + binary_copy.text(trace)
+        values = [queue, priority, max_attempts, backoff, schema.channel, notice]
+        yield Statement(schema.enqueue_copy, values, _copy_rows(payloads, queue, prefix, suffix, added))
         return added
     ids = new_ids(len(payloads))
     values = [schema.now, arrays.words(ids), _array(payloads), *shape, schema.channel, notice]
     began = monotonic()
-    ((is_plain, is_heard),) = yield Statement(schema.enqueue_uniform, values)
-    seen.look((queue, priority), began, is_plain=is_plain, is_heard=is_heard)
+    ((is_plain, has_listener),) = yield Statement(schema.enqueue_uniform, values)
+    cache.store((queue, priority), began, is_plain=is_plain, has_listener=has_listener)
     return [Enqueued(JobRef(queue, job_id)) for job_id in ids]
 
 
@@ -216,7 +225,7 @@ def _array(payloads: Sequence[str]) -> str:
     return f"[{','.join(payloads)}]"
 
 
-def _rows(payloads: Sequence[str], queue: str, before: bytes, behind: bytes, added: list[Enqueued]) -> Rows:
+def _copy_rows(payloads: Sequence[str], queue: str, prefix: bytes, suffix: bytes, added: list[Enqueued]) -> Rows:
     """Write rows part by part, and the answer for those of a part once it is sent: meanwhile the server reads it.
 
     What their queue says of them stands between what they all say ``before`` and ``behind`` it.
@@ -224,11 +233,11 @@ def _rows(payloads: Sequence[str], queue: str, before: bytes, behind: bytes, add
     parts = ids_in_parts(len(payloads))
     first = next(parts)
     ((attempts, policy, skip_checks),) = yield b""
-    told = binary_copy.number(attempts, 8) + binary_copy.text(policy) + binary_copy.number(skip_checks, 1)
-    alike = before + told + behind
+    values = binary_copy.number(attempts, 8) + binary_copy.text(policy) + binary_copy.number(skip_checks, 1)
+    shared = prefix + values + suffix
     yield binary_copy.BEGIN
     for ids in chain((first,), parts):
-        yield binary_copy.rows(ids, payloads[len(added) : len(added) + len(ids)], alike, _ALIKE)
+        yield binary_copy.rows(ids, payloads[len(added) : len(added) + len(ids)], shared, _COPY_COLUMNS)
         added += [Enqueued(JobRef(queue, job_id)) for job_id in ids]
     yield binary_copy.END
 
@@ -240,7 +249,7 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
         job.type,
         job.priority,
         job.org_id,
-        micros(job.delay) if job.delay is not None and job.delay > _NOTHING else micros(job.debounce),
+        optional_micros(job.delay) if job.delay is not None and job.delay > _ZERO else optional_micros(job.debounce),
         None if job.run_at is None else micros_of(job.run_at),
         None if job.start_by is None else micros_of(job.start_by),
         job.max_attempts,
@@ -253,7 +262,7 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
 
 
 _NUMBERS, _TEXTS = arrays.numbers, arrays.texts
-_WRITTEN: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
+_COLUMN_ENCODERS: Final[tuple[Callable[[Sequence[Any]], str], ...]] = (
     _TEXTS,
     _TEXTS,
     _NUMBERS,
@@ -312,10 +321,10 @@ def _enqueue_keyed(
                 [job.idempotency_key for job in some],
                 [keys[number] for number in chosen],
                 [job.dedupe_key for job in some],
-                [None if _holds(jobs[number]) else dedupes[number] for number in chosen],
-                [dedupes[number] if _holds(jobs[number]) else None for number in chosen],
-                [micros(job.throttle) for job in some],
-                [micros(job.debounce) for job in some],
+                [None if _is_throttled(jobs[number]) else dedupes[number] for number in chosen],
+                [dedupes[number] if _is_throttled(jobs[number]) else None for number in chosen],
+                [optional_micros(job.throttle) for job in some],
+                [optional_micros(job.debounce) for job in some],
             ]
             rows = yield Statement(schema.enqueue_keyed, columns)
             for number, (enqueue_status, queue, job_id) in zip(chosen, rows, strict=True):
@@ -329,7 +338,7 @@ def _enqueue_keyed(
     return [answers[number] for number in range(len(jobs))]
 
 
-def _holds(job: NewJob) -> bool:
+def _is_throttled(job: NewJob) -> bool:
     return job.throttle is not None or job.debounce is not None
 
 

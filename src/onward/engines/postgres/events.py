@@ -28,192 +28,212 @@ from onward.pg.plans import Plan, Statement
 
 log = logging.getLogger("onward.engines.postgres")
 
-Ask = Callable[[Callable[[], Plan[Any]]], Coroutine[Any, Any, Any]]
+Run = Callable[[Callable[[], Plan[Any]]], Coroutine[Any, Any, Any]]
 
-_TRIMMED_AT_ONCE: Final = 5_000
-_LONGEST_SETTLEMENT: Final = 3_600_000_000
+_TRIM_BATCH: Final = 5_000
+_MAX_TRANSACTION: Final = 3_600_000_000
 """Microseconds that a transaction may stay open in which a job ended, for that to be found if it was not recorded."""
 _FIRST_PAUSE: Final = 0.005
-_LONGEST_PAUSE: Final = 0.5
-_PATIENCE: Final = 5.0
+_MAX_PAUSE: Final = 0.5
+_WARN_AFTER: Final = 5.0
 """Seconds of waiting for an open transaction after which it is said in the log."""
-_PATIENCE_AT_OPENING: Final = 1.0
+_OPEN_TIMEOUT: Final = 1.0
 _SNAPSHOT: Final = r"\d{1,19}:\d{1,19}:(?:\d{1,19}(?:,\d{1,19})*)?"
 _CURSOR: Final = re.compile(
     rf"(\d{{1,18}})/({_SNAPSHOT})(?:/({_SNAPSHOT})/(\d{{1,18}})|/(\d{{1,18}})-([01])-(\d{{1,18}}))?"
 )
 
 
-class Place(NamedTuple):
+class EventPosition(NamedTuple):
     """How far the record has been read."""
 
     at: int
-    seen: str
+    snapshot: str
     """What could be seen at the last look of which all has been told."""
-    until: str = ""
+    next_snapshot: str = ""
     no: int = 0
     """Of what the next look saw, how much has been told."""
-    caught: tuple[int, int, int] = (-1, 0, 0)
+    caught_up_to: tuple[int, int, int] = (-1, 0, 0)
     """While catching up: the time, the source and the number of the last entry."""
 
     @classmethod
-    def of(cls, cursor: str) -> Place:
+    def of(cls, cursor: str) -> EventPosition:
         """Read a cursor."""
         if cursor == OLDEST:
-            return _BEGINNING
+            return _OLDEST_POSITION
         found = _CURSOR.fullmatch(cursor)
         if found is None or any(
-            _bounds(snapshot)[0] > _bounds(snapshot)[1] for snapshot in found.group(2, 3) if snapshot
+            _snapshot_bounds(snapshot)[0] > _snapshot_bounds(snapshot)[1] for snapshot in found.group(2, 3) if snapshot
         ):
             raise InvalidJob("after", cursor, NO_CURSOR)
-        at, seen, until, no, *caught = found.groups()
-        place = cls(int(at), seen, until or "", int(no or 0))
-        return place if caught[0] is None else place._replace(caught=(int(caught[0]), int(caught[1]), int(caught[2])))
+        at, snapshot, next_snapshot, no, *caught_up_to = found.groups()
+        position = cls(int(at), snapshot, next_snapshot or "", int(no or 0))
+        return (
+            position
+            if caught_up_to[0] is None
+            else position._replace(caught_up_to=(int(caught_up_to[0]), int(caught_up_to[1]), int(caught_up_to[2])))
+        )
 
     def __str__(self) -> str:
         """Write it down."""
-        if self.caught[0] >= 0:
-            return f"{self.at}/{self.seen}/{'-'.join(map(str, self.caught))}"
-        return f"{self.at}/{self.seen}/{self.until}/{self.no}" if self.until else f"{self.at}/{self.seen}"
+        if self.caught_up_to[0] >= 0:
+            return f"{self.at}/{self.snapshot}/{'-'.join(map(str, self.caught_up_to))}"
+        return (
+            f"{self.at}/{self.snapshot}/{self.next_snapshot}/{self.no}"
+            if self.next_snapshot
+            else f"{self.at}/{self.snapshot}"
+        )
 
 
-_BEGINNING: Final = Place(0, "1:1:")
+_OLDEST_POSITION: Final = EventPosition(0, "1:1:")
 
 
 class _Log(NamedTuple):
-    seen: str
+    snapshot: str
     now: int
-    whole_since: str
-    trimmed: int
+    complete_since: str
+    trimmed_xid: int
     pruned_at: int
 
-    def caught_up(self, place: Place) -> Place | None:
+    def caught_up(self, position: EventPosition) -> EventPosition | None:
         """Say from where on the record is whole, if a place lies before that.
 
         Raises:
             InvalidJob: what came after the place is no longer kept.
         """
-        first, last = _bounds(place.seen)
-        whole = Place(self.now, self.whole_since)
-        if place[:2] == _BEGINNING[:2]:
-            kept = self.trimmed + 1
-            return Place(self.now, f"{kept}:{kept}:") if kept > _bounds(whole.seen)[1] else whole
-        if first <= self.trimmed:
-            raise InvalidJob("after", str(place), TOO_OLD)
-        if last >= _bounds(whole.seen)[1]:
+        first, last = _snapshot_bounds(position.snapshot)
+        complete = EventPosition(self.now, self.complete_since)
+        if position[:2] == _OLDEST_POSITION[:2]:
+            first_kept = self.trimmed_xid + 1
+            return (
+                EventPosition(self.now, f"{first_kept}:{first_kept}:")
+                if first_kept > _snapshot_bounds(complete.snapshot)[1]
+                else complete
+            )
+        if first <= self.trimmed_xid:
+            raise InvalidJob("after", str(position), TOO_OLD)
+        if last >= _snapshot_bounds(complete.snapshot)[1]:
             return None
-        if self.pruned_at >= max(place.at, place.caught[0]):
-            raise InvalidJob("after", str(place), TOO_OLD)
-        return whole
+        if self.pruned_at >= max(position.at, position.caught_up_to[0]):
+            raise InvalidJob("after", str(position), TOO_OLD)
+        return complete
 
 
-def read(schema: Schema, place: Place, words: frozenset[str] | None, limit: int) -> Plan[LogPage[Place]]:
+def read(
+    schema: Schema, position: EventPosition, words: frozenset[str] | None, limit: int
+) -> Plan[LogPage[EventPosition]]:
     """Read what came after a place."""
     log = yield from _log(schema)
     wanted = None if words is None else sorted(words)
-    whole = log.caught_up(place)
-    if whole is not None:
-        return (yield from _catch_up(schema, place, whole, wanted, limit))
-    until = place.until or log.seen
-    if until == place.seen:
-        return LogPage((), place, more=False)
-    rows = yield Statement(schema.event_read, [place.seen, until, place.no, wanted, limit])
-    entries = [LogEntry(str(Place(row[1], place.seen, until, row[0])), *row[1:]) for row in rows]
+    complete = log.caught_up(position)
+    if complete is not None:
+        return (yield from _catch_up(schema, position, complete, wanted, limit))
+    next_snapshot = position.next_snapshot or log.snapshot
+    if next_snapshot == position.snapshot:
+        return LogPage((), position, more=False)
+    rows = yield Statement(schema.event_read, [position.snapshot, next_snapshot, position.no, wanted, limit])
+    entries = [LogEntry(str(EventPosition(row[1], position.snapshot, next_snapshot, row[0])), *row[1:]) for row in rows]
     if len(rows) == limit:
-        return LogPage(entries, place._replace(until=until, no=rows[-1][0]), more=True)
-    return LogPage(entries, Place(log.now, until), more=bool(place.until))
+        return LogPage(entries, position._replace(next_snapshot=next_snapshot, no=rows[-1][0]), more=True)
+    return LogPage(entries, EventPosition(log.now, next_snapshot), more=bool(position.next_snapshot))
 
 
-def _catch_up(schema: Schema, place: Place, whole: Place, words: list[str] | None, limit: int) -> Plan[LogPage[Place]]:
-    since = max(0, place.at - _LONGEST_SETTLEMENT)
-    rows = yield Statement(schema.event_catch_up, [place.seen, whole.seen, since, *place.caught, words, limit])
-    places = [place._replace(until="", no=0, caught=(row[0], row[1], row[2])) for row in rows]
-    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(places, rows, strict=True)]
-    return LogPage(entries, places[-1] if len(rows) == limit else whole, more=True)
+def _catch_up(
+    schema: Schema, position: EventPosition, complete: EventPosition, words: list[str] | None, limit: int
+) -> Plan[LogPage[EventPosition]]:
+    since = max(0, position.at - _MAX_TRANSACTION)
+    rows = yield Statement(
+        schema.event_catch_up, [position.snapshot, complete.snapshot, since, *position.caught_up_to, words, limit]
+    )
+    positions = [position._replace(next_snapshot="", no=0, caught_up_to=(row[0], row[1], row[2])) for row in rows]
+    entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(positions, rows, strict=True)]
+    return LogPage(entries, positions[-1] if len(rows) == limit else complete, more=True)
 
 
-def hold(schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool) -> Plan[str | None]:
+def acquire_cursor(
+    schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool
+) -> Plan[str | None]:
     """Hold a bookmark; one that is new stands at the cursor."""
     values = [schema.now, name, holder, cursor, anew, lease // MICROSECOND]
     rows = yield Statement(schema.event_cursor_acquire, values)
     return str(rows[0][0]) if rows else None
 
 
-def move(schema: Schema, name: str, holder: str, cursor: str) -> Plan[bool]:
+def commit_cursor(schema: Schema, name: str, holder: str, cursor: str) -> Plan[bool]:
     """Put a bookmark further on."""
     return bool((yield Statement(schema.event_cursor_commit, [name, holder, cursor])))
 
 
-def tend(schema: Schema) -> Plan[bool]:
+def trim(schema: Schema) -> Plan[bool]:
     """Stop recording where nobody listens any longer, and let go of old events; say whether there are more of them."""
-    ((more,),) = yield Statement(schema.event_trim, [schema.now, _TRIMMED_AT_ONCE])
+    ((more,),) = yield Statement(schema.event_trim, [schema.now, _TRIM_BATCH])
     return bool(more)
 
 
 class EventLog:
     """The record of one store: see :class:`onward.engine.event_reader.Record`."""
 
-    def __init__(self, schema: Schema, ask: Ask) -> None:
+    def __init__(self, schema: Schema, query: Run) -> None:
         self._schema = schema
-        self._ask = ask
+        self._run = query
 
-    async def open(self, events: Events | None, kept: int | None) -> None:
+    async def open(self, events: Events | None, max_events: int | None) -> None:
         """Note when events are to be recorded, and how many kept; None: as it was."""
-        await self._ask(lambda: self._settings(events, kept))
-        if events == "all" and await self._ask(lambda: self._listen(0)):
-            await self.settle(_PATIENCE_AT_OPENING)  # if that is not enough, whoever first listens waits
+        await self._run(lambda: self._settings(events, max_events))
+        if events == "all" and await self._run(lambda: self._listen(0)):
+            await self.wait_for_writers(_OPEN_TIMEOUT)  # if that is not enough, whoever first listens waits
 
     async def listen(self) -> None:
         """See the protocol. Who listens also lets go of old events: there may be no leader."""
-        if await self._ask(self._listen):
-            await self.settle()
-        await self.tend()
+        if await self._run(self._listen):
+            await self.wait_for_writers()
+        await self.trim()
 
-    def place(self, cursor: str) -> Place:
+    def place(self, cursor: str) -> EventPosition:
         """See the protocol."""
-        return Place.of(cursor)
+        return EventPosition.of(cursor)
 
-    async def begin(self, after: str | None) -> Place:
+    async def begin(self, after: str | None) -> EventPosition:
         """See the protocol."""
-        place = None if after is None else Place.of(after)
-        if await self._ask(self._listen):
-            await self.settle()
-        log = await self._ask(lambda: _log(self._schema))
-        if place is None:
-            return Place(log.now, log.seen)
-        if _bounds(place.until or place.seen)[1] > _bounds(log.seen)[1]:
+        position = None if after is None else EventPosition.of(after)
+        if await self._run(self._listen):
+            await self.wait_for_writers()
+        log = await self._run(lambda: _log(self._schema))
+        if position is None:
+            return EventPosition(log.now, log.snapshot)
+        if _snapshot_bounds(position.next_snapshot or position.snapshot)[1] > _snapshot_bounds(log.snapshot)[1]:
             raise InvalidJob("after", after, NO_CURSOR)
-        log.caught_up(place)
-        return place
+        log.caught_up(position)
+        return position
 
-    async def read(self, place: Place, words: frozenset[str] | None, limit: int) -> LogPage[Place]:
+    async def read(self, position: EventPosition, words: frozenset[str] | None, limit: int) -> LogPage[EventPosition]:
         """See the protocol."""
-        answer: LogPage[Place] = await self._ask(lambda: read(self._schema, place, words, limit))
+        answer: LogPage[EventPosition] = await self._run(lambda: read(self._schema, position, words, limit))
         return answer
 
-    async def tend(self) -> None:
+    async def trim(self) -> None:
         """Keep the record as short as it should be."""
-        while await self._ask(lambda: tend(self._schema)):
+        while await self._run(lambda: trim(self._schema)):
             pass
 
-    async def settle(self, query_timeout: float | None = None) -> None:
+    async def wait_for_writers(self, query_timeout: float | None = None) -> None:
         """Wait until nobody writes any longer who began before events were recorded, or for so many seconds."""
-        began, pause, is_said = time.monotonic(), _FIRST_PAUSE, False
+        began, pause, is_logged = time.monotonic(), _FIRST_PAUSE, False
         writers = await self._writers(None)
         while writers:
             waited = time.monotonic() - began
             if query_timeout is not None and waited >= query_timeout:
                 return
-            if waited >= _PATIENCE and not is_said:
-                is_said = True
+            if waited >= _WARN_AFTER and not is_logged:
+                is_logged = True
                 log.warning("events begin when %d open transactions have ended that have written jobs", len(writers))
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE)
             writers = await self._writers(writers)
-        await self._ask(self._settled)
+        await self._run(self._mark_complete)
 
-    def _settings(self, events: Events | None, kept: int | None) -> Plan[None]:
-        yield Statement(self._schema.event_settings, [None if events is None else events == "all", kept])
+    def _settings(self, events: Events | None, max_events: int | None) -> Plan[None]:
+        yield Statement(self._schema.event_settings, [None if events is None else events == "all", max_events])
 
     def _listen(self, lease: int = LEASE // MICROSECOND) -> Plan[bool]:
         ((must_wait,),) = yield Statement(self._schema.event_listen, [self._schema.now, lease])
@@ -222,13 +242,13 @@ class EventLog:
     async def _writers(self, of: list[str] | None) -> list[str]:
         """List open transactions that have written jobs, or those that are left of some."""
 
-        def ask() -> Plan[list[str]]:
+        def query() -> Plan[list[str]]:
             return [row[0] for row in (yield Statement(self._schema.event_writers, [of]))]
 
-        writers: list[str] = await self._ask(ask)
+        writers: list[str] = await self._run(query)
         return writers
 
-    def _settled(self) -> Plan[None]:
+    def _mark_complete(self) -> Plan[None]:
         yield Statement(self._schema.event_mark_complete)
 
 
@@ -237,7 +257,7 @@ def _log(schema: Schema) -> Plan[_Log]:
     return _Log(*row)
 
 
-def _bounds(snapshot: str) -> tuple[int, int]:
+def _snapshot_bounds(snapshot: str) -> tuple[int, int]:
     """Say which transactions a look could see all of, and from which on none."""
     first, last, _ = snapshot.split(":")
     return int(first), int(last)

@@ -20,165 +20,173 @@ from time import monotonic
 from typing import Any, Final
 from weakref import ref
 
-from onward.engines.postgres.enqueue import Kind, Lone, Shortcut
-from onward.engines.postgres.notify_throttle import Bell
-from onward.engines.postgres.queue_cache import Seen
+from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert, SingleInsertStatements
+from onward.engines.postgres.notify_throttle import NotifyThrottle
+from onward.engines.postgres.queue_cache import QueueCache
 from onward.job import Enqueued, UniformJobs
 from onward.pg.connection import TimedAsyncConnection
 from onward.pg.database import RETRYABLE, Translated
 from onward.pg.pools import LoopPool
 
-AddAnyhow = Callable[[UniformJobs], Coroutine[Any, Any, list[Enqueued]]]
+EnqueueNormally = Callable[[UniformJobs], Coroutine[Any, Any, list[Enqueued]]]
 
-_TURN: Final = 0.02
+_YIELD_INTERVAL: Final = 0.02
 """Seconds without a turn of the loop after which it has one. To turn it costs as much as to add half a job."""
 
 
-class Permit:
+class FastEnqueue:
     """Whose jobs are added on the spot, and how."""
 
     __slots__ = (
-        "_add_anyhow",
-        "_bell",
+        "_cache",
         "_caller",
+        "_check_at",
         "_connections",
-        "_is_heard",
-        "_is_turning",
-        "_kind",
-        "_look_at",
-        "_seen",
-        "_shortcut",
+        "_enqueue_normally",
+        "_has_listener",
+        "_is_yield_scheduled",
+        "_plan",
+        "_statements",
+        "_throttle",
         "_translated",
-        "_until",
+        "_valid_until",
     )
 
     def __init__(
         self,
-        kind: Kind,
-        shortcut: Shortcut,
+        plan: EnqueuePlan,
+        statements: SingleInsertStatements,
         *,
-        seen: Seen,
-        bell: Bell,
+        cache: QueueCache,
+        throttle: NotifyThrottle,
         connections: LoopPool,
         translated: Translated,
-        add_anyhow: AddAnyhow,
+        enqueue_normally: EnqueueNormally,
     ) -> None:
         """Permit it to the asyncio task that runs now, for jobs of a kind; ``add_anyhow`` adds what was not added."""
         caller = asyncio.current_task()
         self._caller = None if caller is None else ref(caller)
-        self._kind = kind
-        self._shortcut = shortcut
-        self._seen = seen
-        self._bell = bell
+        self._plan = plan
+        self._statements = statements
+        self._cache = cache
+        self._throttle = throttle
         self._connections = connections
         self._translated = translated
-        self._add_anyhow = add_anyhow
-        self._is_heard = seen.is_heard
-        self._look_at = self._next_look()
-        self._turned()
+        self._enqueue_normally = enqueue_normally
+        self._has_listener = cache.has_listener
+        self._check_at = self._next_check()
+        self._yielded()
 
-    def _next_look(self) -> float:
+    def _next_check(self) -> float:
         """Say until when what was seen is relied on."""
-        plain_until = self._seen.plain_until(self._kind.lane)
+        fresh_until = self._cache.fresh_until(self._plan.lane)
         # Where nobody was there to be told, it is looked again whether somebody is.
-        return plain_until if self._is_heard else min(plain_until, self._bell.tells_from(self._kind.tidings))
+        return (
+            fresh_until
+            if self._has_listener
+            else min(fresh_until, self._throttle.next_notice_at(self._plan.notification))
+        )
 
-    def _looked(self, began: float) -> None:
+    def _checked(self, began: float) -> None:
         """Note that all is still as it was seen before."""
-        self._seen.look(self._kind.lane, began, is_plain=True, is_heard=False)
-        self._look_at = self._next_look()
+        self._cache.store(self._plan.lane, began, is_plain=True, has_listener=False)
+        self._check_at = self._next_check()
 
-    def covers(self, jobs: UniformJobs) -> bool:
+    def can_add(self, jobs: UniformJobs) -> bool:
         """Say whether it is permitted to add these here and now."""
-        return monotonic() < self._until and self._is_for(jobs) and self._has_connection()
+        return monotonic() < self._valid_until and self._matches(jobs) and self._has_connection()
 
-    def wants_turn(self, jobs: UniformJobs) -> bool:
+    def needs_yield(self, jobs: UniformJobs) -> bool:
         """Say whether these are not covered only because the loop is to have a turn first."""
-        return self._until <= monotonic() < self._lapses_at and self._is_for(jobs)
+        return self._valid_until <= monotonic() < self._expires_at and self._matches(jobs)
 
     @property
-    def _lapses_at(self) -> float:
-        return self._look_at if self._is_heard else math.inf
+    def _expires_at(self) -> float:
+        return self._check_at if self._has_listener else math.inf
 
-    def _turned(self) -> None:
+    def _yielded(self) -> None:
         """Note that the loop has had a turn."""
-        self._is_turning = False
-        self._until = self._lapses_at
+        self._is_yield_scheduled = False
+        self._valid_until = self._expires_at
 
-    def _is_for(self, jobs: UniformJobs) -> bool:
-        is_alike = jobs.template is self._kind.template and len(jobs.payloads) == 1
-        return is_alike and self._caller is not None and self._caller() is asyncio.current_task()
+    def _matches(self, jobs: UniformJobs) -> bool:
+        is_uniform = jobs.template is self._plan.template and len(jobs.payloads) == 1
+        return is_uniform and self._caller is not None and self._caller() is asyncio.current_task()
 
     def _has_connection(self) -> bool:
         """Say whether there is one to send them on; one that has answered since the last turn is not looked at."""
-        return bool(self._connections.idle) if self._is_turning else self._connections.has_sound()
+        return bool(self._connections.idle) if self._is_yield_scheduled else self._connections.has_sound()
 
     def add(self, jobs: UniformJobs) -> Coroutine[Any, Any, list[Enqueued]]:
         """Add a job, which must be covered. It is there before this returns, unless it takes longer than a moment."""
-        notice = self._bell.notice_for(self._kind.tidings)
+        notice = self._throttle.notice_for(self._plan.notification)
         began = monotonic()
-        looks = began >= self._look_at
-        job = self._shortcut.lone_look(jobs.payloads[0]) if looks else self._shortcut.lone(jobs.payloads[0], notice)
+        checks = began >= self._check_at
+        job = (
+            self._statements.checked_insert(jobs.payloads[0])
+            if checks
+            else self._statements.single_insert(jobs.payloads[0], notice)
+        )
         connection = self._connections.idle.pop()
         try:
-            done = connection.try_execute(job.text, job.values)
+            count = connection.try_execute(job.text, job.values)
         except RETRYABLE:
-            done = 0
+            count = 0
         except BaseException:
             self._has_failed(connection, notice)
             with self._translated:
                 raise
-        if done is None:
-            return self._add_later(connection, job, notice, jobs, began if looks else None)
-        if not done:
-            self._has_given_way(connection, notice)
-            return self._add_anyhow(jobs)
+        if count is None:
+            return self._finish_add(connection, job, notice, jobs, began if checks else None)
+        if not count:
+            self._was_refused(connection, notice)
+            return self._enqueue_normally(jobs)
         self._connections.idle.append(connection)
-        self._bell.committed(notice, self._kind.tidings)
-        if looks:
-            self._looked(began)
-        if not self._is_turning:  # it is the first since the loop has had a turn
-            self._is_turning = True
-            self._until = min(monotonic() + _TURN, self._lapses_at)
-            asyncio.get_running_loop().call_soon(self._turned)
-        return _already(job.added)
+        self._throttle.committed(notice, self._plan.notification)
+        if checks:
+            self._checked(began)
+        if not self._is_yield_scheduled:  # it is the first since the loop has had a turn
+            self._is_yield_scheduled = True
+            self._valid_until = min(monotonic() + _YIELD_INTERVAL, self._expires_at)
+            asyncio.get_running_loop().call_soon(self._yielded)
+        return _result_of(job.added)
 
-    async def _add_later(
+    async def _finish_add(
         self,
         connection: TimedAsyncConnection,
-        job: Lone,
+        job: SingleInsert,
         notice: str | None,
         jobs: UniformJobs,
-        looked_at: float | None,
+        checked_at: float | None,
     ) -> list[Enqueued]:
         """Go on with a statement that takes longer; it began to look at that moment, if it does."""
         connection.query_timeout = self._connections.query_timeout
         try:
             async with self._connections.room:  # there is some, since one was idle
-                done = await connection.do(job.text, job.values)
+                count = await connection.do(job.text, job.values)
         except RETRYABLE:
-            done = 0
+            count = 0
         except BaseException:
             self._has_failed(connection, notice)
             with self._translated:
                 raise
-        if not done:
-            self._has_given_way(connection, notice)
-            return await self._add_anyhow(jobs)
+        if not count:
+            self._was_refused(connection, notice)
+            return await self._enqueue_normally(jobs)
         self._connections.put_back(connection)
-        self._bell.committed(notice, self._kind.tidings)
-        if looked_at is not None:
-            self._looked(looked_at)
+        self._throttle.committed(notice, self._plan.notification)
+        if checked_at is not None:
+            self._checked(checked_at)
         return [job.added]
 
-    def _has_given_way(self, connection: TimedAsyncConnection, notice: str | None) -> None:
+    def _was_refused(self, connection: TimedAsyncConnection, notice: str | None) -> None:
         self._connections.put_back(connection)
-        self._bell.not_sent(notice)
+        self._throttle.not_sent(notice)
 
     def _has_failed(self, connection: TimedAsyncConnection, notice: str | None) -> None:
         self._connections.put_back(connection)
-        self._bell.failed(notice)
+        self._throttle.failed(notice)
 
 
-async def _already(added: Enqueued) -> list[Enqueued]:
+async def _result_of(added: Enqueued) -> list[Enqueued]:
     return [added]

@@ -60,7 +60,7 @@ class Condition:
             before = self.value(micros_of(which.finished_before))
             self._of_ended.append(f"completed_at < onward.to_timestamp({before}::bigint)")
 
-    def go_on(self, after: str | None, *, newest_first: bool) -> None:
+    def start_after(self, after: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""
         if after is not None:
             self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_place(after))
@@ -83,7 +83,7 @@ class Condition:
         return " and ".join(self._parts + self._of_ended) or "true"
 
 
-def together(parts: list[str], order: str) -> str:
+def union_all(parts: list[str], order: str) -> str:
     """Read what was picked from one table or from both, each part in order, as one list in order."""
     return parts[0] if len(parts) == 1 else f"{' union all '.join(parts)} {order}"
 

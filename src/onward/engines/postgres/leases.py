@@ -13,9 +13,9 @@ from onward.validation import MAX_LOG_LINES
 
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
-    card = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
-    tokens = [arrays.numbers([claim.token[place] for claim in claims]) for place in (0, 1)]
-    gone = yield Statement(schema.heartbeat, [schema.now, *card, *tokens])
+    info = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
+    tokens = [arrays.numbers([claim.token[index] for claim in claims]) for index in (0, 1)]
+    gone = yield Statement(schema.heartbeat, [schema.now, *info, *tokens])
     return HeartbeatReply(
         lost=frozenset((seq, claim_no) for seq, claim_no, _ in gone),
         cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled),
@@ -34,6 +34,6 @@ def report(schema: Schema, claim: Claim, progress: int | None, message: str | No
     return bool(rows)
 
 
-def tell(schema: Schema, notice: str) -> Plan[None]:
+def notify(schema: Schema, notice: str) -> Plan[None]:
     """Tell whoever listens."""
     yield Statement(schema.notify, [schema.channel, notice])

@@ -7,8 +7,8 @@ from typing import Final
 
 from onward.clock import moment_of
 from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, WorkerInfo
-from onward.engines.postgres.filters import Condition, is_id, together
-from onward.engines.postgres.rows import job_of, moment, queue_of, ranges_of
+from onward.engines.postgres.filters import Condition, is_id, union_all
+from onward.engines.postgres.rows import job_of, optional_datetime, queue_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, State
@@ -17,7 +17,7 @@ from onward.pg.plans import Plan, Row, Statement
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""
 
-COUNTED: Final[Mapping[GroupBy, str]] = {
+GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {
     GroupBy.STATE: "status",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
@@ -41,7 +41,7 @@ def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
 def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
     """List jobs in the order of their numbers: that in which they were created."""
     condition = Condition(which)
-    condition.go_on(after, newest_first=newest_first)
+    condition.start_after(after, newest_first=newest_first)
     order = f"order by seq {'desc' if newest_first else 'asc'} limit {condition.value(limit + 1)}::bigint"
     parts = []
     if condition.states - FINISHED:
@@ -50,7 +50,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
         parts.append(f"({schema.find_ended} where {condition.ended()} {order})")
     if not parts:
         return Page()
-    rows = yield Statement(schema.insert_schema_name(together(parts, order)), condition.values)
+    rows = yield Statement(schema.insert_schema_name(union_all(parts, order)), condition.values)
     return page_of(rows, limit)
 
 
@@ -65,9 +65,9 @@ def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, in
     condition = Condition(which)
     parts = []
     if condition.states - FINISHED:
-        parts.append(f"select {COUNTED[by]} as of from onward.live where {condition.live()}")  # noqa: S608 - ours only
+        parts.append(f"select {GROUP_COLUMNS[by]} as of from onward.live where {condition.live()}")  # noqa: S608 - ours only
     if condition.states & FINISHED:
-        parts.append(f"select {COUNTED[by]} as of from onward.history where {condition.ended()}")  # noqa: S608
+        parts.append(f"select {GROUP_COLUMNS[by]} as of from onward.history where {condition.ended()}")  # noqa: S608
     if not parts:
         return {}
     text = f"select of, count(*) from ({' union all '.join(parts)}) every group by of"  # noqa: S608
@@ -81,9 +81,9 @@ def queues(schema: Schema, pattern: str) -> Plan[list[QueueInfo]]:
     named = [firsts[0], ends[0]]
     counts: dict[str, dict[State, int]] = {}
     oldest: dict[str, int] = {}
-    for queue, state, number, ready_at in (yield Statement(schema.queue_counts, named)):
+    for queue, status, number, ready_at in (yield Statement(schema.queue_counts, named)):
         of_queue = counts.setdefault(queue, {})
-        of_queue[State(state)] = of_queue.get(State(state), 0) + number
+        of_queue[State(status)] = of_queue.get(State(status), 0) + number
         if ready_at is not None:
             oldest[queue] = min(ready_at, oldest.get(queue, ready_at))
     rows = yield Statement(schema.queues, named)
@@ -103,7 +103,7 @@ def workers(schema: Schema) -> Plan[list[WorkerInfo]]:
             started_at=moment_of(row[6]),
             last_heartbeat=moment_of(row[7]),
             is_leader=row[8] is not None,
-            leader_until=moment(row[8]),
+            leader_until=optional_datetime(row[8]),
         )
         for row in (yield Statement(schema.workers, [schema.now]))
     ]

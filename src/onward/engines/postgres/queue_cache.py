@@ -12,42 +12,42 @@ from __future__ import annotations
 from time import monotonic
 from typing import Final
 
-TRUST: Final = 0.25
+TTL: Final = 0.25
 """Seconds for which what was seen is relied on."""
-_MOST: Final = 10_000
+_MAX_LANES: Final = 10_000
 """Lanes that are kept in mind."""
 
 Lane = tuple[str, int]
 """A queue and a priority."""
 
 
-class Seen:
+class QueueCache:
     """Which lanes were open, of queues that say nothing of their jobs; and whether somebody listened."""
 
-    __slots__ = ("_lanes", "is_heard")
+    __slots__ = ("_lanes", "has_listener")
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, float] = {}
         """Each with the moment until which that is relied on."""
-        self.is_heard = True
+        self.has_listener = True
 
     def is_plain(self, lane: Lane) -> bool:
         """Say whether a job can go there without a look."""
-        return monotonic() < self.plain_until(lane)
+        return monotonic() < self.fresh_until(lane)
 
-    def plain_until(self, lane: Lane) -> float:
+    def fresh_until(self, lane: Lane) -> float:
         """Say until when that can be relied on."""
         return self._lanes.get(lane, 0.0)
 
-    def look(self, lane: Lane, began: float, *, is_plain: bool, is_heard: bool | None) -> None:
+    def store(self, lane: Lane, began: float, *, is_plain: bool, has_listener: bool | None) -> None:
         """Note what was seen by a statement that opened the lane if need be."""
-        if is_heard is not None:
-            self.is_heard = is_heard
+        if has_listener is not None:
+            self.has_listener = has_listener
         if is_plain:
-            if len(self._lanes) >= _MOST:
+            if len(self._lanes) >= _MAX_LANES:
                 self._lanes.clear()
-            self._lanes[lane] = began + TRUST
+            self._lanes[lane] = began + TTL
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Note that a queue was told something."""
         self._lanes.clear()

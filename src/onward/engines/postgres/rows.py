@@ -47,28 +47,28 @@ def job_of(row: Row) -> Job:
         progress=row[17],
         progress_message=row[18],
         result=None if row[19] is None else _decode(row[19]),
-        next_run_at=moment(row[20]),
-        start_by=moment(row[21]),
+        next_run_at=optional_datetime(row[20]),
+        start_by=optional_datetime(row[21]),
         batch=row[28],
         created_at=moment_of(row[22]),
-        claimed_at=moment(row[23]),
-        started_at=moment(row[24]),
-        completed_at=moment(row[25]),
+        claimed_at=optional_datetime(row[23]),
+        started_at=optional_datetime(row[24]),
+        completed_at=optional_datetime(row[25]),
         updated_at=moment_of(row[26]),
     )
 
 
-def moment(micros: int | None) -> datetime | None:
+def optional_datetime(micros: int | None) -> datetime | None:
     """Read a time that may be missing."""
     return None if micros is None else moment_of(micros)
 
 
-def micros(duration: timedelta | None) -> int | None:
+def optional_micros(duration: timedelta | None) -> int | None:
     """Write a duration that may be missing."""
     return None if duration is None else duration // MICROSECOND
 
 
-def duration(micros: int | None) -> timedelta | None:
+def optional_duration(micros: int | None) -> timedelta | None:
     """Read a duration that may be missing."""
     return None if micros is None else timedelta(microseconds=micros)
 
@@ -91,46 +91,47 @@ def failure_text(failure: Failure) -> str:
 def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
     (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts,
-     backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled, keep_archived) = row  # fmt: skip
+     backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled,
+     keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
         concurrency=concurrency,
         weight=weight,
-        lease=duration(lease),
+        lease=optional_duration(lease),
         max_attempts=max_attempts,
         backoff=backoff_of(backoff),
         retention=Retention(
-            completed=duration(keep_completed),
+            completed=optional_duration(keep_completed),
             completed_count=completed_count,
-            failed=duration(keep_failed),
+            failed=optional_duration(keep_failed),
             failed_count=failed_count,
-            cancelled=duration(keep_cancelled),
-            archived=duration(keep_archived),
+            cancelled=optional_duration(keep_cancelled),
+            archived=optional_duration(keep_archived),
         ),
     )
     return QueueInfo(
         name=name,
         settings=settings,
         counts=counts,
-        oldest_ready_at=moment(oldest_ready_at),
-        next_permit_at=moment(next_permit_at),
+        oldest_ready_at=optional_datetime(oldest_ready_at),
+        next_permit_at=optional_datetime(next_permit_at),
     )
 
 
 def ranges_of(patterns: Iterable[str]) -> tuple[list[str], list[str]]:
     """Turn names and patterns into ranges of names that do not overlap: where each begins, and what comes after it."""
-    spans = []
+    ranges = []
     for pattern in patterns:
         if pattern == "*":
-            spans.append(("", _LAST_NAME))
+            ranges.append(("", _LAST_NAME))
         elif pattern.endswith("/*"):
-            spans.append((pattern[:-1], pattern[:-2] + "0"))  # "0" comes right after "/"
+            ranges.append((pattern[:-1], pattern[:-2] + "0"))  # "0" comes right after "/"
         else:
-            spans.append((pattern, f"{pattern}!"))  # no name has a character as low as this
+            ranges.append((pattern, f"{pattern}!"))  # no name has a character as low as this
     firsts: list[str] = []
     ends: list[str] = []
-    for first, end in sorted(spans):
+    for first, end in sorted(ranges):
         if ends and first <= ends[-1]:
             ends[-1] = max(end, ends[-1])
         else:

@@ -16,7 +16,7 @@ def schedules(schema: Schema) -> Plan[list[Schedule]]:
     return [schedule_of(row) for row in (yield Statement(schema.schedules))]
 
 
-def put(schema: Schema, schedule: Schedule) -> Plan[Schedule]:
+def upsert(schema: Schema, schedule: Schedule) -> Plan[Schedule]:
     """Make or change one."""
     next_at = None if schedule.next_at is None else micros_of(schedule.next_at)
     values = [schema.now, schedule.name, *texts_of(schedule), schedule.missed, schedule.paused, next_at]
@@ -24,7 +24,7 @@ def put(schema: Schema, schedule: Schedule) -> Plan[Schedule]:
     return schedule_of(row)
 
 
-def drop(schema: Schema, name: str) -> Plan[bool]:
+def delete(schema: Schema, name: str) -> Plan[bool]:
     """Remove one."""
     return bool((yield Statement(schema.schedule_delete, [name])))
 

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement, Token
-from onward.engines.postgres.claims import Round, asked, claim, claims_of, nothing_new
+from onward.engines.postgres.claims import RoundRobin, claim, claim_values, no_claims, read_claims
 from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
@@ -19,11 +19,11 @@ from onward.pg.listener import DUE
 from onward.pg.plans import Plan, Row, Statement
 
 _FIRST: Final = itemgetter(0)
-_lost: Final = msgspec.json.Decoder(list[tuple[int, int]])
+_lost_decoder: Final = msgspec.json.Decoder(list[tuple[int, int]])
 
-NEWS: Final[Token] = (0, 0)
+BATCH_CHANGED: Final[Token] = (0, 0)
 """Among the claims that were lost: jobs of a batch have ended."""
-AWAITED: Final[Token] = (0, 1)
+DEPENDENCY_ENDED: Final[Token] = (0, 1)
 """Among the claims that were lost: a job has ended that others wait for."""
 
 
@@ -33,15 +33,17 @@ def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[
     return _tokens(rows)
 
 
-def settle_and_tell(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
+def settle_and_notify(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
     """Record outcomes in somebody else's transaction; whoever leads is told of news of a batch with its commit."""
     lost = yield from settle(schema, settlements)
-    if lost & {NEWS, AWAITED}:
+    if lost & {BATCH_CHANGED, DEPENDENCY_ENDED}:
         yield Statement(schema.notify, [schema.channel, DUE])
-    return lost - {NEWS, AWAITED}
+    return lost - {BATCH_CHANGED, DEPENDENCY_ENDED}
 
 
-def settle_free(schema: Schema, settlements: Sequence[Settlement]) -> Plan[tuple[frozenset[Token], frozenset[Token]]]:
+def settle_available(
+    schema: Schema, settlements: Sequence[Settlement]
+) -> Plan[tuple[frozenset[Token], frozenset[Token]]]:
     """Record outcomes of jobs that nobody else holds; answer the claims that were lost, and those that were left."""
     ((held,),) = yield Statement(schema.lock_available, [arrays.numbers([each.claim.token[0] for each in settlements])])
     left = frozenset(each.claim.token for each in settlements if each.claim.token[0] in held)
@@ -55,23 +57,25 @@ def start(schema: Schema, claims: Sequence[Claim]) -> Plan[frozenset[Token]]:
     return _tokens(rows)
 
 
-def exchange(schema: Schema, wanted: Exchange, round_: Round) -> Plan[Exchanged]:
+def exchange(schema: Schema, wanted: Exchange, rotation: RoundRobin) -> Plan[Exchanged]:
     """Settle, start and claim, in that order: what is settled makes room in limited queues for what is claimed."""
     request = wanted.request
     if request is not None and not wanted.settlements and not wanted.starts:
-        return Exchanged(claimed=(yield from claim(schema, request, round_)))
+        return Exchanged(claimed=(yield from claim(schema, request, rotation)))
     if request is not None and request.alone:  # a rare one: nothing is gained by a statement for it
-        done = yield from exchange(schema, msgspec.structs.replace(wanted, request=None), round_)
-        return Exchanged(lost=done.lost, claimed=(yield from claim(schema, request, round_)))
+        done = yield from exchange(schema, msgspec.structs.replace(wanted, request=None), rotation)
+        return Exchanged(lost=done.lost, claimed=(yield from claim(schema, request, rotation)))
     values = [schema.now, schema.channel, *_columns(wanted.settlements), *_by_token(wanted.starts)]
-    places = None if request is None else round_.places(waits=False)
-    values += [None] * 10 if request is None or places == () else asked(request, round_, places)
-    with round_.failing():
-        ((missed, *answer),) = yield Statement(schema.exchange, values)
+    queues_to_check = None if request is None else rotation.queues_to_check(is_idle=False)
+    values += (
+        [None] * 10 if request is None or queues_to_check == () else claim_values(request, rotation, queues_to_check)
+    )
+    with rotation.rescan_on_failure():
+        ((lost, *answer),) = yield Statement(schema.exchange, values)
     claimed = Claims()
     if request is not None:
-        claimed = nothing_new(round_) if places == () else claims_of(tuple(answer), round_)
-    return Exchanged(lost=frozenset() if missed is None else frozenset(_lost.decode(missed)), claimed=claimed)
+        claimed = no_claims(rotation) if queues_to_check == () else read_claims(tuple(answer), rotation)
+    return Exchanged(lost=frozenset() if lost is None else frozenset(_lost_decoder.decode(lost)), claimed=claimed)
 
 
 def _columns(settlements: Sequence[Settlement]) -> list[str]:
@@ -89,20 +93,20 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
             continue
         match outcome:
             case Fail(failure):
-                ended.append((*token, State.FAILED, *_told(failure)))
+                ended.append((*token, State.FAILED, *_error_columns(failure)))
             case Bury(failure):
-                ended.append((*token, State.DEAD_LETTER, *_told(failure)))
+                ended.append((*token, State.DEAD_LETTER, *_error_columns(failure)))
             case Cancel(reason):
                 ended.append((*token, State.CANCELLED, reason, None))
             case Retry(delay, failure):
-                back.append((*token, "retry", delay // MICROSECOND, *_told(failure)))
+                back.append((*token, "retry", delay // MICROSECOND, *_error_columns(failure)))
             case Snooze(delay):
                 back.append((*token, "snooze", delay // MICROSECOND, None, None))
             case Release():
                 back.append((*token, "release", None, None, None))
             case _:
                 assert_never(outcome)
-    return [*_completed(done), *_written(ended, _ENDED), *_written(back, _BACK)]
+    return [*_completed(done), *_encode_columns(ended, _ENDED), *_encode_columns(back, _BACK)]
 
 
 _WHOLE, _NUMBERS, _TEXTS = arrays.whole, arrays.numbers, arrays.texts
@@ -120,14 +124,14 @@ def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
     return [_WHOLE(seqs), _WHOLE(claim_nos), _TEXTS(results)]
 
 
-def _written(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
+def _encode_columns(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
     if not rows:
         return [arrays.EMPTY] * len(kinds)
     rows.sort(key=_FIRST)
     return [kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)]
 
 
-def _told(failure: Failure) -> tuple[str, str]:
+def _error_columns(failure: Failure) -> tuple[str, str]:
     return str(failure), failure_text(failure)
 
 
