@@ -1068,7 +1068,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "notified queues: it is lost with a claim that failed",
-        Edit(f"{_PG}/claims.py", "            self.is_any_notified = True\n            raise", "            raise"),
+        Edit(f"{_PG}/claims.py", "            self.needs_full_scan = True\n            raise", "            raise"),
         f"{_OF_PG}/test_notified_queues.py",
     ),
     _on_postgres(
@@ -1395,7 +1395,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "fast enqueue: they are given where a queue says something of its jobs",
-        Edit(f"{_PG}/engine.py", " and self._queue_cache.is_plain(plan.lane):", ":"),
+        Edit(f"{_PG}/engine.py", " and self._queue_cache.is_fresh(plan.lane):", ":"),
         f"{_OF_PG}/test_fast_enqueue.py",
     ),
     _on_postgres(
@@ -1821,7 +1821,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "claim prefetch: news since is forgotten",
-        Edit(f"{_PG}/claim_prefetch.py", "elif rotation.notified or rotation.is_any_notified:", "elif False:"),
+        Edit(f"{_PG}/claim_prefetch.py", "elif rotation.notified or rotation.needs_full_scan:", "elif False:"),
         f"{_OF_PG}/test_claim_prefetch.py",
     ),
     _on_postgres(

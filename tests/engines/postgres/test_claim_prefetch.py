@@ -210,7 +210,7 @@ async def test_none_stands_for_a_worker_that_has_enough(
 ):
     await stands(office)
     await add(giver, 3)
-    office._rotation(REQUEST.queues, "w").is_any_notified = True
+    office._rotation(REQUEST.queues, "w").needs_full_scan = True
     assert len(refs(await office.exchange(ASKS))) == 3
     await stands(office, Exchange(request=replace(REQUEST, worker_id="idle")))
     (ref,) = await add(giver)

@@ -91,7 +91,7 @@ async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
     async with aclosing(signals):
         await anext(signals)
         await clocked.enqueue(UniformJobs(template, [ODD]))
-        assert clocked._queue_cache.is_plain(("full", 3))
+        assert clocked._queue_cache.is_fresh(("full", 3))
         clocked._queue_cache.has_listener = True
         clocked._notify_throttle._interval = 0 if is_told else 60
         await clocked.enqueue(UniformJobs(template, [ODD]))
@@ -123,7 +123,7 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
 async def test_a_lane_that_was_opened_in_vain_is_not_relied_on(clocked: PostgresEngine):
     with pytest.raises(InvalidJob):
         await clocked.enqueue([new_job(queue="new", batch="there-is-none")])
-    assert not clocked._queue_cache.is_plain(("new", 0))
+    assert not clocked._queue_cache.is_fresh(("new", 0))
     await clocked.enqueue([new_job(queue="new")])
     assert len((await clocked.claim(request(1))).claims) == 1
 
@@ -133,8 +133,8 @@ def test_no_more_lanes_are_kept_in_mind_than_so_many(monkeypatch: pytest.MonkeyP
     cache = QueueCache()
     for number in range(10):
         cache.store((f"q{number}", 0), monotonic(), is_plain=True, has_listener=None)
-        assert cache.is_plain((f"q{number}", 0))
-    assert sum(cache.is_plain((f"q{number}", 0)) for number in range(10)) <= 3
+        assert cache.is_fresh((f"q{number}", 0))
+    assert sum(cache.is_fresh((f"q{number}", 0)) for number in range(10)) <= 3
 
 
 async def test_whoever_may_not_copy_adds_many_all_the_same(clocked: PostgresEngine, store: PostgresStore):  # G8

@@ -212,7 +212,7 @@ async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
     await ask(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    engine._rotation(REQUEST.queues, "w").is_any_notified = False
+    engine._rotation(REQUEST.queues, "w").needs_full_scan = False
     await desk.add(queue="unheard")
     claims, is_alone = await told(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
@@ -264,14 +264,14 @@ async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # 
 
 
 def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
-    rotation = claims.RoundRobin(is_any_notified=False)
+    rotation = claims.RoundRobin(needs_full_scan=False)
     for _ in range(30):
         rotation.add_notice(("q/*",), ["q/1", "q/2", "r", "q/3"])
-    assert (list(rotation.notified), rotation.is_any_notified) == (["q/1", "q/2", "q/3"], False)
+    assert (list(rotation.notified), rotation.needs_full_scan) == (["q/1", "q/2", "q/3"], False)
     rotation.add_notice(("q/*",), [f"r/{n}" for n in range(200)])
-    assert (len(rotation.notified), rotation.is_any_notified) == (3, False)
+    assert (len(rotation.notified), rotation.needs_full_scan) == (3, False)
     rotation.add_notice(("q/*",), [f"q/{n}" for n in range(200)])
-    assert (len(rotation.notified), rotation.is_any_notified) == (100, True)
+    assert (len(rotation.notified), rotation.needs_full_scan) == (100, True)
 
 
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9

@@ -313,7 +313,7 @@ def claim_of_all_queues(at: Session) -> Iterator[None]:
 def claim_of(at: Session) -> Iterator[None]:
     yield
     request = ClaimRequest(worker_id="w")
-    assert len(at.ask(claims.queue_claim(at.schema, request, "default", BATCH))) == BATCH
+    assert len(at.ask(claims.queue_claim_statement(at.schema, request, "default", BATCH))) == BATCH
 
 
 @hot("job_suspect", "job_pkey", rows=4 * BATCH)

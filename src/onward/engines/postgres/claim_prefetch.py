@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from msgspec.structs import replace
 
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.postgres.claims import RoundRobin, queue_claim, queue_claims
+from onward.engines.postgres.claims import RoundRobin, queue_claim_statement, read_queue_claims
 from onward.engines.postgres.schema import Schema
 from onward.pg.listener import OnAnswer
 from onward.pg.plans import Row, Statement
@@ -60,14 +60,14 @@ class SentClaim:
         """Wait for what it brings; None: nobody knows, or something is said of the queue: it takes a tour."""
         received, rotation = self.read(await self.answer), self.rotation
         if received is None:
-            rotation.is_any_notified = True
-        elif rotation.notified or rotation.is_any_notified:  # since then, and the worker has been told of it
+            rotation.needs_full_scan = True
+        elif rotation.notified or rotation.needs_full_scan:  # since then, and the worker has been told of it
             received = replace(received, retry_after=0.0)
         return received
 
     def read(self, rows: list[Row] | None) -> Claims | None:
         """Read what was answered."""
-        return None if rows is None else queue_claims(self.queue, self.room, rows, self.rotation)
+        return None if rows is None else read_queue_claims(self.queue, self.room, rows, self.rotation)
 
 
 class ClaimPrefetch:
@@ -104,7 +104,7 @@ class ClaimPrefetch:
             queue, *others = queues_to_check
             rotation.notified.update(dict.fromkeys(others))  # told on another loop meanwhile
             sent = SentClaim(queue, request.slots, rotation)
-            statement = queue_claim(self._schema, request, queue, request.slots)
+            statement = queue_claim_statement(self._schema, request, queue, request.slots)
             if self._send(statement, partial(self._answered, key, sent)):
                 self._sent[key] = sent
                 del self._armed[key]

@@ -64,7 +64,7 @@ class RoundRobin:
     """When nothing was last asked for but a job of a queue with news."""
     is_listening: bool = False
     """Whether somebody listens: who does not hears of nothing new."""
-    is_any_notified: bool = True
+    needs_full_scan: bool = True
     """Whether it was told that there is work, and not where. It is told, too, when somebody begins to listen."""
     full_scan_at: float = -math.inf
     """When all queues were last looked at, if that found less than there was room for, and nothing to wait for."""
@@ -79,14 +79,14 @@ class RoundRobin:
         """Take in which queues have new jobs."""
         for name in names:
             if name in _ANY_QUEUE:
-                self.is_any_notified = True
+                self.needs_full_scan = True
             elif (
                 name not in self.notified and name not in _NOT_QUEUES and any(matches(each, name) for each in patterns)
             ):
                 if len(self.notified) < _MAX_NOTIFIED:
                     self.notified[name] = None
                 else:
-                    self.is_any_notified = True
+                    self.needs_full_scan = True
                     return  # the rest makes no difference any more
 
     def queues_to_check(self, *, is_idle: bool) -> tuple[str, ...] | None:
@@ -94,7 +94,7 @@ class RoundRobin:
 
         It does not where a look at all of them takes long, or where a worker ``waits`` and is told of one.
         """
-        if not self.is_listening or self.is_any_notified or self.next_full_scan_in() <= 0:
+        if not self.is_listening or self.needs_full_scan or self.next_full_scan_in() <= 0:
             return None
         if self.full_scan_time <= _SLOW_FULL_SCAN and not (is_idle and len(self.notified) == 1):
             return None
@@ -112,7 +112,7 @@ class RoundRobin:
         try:
             yield
         except BaseException:
-            self.is_any_notified = True
+            self.needs_full_scan = True
             raise
 
     def next_notified(self) -> str | None:
@@ -170,9 +170,9 @@ def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[C
         return no_claims(rotation)
     with rotation.rescan_on_failure():
         if queues_to_check is not None and len(queues_to_check) == 1 and request.slots and not request.prefetch_claimed:
-            alone = yield from _claim_queue(schema, request, rotation, queues_to_check[0])
-            if alone is not None:
-                return alone
+            found = yield from _claim_queue(schema, request, rotation, queues_to_check[0])
+            if found is not None:
+                return found
             queues_to_check = None
         (answer,) = yield Statement(schema.claim, [schema.now, *claim_values(request, rotation, queues_to_check)])
     return read_claims(answer, rotation)
@@ -186,16 +186,16 @@ def no_claims(rotation: RoundRobin) -> Claims:
 def _claim_queue(schema: Schema, request: ClaimRequest, rotation: RoundRobin, queue: str) -> Plan[Claims | None]:
     """Take jobs of a single queue; None: something is said of that queue, so that it takes a tour."""
     room = request.slots + request.prefetch_started
-    rows = yield queue_claim(schema, request, queue, room)
-    return queue_claims(queue, room, rows, rotation)
+    rows = yield queue_claim_statement(schema, request, queue, room)
+    return read_queue_claims(queue, room, rows, rotation)
 
 
-def queue_claim(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
+def queue_claim_statement(schema: Schema, request: ClaimRequest, queue: str, room: int) -> Statement:
     """Ask for jobs of a single queue."""
     return Statement(schema.claim_queue, [schema.now, request.worker_id, queue, room, request.lease // MICROSECOND])
 
 
-def queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: RoundRobin) -> Claims | None:
+def read_queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: RoundRobin) -> Claims | None:
     """Read what a single queue gave; None: something is said of it, so that it takes a tour."""
     if rows and rows[0][0] is None:
         return None
@@ -248,7 +248,7 @@ def claim_values(
     rotation.is_capped = rotation.room < wanted
     rotation.sent_at = monotonic()
     if rotation.is_full_scan:
-        rotation.is_any_notified = False
+        rotation.needs_full_scan = False
         rotation.full_scan_at = -math.inf
     return [
         request.worker_id,
@@ -309,9 +309,9 @@ def _claims_of(visit: _Visit) -> list[Claim]:
     unusual = {} if visit.unusual is None else {details.seq: details for details in visit.unusual}
     seqs = list(map(int, visit.seqs[1:-1].split(",")))
     types = visit.types if isinstance(visit.types, list) else [visit.types] * len(seqs)
-    is_idle = visit.waited
-    jobs = list(zip(seqs, is_idle, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
-    if sorted(seqs) != seqs or sorted(is_idle, reverse=True) != is_idle:  # cheaper than to sort what is in order
+    wait_times = visit.waited
+    jobs = list(zip(seqs, wait_times, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
+    if sorted(seqs) != seqs or sorted(wait_times, reverse=True) != wait_times:  # cheaper than to sort what is in order
         jobs.sort(key=_sort_key)
     attempts = int(started)
     claims: list[Claim] = []

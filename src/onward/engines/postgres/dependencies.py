@@ -34,8 +34,8 @@ def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enque
             rule = "is not there, or has finished or been stopped: make it with app.batch(…)"
             raise InvalidJob("batch", batch, rule)
     for batch, rows in dependencies.items():
-        waiting, positions, parents = zip(*rows, strict=True)
-        values = [batch, arrays.words(waiting), arrays.numbers(positions), arrays.words(parents)]
+        waiting, positions, depended_on = zip(*rows, strict=True)
+        values = [batch, arrays.words(waiting), arrays.numbers(positions), arrays.words(depended_on)]
         for (unknown,) in (yield Statement(schema.add_dependencies, values)):
             raise _unknown(unknown, batch)
 

@@ -151,7 +151,7 @@ class PostgresEngine:
         self._queue_cache = QueueCache()
         self._notify_throttle = NotifyThrottle(self._notify, self._queue_cache)
         self._coalescers = PerLoop(
-            lambda: Coalescer(self._enqueue_now, write_alone=partial(self._enqueue_now, alone=True))
+            lambda: Coalescer(self._enqueue_now, write_alone=partial(self._enqueue_now, is_only_caller=True))
         )
         self._enqueue_plan = enqueue.EnqueuePlan(None, frozenset())
         """Of the last task's jobs."""
@@ -301,8 +301,8 @@ class PostgresEngine:
         self._notify_throttle.committed(notice, plan.notification)
         return added
 
-    async def _enqueue_now(self, jobs: Sequence[NewJob], *, alone: bool = False) -> list[Enqueued]:
-        """Add jobs; ``alone``: nobody else does, so that whoever calls may go on without being looked at each time."""
+    async def _enqueue_now(self, jobs: Sequence[NewJob], *, is_only_caller: bool = False) -> list[Enqueued]:
+        """Add jobs; ``is_only_caller``: nobody else does, so that whoever calls may go on without being looked at each time."""
         if not jobs:
             return []
         plan = self._plan_for(jobs)
@@ -317,7 +317,7 @@ class PostgresEngine:
             self._notify_throttle.failed(notice)
             raise
         self._notify_throttle.committed(notice, plan.notification)
-        if alone and plan.statements is not None and self._queue_cache.is_plain(plan.lane):
+        if is_only_caller and plan.statements is not None and self._queue_cache.is_fresh(plan.lane):
             self._fast_enqueue = FastEnqueue(
                 plan,
                 plan.statements,

@@ -144,7 +144,7 @@ def single_insert(
     plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: QueueCache
 ) -> SingleInsert | None:
     """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
-    if plan.statements is None or not cache.is_plain(plan.lane) or not (notice is None or cache.has_listener):
+    if plan.statements is None or not cache.is_fresh(plan.lane) or not (notice is None or cache.has_listener):
         return None
     payloads = jobs.payloads if isinstance(jobs, UniformJobs) else [jobs[0].payload]
     return plan.statements.single_insert(payloads[0], notice) if len(payloads) == 1 else None

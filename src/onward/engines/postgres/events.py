@@ -173,9 +173,9 @@ def trim(schema: Schema) -> Plan[bool]:
 class EventLog:
     """The record of one store: see :class:`onward.engine.event_reader.Record`."""
 
-    def __init__(self, schema: Schema, query: Run) -> None:
+    def __init__(self, schema: Schema, run: Run) -> None:
         self._schema = schema
-        self._run = query
+        self._run = run
 
     async def open(self, events: Events | None, max_events: int | None) -> None:
         """Note when events are to be recorded, and how many kept; None: as it was."""

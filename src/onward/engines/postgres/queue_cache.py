@@ -31,7 +31,7 @@ class QueueCache:
         """Each with the moment until which that is relied on."""
         self.has_listener = True
 
-    def is_plain(self, lane: Lane) -> bool:
+    def is_fresh(self, lane: Lane) -> bool:
         """Say whether a job can go there without a look."""
         return monotonic() < self.fresh_until(lane)
 

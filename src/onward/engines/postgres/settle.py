@@ -85,7 +85,7 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
     """
     done: list[tuple[Token, str | None]] = []
     ended: list[tuple[Any, ...]] = []
-    back: list[tuple[Any, ...]] = []
+    returned: list[tuple[Any, ...]] = []
     for settlement in settlements:
         token, outcome = settlement.claim.token, settlement.outcome
         if isinstance(outcome, Complete):  # ahead of the others, which are few
@@ -99,19 +99,19 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
             case Cancel(reason):
                 ended.append((*token, State.CANCELLED, reason, None))
             case Retry(delay, failure):
-                back.append((*token, "retry", delay // MICROSECOND, *_error_columns(failure)))
+                returned.append((*token, "retry", delay // MICROSECOND, *_error_columns(failure)))
             case Snooze(delay):
-                back.append((*token, "snooze", delay // MICROSECOND, None, None))
+                returned.append((*token, "snooze", delay // MICROSECOND, None, None))
             case Release():
-                back.append((*token, "release", None, None, None))
+                returned.append((*token, "release", None, None, None))
             case _:
                 assert_never(outcome)
-    return [*_completed(done), *_encode_columns(ended, _ENDED), *_encode_columns(back, _BACK)]
+    return [*_completed(done), *_encode_columns(ended, _ENDED), *_encode_columns(returned, _RETURNED)]
 
 
 _WHOLE, _NUMBERS, _TEXTS = arrays.whole, arrays.numbers, arrays.texts
 _ENDED: Final = (_WHOLE, _WHOLE, _TEXTS, _TEXTS, _TEXTS)
-_BACK: Final = (_WHOLE, _WHOLE, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
+_RETURNED: Final = (_WHOLE, _WHOLE, _TEXTS, _NUMBERS, _TEXTS, _TEXTS)
 
 
 def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
@@ -124,11 +124,11 @@ def _completed(done: list[tuple[Token, str | None]]) -> list[str]:
     return [_WHOLE(seqs), _WHOLE(claim_nos), _TEXTS(results)]
 
 
-def _encode_columns(rows: list[tuple[Any, ...]], kinds: Sequence[Any]) -> list[str]:
+def _encode_columns(rows: list[tuple[Any, ...]], encoders: Sequence[Any]) -> list[str]:
     if not rows:
-        return [arrays.EMPTY] * len(kinds)
+        return [arrays.EMPTY] * len(encoders)
     rows.sort(key=_FIRST)
-    return [kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True)]
+    return [encode(column) for encode, column in zip(encoders, zip(*rows, strict=True), strict=True)]
 
 
 def _error_columns(failure: Failure) -> tuple[str, str]:
