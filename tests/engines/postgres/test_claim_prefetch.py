@@ -140,7 +140,7 @@ async def claimed_before(giver: PostgresEngine, times: int) -> Sequence[JobRef]:
     return [claim.ref for claim in claims]
 
 
-async def test_a_claim_leaves_with_the_news_and_the_next_exchange_takes_what_it_brings(
+async def test_a_claim_leaves_with_the_notification_and_the_next_exchange_takes_what_it_brings(
     store: PostgresStore, office: PostgresEngine, giver: PostgresEngine
 ):  # O11
     ref = await received(store, office, giver)

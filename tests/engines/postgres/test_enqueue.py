@@ -82,10 +82,10 @@ FULL = NewJob(
 )
 
 
-@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("notifies", [False, True])
 @pytest.mark.parametrize("template", [FULL, NewJob(type="plain", queue="full", priority=3)])
 async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
-    clocked: PostgresEngine, store: PostgresStore, template: NewJob, is_told: bool
+    clocked: PostgresEngine, store: PostgresStore, template: NewJob, notifies: bool
 ):  # O2
     signals: Any = clocked.signals(["*"])
     async with aclosing(signals):
@@ -93,7 +93,7 @@ async def test_who_relies_on_what_was_seen_writes_what_who_looks_writes(
         await clocked.enqueue(UniformJobs(template, [ODD]))
         assert clocked._queue_cache.is_fresh(("full", 3))
         clocked._queue_cache.has_listener = True
-        clocked._notify_throttle._interval = 0 if is_told else 60
+        clocked._notify_throttle._interval = 0 if notifies else 60
         await clocked.enqueue(UniformJobs(template, [ODD]))
         await clocked.enqueue([msgspec.structs.replace(template, payload=ODD)])
     own = ("seq", "id", "created_at", "updated_at", "ready_at")
@@ -191,7 +191,7 @@ def test_what_was_told_while_the_store_was_asked_is_not_forgotten():
     assert (due.remaining() or 0) < NextDue.TTL.total_seconds() / 2
 
 
-async def test_a_queue_with_news_gives_one_job_before_the_tour_goes_on(clocked: PostgresEngine):  # H9
+async def test_a_notified_queue_gives_one_job_before_the_tour_goes_on(clocked: PostgresEngine):  # H9
     for number in range(30):
         await clocked.enqueue(UniformJobs(new_job(queue=f"q{number:02}"), ["{}"] * 5))
     assert [claim.ref.queue for claim in (await clocked.claim(request(2))).claims] == ["q00", "q01"]

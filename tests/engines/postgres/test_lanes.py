@@ -1,4 +1,4 @@
-"""Lanes and floors: what claims look at, and how it is kept right when jobs come to light where nobody looks."""
+"""Lanes and low marks: what claims look at, and how it is kept right when jobs come to light where nobody looks."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def by_hand(store: PostgresStore, statement: str, *values: object) -> list[tuple
         return cursor.fetchall() if cursor.description else []
 
 
-def floors(store: PostgresStore) -> list[bool]:
-    """Say of each lane whether it has a floor of its own."""
+def low_marks(store: PostgresStore) -> list[bool]:
+    """Say of each lane whether it has a low mark of its own."""
     return [is_there for (is_there,) in by_hand(store, "select low_mark is not null from onward.lane order by 1")]
 
 
-def ground(store: PostgresStore) -> int:
-    """Say where the ground is; 0: it has not been moved."""
+def watermark(store: PostgresStore) -> int:
+    """Say where the watermark is; 0: it has not been moved."""
     ((moment, is_moved),) = by_hand(store, "select last_value, is_called from onward.watermark")
     return int(moment) if is_moved else 0
 
 
 async def move_watermark(desk: Desk, term: Term | None = None) -> None:
-    """Have the ground moved, by whoever leads."""
+    """Have the watermark moved, by whoever leads."""
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     leader = term or await desk.lead()
@@ -53,7 +53,7 @@ async def move_watermark(desk: Desk, term: Term | None = None) -> None:
 
 
 async def work_through(desk: Desk, count: int = 200) -> None:
-    """Take and end so many jobs, and have the ground moved to above them."""
+    """Take and end so many jobs, and have the watermark moved to above them."""
     await desk.add_many(count)
     await desk.advance(60)
     for _ in range(2):
@@ -67,30 +67,32 @@ async def maintain_lanes(desk: Desk) -> None:
     await Desk(desk.store, handle).rescue()
 
 
-async def test_the_ground_rises_above_what_has_ended(desk: Desk, store: PostgresStore):
+async def test_the_watermark_rises_above_what_has_ended(desk: Desk, store: PostgresStore):
     await work_through(desk)
-    assert ground(store) > 0
-    assert floors(store) == [False]
+    assert watermark(store) > 0
+    assert low_marks(store) == [False]
     ref = await desk.add()
     assert await desk.taken("*") == [ref]
 
 
-async def test_a_lane_where_jobs_wait_has_a_floor_below_them_for_as_long_as_they_do(desk: Desk, store: PostgresStore):
+async def test_a_lane_where_jobs_wait_has_a_low_mark_below_them_for_as_long_as_they_do(
+    desk: Desk, store: PostgresStore
+):
     first = await desk.add_many(150)
     await desk.advance(60)
     later = await desk.add_many(10)
     await desk.advance(60)
     assert await desk.taken(slots=100) == first[:100]
     await move_watermark(desk)
-    assert floors(store) == [True]
+    assert low_marks(store) == [True]
     await desk.advance(1)
     assert await desk.taken(slots=100) == [*first[100:], *later]
     await desk.advance(2)
     await move_watermark(desk)
-    assert floors(store) == [False]
+    assert low_marks(store) == [False]
 
 
-async def test_the_ground_stays_below_jobs_that_cannot_be_seen_yet(desk: Desk, store: PostgresStore):  # X4
+async def test_the_watermark_stays_below_jobs_that_cannot_be_seen_yet(desk: Desk, store: PostgresStore):  # X4
     await move_watermark(desk)
     await desk.advance(1)
     caller = store.caller()
@@ -101,11 +103,11 @@ async def test_the_ground_stays_below_jobs_that_cannot_be_seen_yet(desk: Desk, s
         await move_watermark(desk)
     caller.commit()
     assert await desk.taken("*") == [answer.ref]
-    before = ground(store)
+    before = watermark(store)
     for _ in range(2):
         await desk.advance(1)
         await move_watermark(desk)
-    assert ground(store) > before + 5_000_000
+    assert watermark(store) > before + 5_000_000
 
 
 async def test_who_leads_no_longer_moves_nothing(desk: Desk, store: PostgresStore):  # O6
@@ -113,12 +115,12 @@ async def test_who_leads_no_longer_moves_nothing(desk: Desk, store: PostgresStor
     await desk.add()
     await desk.advance(PAST_LEASE)
     await move_watermark(desk, term)
-    assert (ground(store), floors(store)) == (0, [False])
+    assert (watermark(store), low_marks(store)) == (0, [False])
     await move_watermark(desk)
-    assert (ground(store) > 0, floors(store)) == (True, [True])
+    assert (watermark(store) > 0, low_marks(store)) == (True, [True])
 
 
-async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):
+async def test_a_job_given_back_below_the_low_mark_is_found_at_once(desk: Desk, store: PostgresStore):
     early = await desk.add()
     claim = await desk.take_one()
     await desk.advance(60)
@@ -128,18 +130,18 @@ async def test_a_job_given_back_below_the_floor_is_found_at_once(desk: Desk, sto
 
 
 async def with_a_floor(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]:
-    """Hold the job by which a lane has its floor, while another waits behind it; the ground is above both."""
+    """Hold the job by which a lane has its low mark, while another waits behind it; the watermark is above both."""
     await desk.add()
     await desk.advance(60)
     behind = await desk.add()
     await desk.advance(60)
     await move_watermark(desk)
-    assert floors(store) == [True]
+    assert low_marks(store) == [True]
     await desk.advance(60)
     return await desk.take_one(), behind
 
 
-async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the_floor(
+async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the_low_mark(
     desk: Desk, store: PostgresStore
 ):  # O3, X3
     claim, behind = await with_a_floor(desk, store)
@@ -153,7 +155,7 @@ async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the
     assert await desk.taken("*") == [claim.ref, behind]
 
 
-async def test_a_job_that_waited_for_another_with_its_key_is_not_left_below_the_ground(
+async def test_a_job_that_waited_for_another_with_its_key_is_not_left_below_the_watermark(
     desk: Desk, store: PostgresStore
 ):  # O3, O4
     office = PostgresEngine(store.url, schema=store.schema)
@@ -164,7 +166,7 @@ async def test_a_job_that_waited_for_another_with_its_key_is_not_left_below_the_
     with psycopg.connect(store.url) as first, psycopg.connect(store.url) as second:
         first.execute(enqueue)
         waiting = asyncio.create_task(asyncio.to_thread(second.execute, enqueue))
-        for _ in range(10):  # until the ground is where it was when the second began to wait, and beyond
+        for _ in range(10):  # until the watermark is where it was when the second began to wait, and beyond
             await asyncio.sleep(0.1)
             await office._run(lambda: office._watermark_state.move(office.schema, term))
         first.rollback()
@@ -189,18 +191,18 @@ async def test_jobs_are_found_after_the_clock_has_gone_back(desk: Desk, store: P
         await move_watermark(desk, term)
     later = await desk.add(queue="r")
     assert await desk.taken("*") == [waits, came, later]
-    assert ground(store) > store.clock.micros() - 15_000_000
+    assert watermark(store) > store.clock.micros() - 15_000_000
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-async def test_jobs_of_a_lane_with_a_floor_are_found_after_the_clock_has_gone_back(
+async def test_jobs_of_a_lane_with_a_low_mark_are_found_after_the_clock_has_gone_back(
     desk: Desk, store: PostgresStore, is_held: bool
 ):  # O3, X3
     term = await desk.lead(lease=timedelta(hours=1))
     waited = await desk.add()
     await desk.advance(20)
     await move_watermark(desk, term)
-    assert floors(store) == [True]
+    assert low_marks(store) == [True]
     store.clock._micros -= 300_000_000
     with psycopg.connect(store.url) as holder:
         if is_held:  # by somebody whose transaction stays open
@@ -218,7 +220,7 @@ async def test_jobs_of_a_lane_with_a_floor_are_found_after_the_clock_has_gone_ba
     assert await desk.taken("*") == [later]
 
 
-async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
+async def test_a_low_mark_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
     await with_a_floor(desk, store)
     ((since, moment),) = by_hand(
         store, "select ready_at, ready_at + interval '1 hour' from onward.job where lease_until is null"
@@ -229,7 +231,7 @@ async def test_a_floor_rises_to_the_first_job_that_waits(desk: Desk, store: Post
     assert by_hand(store, "select low_mark from onward.lane") == [(since,)]
 
 
-async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store: PostgresStore):  # X3
+async def test_a_job_that_is_being_given_back_keeps_its_low_mark(desk: Desk, store: PostgresStore):  # X3
     claim, _ = await with_a_floor(desk, store)
     await desk.end(await desk.take_one(), Complete())
     with psycopg.connect(store.url) as connection:
@@ -241,11 +243,11 @@ async def test_a_job_that_is_being_given_back_keeps_its_floor(desk: Desk, store:
         await desk.advance(60)
         await move_watermark(desk)
     await desk.advance(60)
-    assert floors(store) == [True]
+    assert low_marks(store) == [True]
     assert await desk.taken("*") == [claim.ref]
 
 
-async def test_who_gives_a_job_back_while_its_floor_is_taken_away_brings_it_back(
+async def test_who_gives_a_job_back_while_its_low_mark_is_taken_away_brings_it_back(
     desk: Desk, store: PostgresStore
 ):  # X3
     claim, _ = await with_a_floor(desk, store)
@@ -259,7 +261,7 @@ async def test_who_gives_a_job_back_while_its_floor_is_taken_away_brings_it_back
     assert await desk.taken("*") == [claim.ref]
 
 
-async def test_the_ground_waits_for_a_lane_that_needs_a_floor_and_that_somebody_writes(
+async def test_the_watermark_waits_for_a_lane_that_needs_a_low_mark_and_that_somebody_writes(
     desk: Desk, store: PostgresStore
 ):
     await desk.add()
@@ -267,11 +269,11 @@ async def test_the_ground_waits_for_a_lane_that_needs_a_floor_and_that_somebody_
     with psycopg.connect(store.url) as connection:
         connection.execute(f"select from {store.schema}.lane for update")
         await move_watermark(desk)
-        assert ground(store) <= 1
+        assert watermark(store) <= 1
     assert len(await desk.taken("*")) == 1
 
 
-async def test_a_claimed_job_that_was_lost_below_the_floor_is_found_at_once(desk: Desk, store: PostgresStore):  # O7
+async def test_a_claimed_job_that_was_lost_below_the_low_mark_is_found_at_once(desk: Desk, store: PostgresStore):  # O7
     early = await desk.add()
     await desk.take_ahead()
     await desk.advance(60)
@@ -287,7 +289,7 @@ async def test_a_job_that_comes_back_does_not_hide_those_that_were_ready_before(
     await desk.advance(60)
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    engine._watermark_state._moved_at = math.inf  # the ground is far below both
+    engine._watermark_state._moved_at = math.inf  # the watermark is far below both
     await desk.promote()
     assert await desk.taken("*") == [first, due]
 
@@ -300,7 +302,7 @@ async def test_a_job_that_was_due_long_ago_is_found_as_soon_as_it_is_promoted(de
     assert await desk.taken("*") == [due]
 
 
-async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_floor_and_is_found_by_the_leader(
+async def test_a_job_of_a_transaction_that_took_long_comes_to_light_below_the_low_mark_and_is_found_by_the_leader(
     desk: Desk, store: PostgresStore
 ):  # X4, X3
     caller = store.caller()
@@ -344,7 +346,7 @@ async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_e
     assert await desk.taken("*") == [answer.ref]
 
 
-async def test_they_are_looked_for_too_where_another_leader_moved_the_ground(
+async def test_they_are_looked_for_too_where_another_leader_moved_the_watermark(
     desk: Desk, store: PostgresStore
 ):  # X3, X4
     engine = desk.engine.inner
@@ -405,7 +407,7 @@ async def test_a_job_put_far_below_by_hand_is_found_by_one_of_64_looks(desk: Des
     for _ in range(64):
         engine._upkeep._due = 0.0
         await desk.rescue()
-        found.append(floors(store) == [True])
+        found.append(low_marks(store) == [True])
     assert found == sorted(found)
     assert found[-1]
     assert len(await desk.taken("*")) == 1
@@ -667,7 +669,7 @@ async def test_a_tour_of_many_queues_is_made_in_parts_and_goes_on_at_once(desk: 
     assert [(len(part.claims), part.retry_after) for part in parts] == [(300, None), (150, None)]
 
 
-async def test_in_a_long_tour_a_queue_with_news_gives_its_job_alone_now_and_then(desk: Desk):  # H9
+async def test_in_a_long_tour_a_notified_queue_gives_its_job_alone_now_and_then(desk: Desk):  # H9
     for _ in range(3):
         await desk.engine.enqueue([new_job(queue=f"m/{n}") for n in range(300)])
     inner = desk.engine.inner

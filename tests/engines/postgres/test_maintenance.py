@@ -101,7 +101,7 @@ async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_t
     assert (sum(changed), (await desk.job(ref)).crashes) == (1, 0)
 
 
-def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
+def test_the_watermark_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
     watermark_state = WatermarkState()
     assert watermark_state.is_due(is_listening=True)
     watermark_state._moved_at, watermark_state._is_busy = clock.now, False
@@ -114,7 +114,7 @@ def test_the_ground_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(
     assert watermark_state.is_due(is_listening=True)
 
 
-def test_a_look_that_began_before_the_ground_went_ahead_says_nothing_of_that(clock: Clock):  # X4
+def test_a_look_that_began_before_the_watermark_went_ahead_says_nothing_of_that(clock: Clock):  # X4
     watermark_state = WatermarkState()
     watermark_state.late, watermark_state._watermark = 5, 20
     watermark_state.lanes_maintained(None, 10)
@@ -147,7 +147,7 @@ def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_th
     assert set(parts[1:]) == set(range(64))
 
 
-async def test_a_leader_asks_for_batches_only_where_there_is_news_of_them(
+async def test_a_leader_asks_for_batches_only_where_there_are_events_of_them(
     desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     engine = desk.engine.inner

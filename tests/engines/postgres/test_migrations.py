@@ -208,7 +208,7 @@ async def test_a_schema_whose_steps_are_not_those_shipped_is_refused(desk: Desk,
         connection.execute(f"update {store.schema}.migration set checksum = 'edited' where number = 2")
     with pytest.raises(SchemaChanged, match="0002"):
         await store.connect()
-    refused_by_hand(store, "another step 2 (enqueueing)", "fresh store")
+    refused_by_hand(store, "another step 2 (enqueue)", "fresh store")
 
 
 async def test_a_schema_that_lacks_a_step_is_named_by_check_and_mended_by_open(store: PostgresStore):  # O9

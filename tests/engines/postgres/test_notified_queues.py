@@ -226,7 +226,7 @@ async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.Monk
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
-async def test_where_a_tour_is_long_only_queues_with_news_are_asked(desk: Desk, long: None):  # H9
+async def test_where_a_tour_is_long_only_notified_queues_are_asked(desk: Desk, long: None):  # H9
     await ask(desk, REQUEST)
     for queue in ("unheard", "a", "b"):
         await desk.add_many(2, queue=queue)

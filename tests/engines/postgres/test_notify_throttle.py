@@ -64,7 +64,7 @@ def test_the_last_of_a_burst_is_told_of_though_no_other_comes(throttle: NotifyTh
         assert told.get(timeout=30) == "b"
 
 
-def test_what_is_owed_is_told_before_the_bell_is_put_away(throttle: NotifyThrottle, told: Told):
+def test_what_is_owed_is_told_before_the_throttle_is_closed(throttle: NotifyThrottle, told: Told):
     throttle._interval = 60
     throttle.notice_for({"a"})
     throttle.committed(None, {"b"})

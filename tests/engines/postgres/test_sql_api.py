@@ -237,7 +237,7 @@ async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(d
                 and not coalesce('search_path=pg_catalog, pg_temp' = any(proconfig), false)""",
             [store.schema],
         ).fetchall()
-    assert loose == [("is_told",)]  # it has no name without its schema, and is asked for each statement
+    assert loose == [("is_recording_in_trigger",)]  # it has no name without its schema, and is asked for each statement
 
 
 async def test_everybody_may_do_nothing_and_a_producer_two_things(desk: Desk, store: PostgresStore, role: str):  # G8

@@ -74,7 +74,7 @@ class ClaimPrefetch:
     """The claims of workers on one event loop, those that stand and those that are on their way."""
 
     def __init__(self, schema: Schema, *, send: Send, release_claims: ReleaseClaims) -> None:
-        """``ask`` sends a statement at once, if it can; ``give_back`` releases jobs that nobody has begun."""
+        """``send`` sends a statement at once, if it can; ``release_claims`` releases jobs that nobody has begun."""
         self._schema = schema
         self._send = send
         self._release_claims = release_claims
@@ -113,7 +113,7 @@ class ClaimPrefetch:
             return  # there is one connection to send it on
 
     def take(self, request: ClaimRequest) -> SentClaim | None:
-        """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`let_go` or run it.
+        """Take over the claim that was sent for a worker, if there is one: who does has to :meth:`release` or run it.
 
         None stands until the worker has its answer: it would bring jobs for the same room.
         """

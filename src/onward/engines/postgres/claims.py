@@ -92,7 +92,7 @@ class RoundRobin:
     def queues_to_check(self, *, is_idle: bool) -> tuple[str, ...] | None:
         """Take out the queues where there can be something new; None: it may be in any, or it pays to ask all of them.
 
-        It does not where a look at all of them takes long, or where a worker ``waits`` and is told of one.
+        It does not where a look at all of them takes long, or where a worker ``is_idle`` and is told of one.
         """
         if not self.is_listening or self.needs_full_scan or self.next_full_scan_in() <= 0:
             return None
@@ -230,7 +230,7 @@ def _claim_from_row(queue: str, row: Row) -> Claim:
 def claim_values(
     request: ClaimRequest, rotation: RoundRobin, queues_to_check: tuple[str, ...] | None = None
 ) -> list[Any]:
-    """Lay a request out as the store wants it; for some of its queues only, where ``places`` are given."""
+    """Lay a request out as the store wants it; for some of its queues only, where ``queues_to_check`` are given."""
     rotation.is_full_scan = queues_to_check is None
     notified = rotation.next_notified() if rotation.is_full_scan else None
     wanted = request.slots + request.prefetch_started + request.prefetch_claimed

@@ -302,7 +302,7 @@ class PostgresEngine:
         return added
 
     async def _enqueue_now(self, jobs: Sequence[NewJob], *, is_only_caller: bool = False) -> list[Enqueued]:
-        """Add jobs; ``is_only_caller``: nobody else does, so that whoever calls may go on without being looked at each time."""
+        """Add jobs; ``is_only_caller``: nobody else does, so that whoever calls may go on without a check each time."""
         if not jobs:
             return []
         plan = self._plan_for(jobs)

@@ -82,7 +82,7 @@ class SingleInsertStatements(NamedTuple):
     notifying: Statement
     """The same, for a job that is told of: behind these values it takes what is told."""
     checking: Statement
-    """The same as ``silent``, if what was seen is still so, nobody listening included: else it adds nothing."""
+    """The same as ``plain_insert``, if what was seen is still so, nobody listening included: else it adds nothing."""
 
     def single_insert(self, payload: str, notice: str | None) -> SingleInsert:
         """Write the statement for one."""
@@ -112,7 +112,7 @@ class EnqueuePlan(NamedTuple):
 
 
 def plan_for(schema: Schema, jobs: Sequence[NewJob], *, notifies: bool) -> EnqueuePlan:
-    """Read what jobs have in common; ``is_told``: whether anything is to be told at all."""
+    """Read what jobs have in common; ``notifies``: whether anything is to be told at all."""
     job = jobs.template if isinstance(jobs, UniformJobs) else jobs[0] if len(jobs) == 1 else None
     notification = notification_of(jobs) if notifies else frozenset[str]()
     if job is None:
@@ -161,8 +161,8 @@ def enqueue(
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
     ``notice`` is told to whoever listens, with the transaction's commit. Jobs without keys take one statement, or few
-    where they are many and the connection ``copies``. What is ``seen`` on the way is noted for those that come next, if
-    there is nothing more to come that could undo it.
+    where they are many and the connection ``can_copy``. What is seen on the way is noted in ``cache`` for those that
+    come next, if there is nothing more to come that could undo it.
     """
     if cache is None or is_multi_statement(jobs):
         cache = QueueCache()
@@ -228,7 +228,7 @@ def _array(payloads: Sequence[str]) -> str:
 def _copy_rows(payloads: Sequence[str], queue: str, prefix: bytes, suffix: bytes, added: list[Enqueued]) -> Rows:
     """Write rows part by part, and the answer for those of a part once it is sent: meanwhile the server reads it.
 
-    What their queue says of them stands between what they all say ``before`` and ``behind`` it.
+    What their queue says of them stands between what they all say ``prefix`` and ``suffix``.
     """
     parts = ids_in_parts(len(payloads))
     first = next(parts)

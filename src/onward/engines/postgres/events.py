@@ -171,7 +171,7 @@ def trim(schema: Schema) -> Plan[bool]:
 
 
 class EventLog:
-    """The record of one store: see :class:`onward.engine.event_reader.Record`."""
+    """The record of one store: see :class:`onward.engine.event_reader.EventLog`."""
 
     def __init__(self, schema: Schema, run: Run) -> None:
         self._schema = schema

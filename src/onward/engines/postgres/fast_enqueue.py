@@ -63,7 +63,7 @@ class FastEnqueue:
         translated: Translated,
         enqueue_normally: EnqueueNormally,
     ) -> None:
-        """Permit it to the asyncio task that runs now, for jobs of a kind; ``add_anyhow`` adds what was not added."""
+        """Permit it to the asyncio task that runs now, for jobs of a plan; ``enqueue_normally`` adds the others."""
         caller = asyncio.current_task()
         self._caller = None if caller is None else ref(caller)
         self._plan = plan

@@ -20,7 +20,7 @@ _LANES_INTERVAL: Final = 1.0
 _LANES_TIME_FACTOR: Final = 20
 """Of a leader's time that goes into it, at most one part in so many."""
 _WATERMARK_INTERVAL: Final = 0.4
-"""Seconds between two moves of the ground at least, where jobs come and go: one comes with each look for due jobs."""
+"""Seconds between two moves of the watermark at least, where jobs come and go: one with each look for due jobs."""
 _WATERMARK_IDLE_INTERVAL: Final = 10.0
 """The same where nothing was done."""
 _WATERMARK_QUIET_INTERVAL: Final = 60.0
@@ -28,7 +28,7 @@ _WATERMARK_QUIET_INTERVAL: Final = 60.0
 _WATERMARK_TIME_FACTOR: Final = 5
 """Of a leader's time that goes into it, at most one part in so many: every claim is the cheaper for it."""
 _SHARDS: Final = 64
-"""Of the lanes, of which one at a time is looked at from the beginning: as ``onward.is_in`` has it."""
+"""Of the lanes, of which one at a time is looked at from the beginning: as ``onward.is_in_shard`` has it."""
 _MAX_SNAPSHOTS: Final = 100
 """Moments that are kept in mind, while transactions from before them are still open."""
 _PARTITIONS_INTERVAL: Final = 600.0
@@ -187,7 +187,7 @@ class UpkeepSchedule:
 
 
 class WatermarkState:
-    """When the ground is next to be moved, and what was seen on the way. In memory: who leads next begins anew."""
+    """When the watermark is next to be moved, and what was seen on the way. In memory: who leads next begins anew."""
 
     def __init__(self) -> None:
         self._moved_at = self._duration = -math.inf
@@ -198,10 +198,10 @@ class WatermarkState:
         self._snapshots: list[tuple[int, str]] = []
         """Moments, each with the first transaction after it: from the last on before which all have ended."""
         self.late: int | None = 0
-        """From which moment on jobs may come to light below the ground; None: it has not gone ahead of any."""
+        """From which moment on jobs may come to light below the watermark; None: it has not gone ahead of any."""
 
     def lead(self, term: Term) -> None:
-        """Note for which term it is. If somebody else has led since, who knows what they moved the ground ahead of."""
+        """Note for which term it is. If somebody else has led since, the watermark may be ahead of any job."""
         if term.number > self._term + 1:
             self._snapshots = []  # for them the clock may have gone back
             self.late = 0
@@ -212,7 +212,7 @@ class WatermarkState:
         self._is_busy = True
 
     def is_due(self, *, is_listening: bool) -> bool:
-        """Say whether it is time. ``hears``: whether somebody listens."""
+        """Say whether it is time. ``is_listening``: whether somebody listens."""
         interval = (
             _WATERMARK_INTERVAL
             if self._is_busy
@@ -227,7 +227,7 @@ class WatermarkState:
         return arrays.numbers([at for at, _ in self._snapshots]), arrays.words([first for _, first in self._snapshots])
 
     def move(self, schema: Schema, term: Term) -> Plan[None]:
-        """Move the ground up to where every job that is ready can be seen, or nearly so."""
+        """Move the watermark up to where every job that is ready can be seen, or nearly so."""
         self.lead(term)
         began, self._is_busy = monotonic(), False
         leader_values = [schema.now, term.number, term.leader_id]
@@ -251,9 +251,9 @@ class WatermarkState:
         self._duration = self._moved_at - began
 
     def lanes_maintained(self, late: int | None, visible_until: int | None) -> None:
-        """Note that floors were brought down for all jobs from ``late`` up to ``sure``: there will be no more of them.
+        """Note that low marks were brought down for all jobs from ``late`` up to ``visible_until``: no more will come.
 
-        The ground may have gone ahead only meanwhile: then that is for the next time.
+        The watermark may have gone ahead only meanwhile: then that is for the next time.
         """
         if late is not None and late == self.late and visible_until is not None and visible_until > late:
             self.late = visible_until if visible_until < self._watermark else None
