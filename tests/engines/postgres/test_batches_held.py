@@ -44,7 +44,7 @@ async def put(desk: Desk, name: str, *jobs: NewJob, **fields: Any) -> list[JobRe
     return [one.ref for one in await desk.engine.save_batch(NewBatch(name=name, **fields), jobs)]
 
 
-async def told(desk: Desk, name: str) -> BatchInfo:
+async def batch_info(desk: Desk, name: str) -> BatchInfo:
     (found,) = (await desk.engine.batches(names=[name])).items
     return found
 
@@ -78,11 +78,11 @@ async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_oth
     assert not batch.more  # or the leader would ask again and again, for as long as the caller likes
     async with asyncio.timeout(SOON):
         term = await desk.engine.elect(term.leader_id, lease=LEASE, holding=term) or pytest.fail("it leads no more")
-    assert [(await told(desk, name)).completed for name in names] == [1, 0, 1]
-    assert [(await told(desk, name)).is_finished for name in names] == [True, False, True]
+    assert [(await batch_info(desk, name)).completed for name in names] == [1, 0, 1]
+    assert [(await batch_info(desk, name)).is_finished for name in names] == [True, False, True]
     caller.commit() if commits else caller.rollback()
     await desk.engine.promote(term)
-    held = await told(desk, "held")
+    held = await batch_info(desk, "held")
     assert (held.total, held.completed, held.is_finished) == (1 + commits, 1, not commits)
 
 
@@ -96,12 +96,12 @@ async def test_however_much_is_new_of_a_batch_that_is_held_others_have_their_tur
         await desk.end(claim, Complete())
     await desk.engine.enqueue([new_job(batch="held")], within=caller)
     assert advance(desk, store)
-    assert (await told(desk, "z")).completed == 1
+    assert (await batch_info(desk, "z")).completed == 1
     assert advance(desk, store) is None
     caller.rollback()
     while advance(desk, store):
         pass
-    assert (await told(desk, "held")).completed == 20
+    assert (await batch_info(desk, "held")).completed == 20
 
 
 async def test_a_job_that_somebody_writes_is_told_later_and_once(
@@ -117,7 +117,7 @@ async def test_a_job_that_somebody_writes_is_told_later_and_once(
     caller.rollback()
     assert advance(desk, store) is False
     assert [await desk.state(ref) for ref in (first, second)] == [State.PENDING, State.PENDING]
-    assert (await told(desk, "b")).completed == 2
+    assert (await batch_info(desk, "b")).completed == 2
     with psycopg.connect(store.url) as connection:
         assert connection.execute(f"select pending_dependencies from {store.schema}.job").fetchall() == [(0,), (0,)]
 
@@ -145,7 +145,7 @@ async def test_a_batch_that_stops_takes_back_what_nobody_writes_and_the_rest_lat
     while advance(desk, store):
         pass
     assert [await desk.state(ref) for ref in (held, other)] == [State.CANCELLED, State.CANCELLED]
-    assert (await told(desk, "b")).cancelled == 2
+    assert (await batch_info(desk, "b")).cancelled == 2
 
 
 @pytest.mark.parametrize("policy", [OnFailure.SKIP, OnFailure.STOP])
@@ -160,7 +160,7 @@ async def test_what_is_to_be_cancelled_and_is_being_written_is_cancelled_later(
     while advance(desk, store):
         pass
     assert await desk.state(waits) is State.CANCELLED
-    assert (await told(desk, "b")).is_finished
+    assert (await batch_info(desk, "b")).is_finished
 
 
 async def test_a_callback_whose_key_a_caller_has_just_used_does_not_hold_up_the_leader(
@@ -175,7 +175,7 @@ async def test_a_callback_whose_key_a_caller_has_just_used_does_not_hold_up_the_
             await desk.engine.promote(term)
     caller.rollback()
     await desk.engine.promote(term)
-    assert (await told(desk, "b")).is_finished
+    assert (await batch_info(desk, "b")).is_finished
     assert len(await desk.taken("calls")) == 1
 
 
@@ -193,7 +193,7 @@ async def test_a_batch_that_somebody_has_for_a_moment_is_waited_for(
         if await acting is False:
             break
         await desk.engine.enqueue([new_job(batch="b")], within=caller)
-    assert (await told(desk, "b")).completed == 1
+    assert (await batch_info(desk, "b")).completed == 1
 
 
 def is_waiting(store: PostgresStore) -> bool:

@@ -43,29 +43,29 @@ async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Async
 
 
 @pytest.fixture
-def spots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def fast_adds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads that were added on the spot."""
-    spots: list[str] = []
+    fast_adds: list[str] = []
     add = FastEnqueue.add
 
     def noted(fast_enqueue: FastEnqueue, jobs: UniformJobs) -> Any:
-        spots.append(jobs.payloads[0])
+        fast_adds.append(jobs.payloads[0])
         return add(fast_enqueue, jobs)
 
     monkeypatch.setattr(FastEnqueue, "add", noted)
-    return spots
+    return fast_adds
 
 
 async def add(engine: PostgresEngine, *payloads: str, template: Any = PLAIN) -> list[Enqueued]:
     return [(await engine.enqueue(UniformJobs(template, [payload])))[0] for payload in payloads]
 
 
-async def warmed(engine: PostgresEngine, spots: list[str]) -> None:
+async def warmed(engine: PostgresEngine, fast_adds: list[str]) -> None:
     """Come so often that the next one is added on the spot, by a statement that the server knows."""
     for _ in range(10):
         await add(engine, "0")
-    assert spots
-    spots.clear()
+    assert fast_adds
+    fast_adds.clear()
 
 
 async def stored(engine: PostgresEngine) -> list[tuple[str, str, str]]:
@@ -82,33 +82,35 @@ def locked(store: PostgresStore) -> Iterator[None]:
         connection.rollback()
 
 
-async def test_who_comes_a_third_time_is_added_on_the_spot_and_each_job_once(engine: PostgresEngine, spots: list[str]):
+async def test_who_comes_a_third_time_is_added_on_the_spot_and_each_job_once(
+    engine: PostgresEngine, fast_adds: list[str]
+):
     payloads = [str(number) for number in range(9)]
     added = await add(engine, *payloads)
-    assert spots == payloads[2:]
+    assert fast_adds == payloads[2:]
     assert await stored(engine) == [(one.id, "q", payload) for one, payload in zip(added, payloads, strict=True)]
 
 
-async def test_others_are_not_covered(engine: PostgresEngine, spots: list[str]):
-    await warmed(engine, spots)
+async def test_others_are_not_covered(engine: PostgresEngine, fast_adds: list[str]):
+    await warmed(engine, fast_adds)
     await asyncio.create_task(add(engine, "1"))
     await add(engine, "2", "3")
-    assert spots == []  # each came after another
+    assert fast_adds == []  # each came after another
     await add(engine, "4")
-    assert spots == ["4"]
+    assert fast_adds == ["4"]
     await add(engine, "5", template=OTHER)
     await engine.enqueue(UniformJobs(PLAIN, ["6", "7"]))
     await engine.enqueue([PLAIN])
-    assert spots == ["4"]
+    assert fast_adds == ["4"]
     assert len(await stored(engine)) == 10 + 8
 
 
-async def test_callers_who_come_together_gather_all_the_same(engine: PostgresEngine, spots: list[str]):
+async def test_callers_who_come_together_gather_all_the_same(engine: PostgresEngine, fast_adds: list[str]):
     async def come() -> None:
         await add(engine, *map(str, range(5)))
 
     await asyncio.gather(*(come() for _ in range(20)))
-    assert len(spots) < 10
+    assert len(fast_adds) < 10
     assert len(await stored(engine)) == 100
 
 
@@ -122,65 +124,67 @@ async def other(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
 
 
 @asynccontextmanager
-async def heard(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
+async def listening_to(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
     """Have somebody else listen for jobs, and note when they are told of one."""
-    told = asyncio.Event()
+    notified = asyncio.Event()
 
     async def listen() -> None:
         async for _ in other.signals(["q"]):
-            told.set()
+            notified.set()
 
     listening = asyncio.create_task(listen())
     try:
-        await told.wait()  # it has begun to listen
-        yield told
+        await notified.wait()  # it has begun to listen
+        yield notified
     finally:
         listening.cancel()
         await asyncio.wait([listening])
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def cache_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
     monkeypatch.setattr(queue_cache, "TTL", 0.05)
     monkeypatch.setattr(notify_throttle, "TTL", 0.05)
-    looks: list[str] = []
+    cache_checks: list[str] = []
     checked_insert = SingleInsertStatements.checked_insert
 
     def noted(statements: SingleInsertStatements, payload: str) -> Any:
-        looks.append(payload)
+        cache_checks.append(payload)
         return checked_insert(statements, payload)
 
     monkeypatch.setattr(SingleInsertStatements, "checked_insert", noted)
-    return looks
+    return cache_checks
 
 
-async def sleep_until_it_is_to_be_looked_again(looks: list[str]) -> None:
+async def sleep_until_it_is_to_be_looked_again(cache_checks: list[str]) -> None:
     await asyncio.sleep(0.06)
-    looks.clear()
+    cache_checks.clear()
 
 
-async def test_what_was_seen_is_looked_at_again_on_the_way(engine: PostgresEngine, spots: list[str], looks: list[str]):
-    await warmed(engine, spots)
+async def test_what_was_seen_is_looked_at_again_on_the_way(
+    engine: PostgresEngine, fast_adds: list[str], cache_checks: list[str]
+):
+    await warmed(engine, fast_adds)
     fast_enqueue = engine._fast_enqueue
     for number in range(5):
-        await sleep_until_it_is_to_be_looked_again(looks)
+        await sleep_until_it_is_to_be_looked_again(cache_checks)
         await add(engine, str(number), f"1{number}")
-        assert looks == [str(number)]  # and the next relies on it
-    assert spots == [one for number in range(5) for one in (str(number), f"1{number}")]
+        assert cache_checks == [str(number)]  # and the next relies on it
+    assert fast_adds == [one for number in range(5) for one in (str(number), f"1{number}")]
     assert engine._fast_enqueue is fast_enqueue
     assert len(await stored(engine)) == 20
 
 
 @pytest.mark.parametrize("change", [QueueChange(max_attempts=9), QueueChange(backoff=Backoff.fixed(7))])
 async def test_a_queue_that_says_something_since_is_heeded(
-    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str], change: QueueChange
+    engine: PostgresEngine, other: PostgresEngine, fast_adds: list[str], cache_checks: list[str], change: QueueChange
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     await other.configure("q", change)
-    await sleep_until_it_is_to_be_looked_again(looks)
+    await sleep_until_it_is_to_be_looked_again(cache_checks)
     await add(engine, "1", "2", "3")
-    assert (looks, spots) == (["1"], ["1"])  # where it was not added; the others do not come so any more
+    assert (cache_checks, fast_adds) == (["1"], ["1"])  # where it was not added; the others do not come so any more
     claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
     assert [claim.payload for claim in claims] == ["0"] * 10 + ["1", "2", "3"]
     if change.max_attempts:
@@ -190,42 +194,42 @@ async def test_a_queue_that_says_something_since_is_heeded(
 
 
 async def test_a_lane_that_has_gone_since_is_opened_again(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+    engine: PostgresEngine, store: PostgresStore, fast_adds: list[str], cache_checks: list[str]
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     before = len(await stored(engine))
     with psycopg.connect(store.url, autocommit=True) as connection:
         connection.execute(f"delete from {store.schema}.lane")
-    await sleep_until_it_is_to_be_looked_again(looks)
+    await sleep_until_it_is_to_be_looked_again(cache_checks)
     await add(engine, "1")
-    assert looks == ["1"]
+    assert cache_checks == ["1"]
     assert (before, [payload for _, _, payload in await stored(engine)]) == (10, ["1"])
 
 
 async def test_somebody_who_listens_since_is_told(
-    engine: PostgresEngine, other: PostgresEngine, spots: list[str], looks: list[str]
+    engine: PostgresEngine, other: PostgresEngine, fast_adds: list[str], cache_checks: list[str]
 ):
     if engine.database.is_pooled:
         pytest.skip("through a pooler nobody is told")
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     engine._notify_throttle._send = lambda _: None  # with its commit, or not at all
-    async with heard(other) as told:
-        told.clear()
-        await sleep_until_it_is_to_be_looked_again(looks)
+    async with listening_to(other) as notified:
+        notified.clear()
+        await sleep_until_it_is_to_be_looked_again(cache_checks)
         await add(engine, "1")
-        await asyncio.wait_for(told.wait(), 10)
-    assert looks == ["1"]
+        await asyncio.wait_for(notified.wait(), 10)
+    assert cache_checks == ["1"]
     assert [payload for _, _, payload in await stored(engine)][-1] == "1"
 
 
 async def test_one_that_looks_and_takes_longer_is_added_once(
-    engine: PostgresEngine, other: PostgresEngine, store: PostgresStore, spots: list[str], looks: list[str]
+    engine: PostgresEngine, other: PostgresEngine, store: PostgresStore, fast_adds: list[str], cache_checks: list[str]
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     for change in (None, QueueChange(max_attempts=9)):
         if change is not None:
             await other.configure("q", change)
-        await sleep_until_it_is_to_be_looked_again(looks)
+        await sleep_until_it_is_to_be_looked_again(cache_checks)
         with psycopg.connect(store.url) as connection:
             connection.execute(f"lock table {store.schema}.job in share mode")
             adding = asyncio.create_task(add(engine, "1"))
@@ -237,20 +241,20 @@ async def test_one_that_looks_and_takes_longer_is_added_once(
     assert len(claims) == 12
 
 
-async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: PostgresEngine, spots: list[str]):
-    await warmed(engine, spots)
+async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: PostgresEngine, fast_adds: list[str]):
+    await warmed(engine, fast_adds)
     await engine.configure("q", QueueChange(max_attempts=9))
     await add(engine, "1")
     claims = (await engine.claim(ClaimRequest(worker_id="w", slots=100))).claims
     assert claims[-1].max_attempts == 9
 
 
-async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch):
+async def test_the_loop_has_its_turns(engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
     monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
     # What is new to the server takes a turn by itself.
     monkeypatch.setattr(NotifyThrottle, "notice_for", lambda *_: None)
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:
         await add(engine, *map(str, range(20)))
         assert turns.count == 0
@@ -264,16 +268,16 @@ async def test_the_loop_has_its_turns(engine: PostgresEngine, spots: list[str], 
             await add(engine, str(number))
             had_turns += turns.count > before
     assert had_turns == 20
-    assert len(spots) >= 36  # and goes on as before then
+    assert len(fast_adds) >= 36  # and goes on as before then
     assert len(await stored(engine)) == 53
 
 
 async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_loop(
-    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     """To ask is a call of the kernel, as sending the job is one."""
     monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     is_sound, asked = Asks.is_sound, 0
 
     def noted(asks: Asks) -> bool:
@@ -285,11 +289,13 @@ async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_
     for _ in range(3):
         await asyncio.sleep(0)
         await add(engine, *map(str, range(10)))
-    assert (len(spots), asked) == (30, 3)
+    assert (len(fast_adds), asked) == (30, 3)
 
 
-async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(engine: PostgresEngine, spots: list[str]):
-    await warmed(engine, spots)
+async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(
+    engine: PostgresEngine, fast_adds: list[str]
+):
+    await warmed(engine, fast_adds)
     idle = engine._connections.here().idle
     taken = idle.copy()
     idle.clear()
@@ -297,28 +303,28 @@ async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(engin
         await add(engine, "1")
     finally:
         idle.extend(taken)
-    assert spots == []
+    assert fast_adds == []
 
 
 async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
-    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
     monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:
         for number in range(5):
             await asyncio.sleep(0.02)
             before = turns.count
             await add(engine, str(number))
             assert turns.count == before
-    assert spots == list("01234")
+    assert fast_adds == list("01234")
 
 
 async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+    engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     with psycopg.connect(store.url) as connection:
         connection.execute(f"lock table {store.schema}.job in share mode")
 
@@ -329,17 +335,17 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
         letting = asyncio.create_task(release())  # it must have its turn, or the job would wait for ever
         added = await add(engine, "1")
         await letting
-    assert spots == ["1"]
+    assert fast_adds == ["1"]
     added += await add(engine, "2", "3", "4")
     assert [job_id for job_id, _, _ in await stored(engine)][-4:] == [one.id for one in added]
 
 
 async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_be(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+    engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]
 ):
     engine._connections = ConnectionPools(engine.database, most=1)
     engine._connections.open()
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     order: list[str] = []
 
     async def look() -> None:
@@ -358,17 +364,17 @@ async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_
         await add(engine, "1")
         order.append("added")
         await asyncio.gather(looking, letting)
-    assert (spots, order) == (["1"], ["added", "looked"])
+    assert (fast_adds, order) == (["1"], ["added", "looked"])
 
 
 async def test_a_connection_that_was_cut_is_not_used_and_one_that_is_cut_meanwhile_is_told_of(
-    engine: PostgresEngine, store: PostgresStore, spots: list[str]
+    engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     cut(store)
     await asyncio.sleep(0)  # whether it is sound is asked once for each turn of the loop
     await add(engine, "1")  # on another
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
 
     async def cut_soon() -> None:
         await asyncio.sleep(0.05)
@@ -393,8 +399,8 @@ def cut(store: PostgresStore) -> None:
         )
 
 
-async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, spots: list[str]):
-    await warmed(engine, spots)
+async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]):
+    await warmed(engine, fast_adds)
     for connection in engine._connections.here().idle:
         connection.query_timeout = None  # as after a look at all jobs
     with locked(store), pytest.raises(StoreUnavailable, match="not answered"):
@@ -402,9 +408,9 @@ async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: Po
 
 
 async def test_one_that_had_to_give_way_is_added_all_the_same(
-    engine: PostgresEngine, spots: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    await warmed(engine, spots)
+    await warmed(engine, fast_adds)
     do, refused = TimedAsyncConnection.try_execute, 0
 
     def refuse(connection: TimedAsyncConnection, text: str, values: Any) -> int | None:
@@ -421,23 +427,23 @@ async def test_one_that_had_to_give_way_is_added_all_the_same(
 
 
 async def test_whoever_listens_is_told_of_jobs_added_on_the_spot(
-    engine: PostgresEngine, other: PostgresEngine, spots: list[str]
+    engine: PostgresEngine, other: PostgresEngine, fast_adds: list[str]
 ):
     if engine.database.is_pooled:
         pytest.skip("through a pooler nobody is told")
-    async with heard(other) as told:
-        await warmed(engine, spots)
+    async with listening_to(other) as notified:
+        await warmed(engine, fast_adds)
         engine._notify_throttle._send = lambda _: None  # with its commit, or not at all
         for number in range(5):
             await asyncio.sleep(0.5)  # until it was told of what came before
-            told.clear()
+            notified.clear()
             await add(engine, str(number))
-            await asyncio.wait_for(told.wait(), 10)
-    assert spots == [str(number) for number in range(5)]
+            await asyncio.wait_for(notified.wait(), 10)
+    assert fast_adds == [str(number) for number in range(5)]
 
 
-async def test_a_closed_engine_adds_nothing(store: PostgresStore, engine: PostgresEngine, spots: list[str]):
-    await warmed(engine, spots)
+async def test_a_closed_engine_adds_nothing(store: PostgresStore, engine: PostgresEngine, fast_adds: list[str]):
+    await warmed(engine, fast_adds)
     await engine.close()
     with pytest.raises(StoreUnavailable, match="not open"):
         await add(engine, "1")

@@ -129,7 +129,7 @@ async def test_a_job_given_back_below_the_low_mark_is_found_at_once(desk: Desk, 
     assert await desk.taken("*") == [early]
 
 
-async def with_a_floor(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]:
+async def with_a_low_mark(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]:
     """Hold the job by which a lane has its low mark, while another waits behind it; the watermark is above both."""
     await desk.add()
     await desk.advance(60)
@@ -144,7 +144,7 @@ async def with_a_floor(desk: Desk, store: PostgresStore) -> tuple[Claim, JobRef]
 async def test_a_job_given_back_while_a_claim_is_under_way_is_not_left_below_the_low_mark(
     desk: Desk, store: PostgresStore
 ):  # O3, X3
-    claim, behind = await with_a_floor(desk, store)
+    claim, behind = await with_a_low_mark(desk, store)
     ((since, moment),) = by_hand(
         store, "select ready_at, ready_at + interval '1 hour' from onward.job where id = %s", behind.id
     )
@@ -221,7 +221,7 @@ async def test_jobs_of_a_lane_with_a_low_mark_are_found_after_the_clock_has_gone
 
 
 async def test_a_low_mark_rises_to_the_first_job_that_waits(desk: Desk, store: PostgresStore):
-    await with_a_floor(desk, store)
+    await with_a_low_mark(desk, store)
     ((since, moment),) = by_hand(
         store, "select ready_at, ready_at + interval '1 hour' from onward.job where lease_until is null"
     )
@@ -232,7 +232,7 @@ async def test_a_low_mark_rises_to_the_first_job_that_waits(desk: Desk, store: P
 
 
 async def test_a_job_that_is_being_given_back_keeps_its_low_mark(desk: Desk, store: PostgresStore):  # X3
-    claim, _ = await with_a_floor(desk, store)
+    claim, _ = await with_a_low_mark(desk, store)
     await desk.end(await desk.take_one(), Complete())
     with psycopg.connect(store.url) as connection:
         job, lanes = f"{store.schema}.job", f"{store.schema}.open_lanes"
@@ -250,7 +250,7 @@ async def test_a_job_that_is_being_given_back_keeps_its_low_mark(desk: Desk, sto
 async def test_who_gives_a_job_back_while_its_low_mark_is_taken_away_brings_it_back(
     desk: Desk, store: PostgresStore
 ):  # X3
-    claim, _ = await with_a_floor(desk, store)
+    claim, _ = await with_a_low_mark(desk, store)
     await desk.end(await desk.take_one(), Complete())
     with psycopg.connect(store.url) as connection:
         connection.execute(f"update {store.schema}.lane set low_mark = null")
@@ -323,7 +323,7 @@ async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_e
     assert isinstance(engine, PostgresEngine)
     watermark_state, upkeep = engine._watermark_state, engine._upkeep
 
-    async def tend() -> int | None:
+    async def maintain() -> int | None:
         upkeep._due, upkeep._checks = 0.0, 64 + 1 + part  # not the one for which it looks from the beginning
         await desk.rescue()
         return watermark_state.late
@@ -332,17 +332,17 @@ async def test_jobs_of_a_transaction_that_took_long_are_looked_for_when_it_has_e
     for _ in range(2):
         await desk.advance(1)
         await move_watermark(desk)
-    assert await tend() is None
+    assert await maintain() is None
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
     for _ in range(10):
         await desk.advance(20)
         await move_watermark(desk)
-        assert await tend() is not None
+        assert await maintain() is not None
     caller.commit()
     assert await desk.taken("*") == []
-    assert await tend() is None
+    assert await maintain() is None
     assert await desk.taken("*") == [answer.ref]
 
 
@@ -353,14 +353,14 @@ async def test_they_are_looked_for_too_where_another_leader_moved_the_watermark(
     assert isinstance(engine, PostgresEngine)
     ((part,),) = by_hand(store, "select hashtextextended('default', 0) & 63")
 
-    async def tend() -> None:
+    async def maintain() -> None:
         engine._upkeep._due, engine._upkeep._checks = 0.0, 64 + 1 + part  # as above
         await desk.rescue()
 
     for _ in range(2):
         await desk.advance(1)
         await move_watermark(desk)
-    await tend()
+    await maintain()
     caller = store.caller()
     caller.begin()
     (answer,) = await desk.engine.enqueue([new_job()], within=caller.handle)
@@ -377,7 +377,7 @@ async def test_they_are_looked_for_too_where_another_leader_moved_the_watermark(
         await desk.advance(1)
         await move_watermark(desk)
     assert await desk.taken("*") == []
-    await tend()
+    await maintain()
     assert await desk.taken("*") == [answer.ref]
 
 

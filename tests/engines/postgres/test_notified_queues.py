@@ -24,18 +24,18 @@ from tests.conformance.postgres_case import PostgresStore
 REQUEST = ClaimRequest(worker_id="w", slots=10, lease=LEASE)
 
 
-async def ask(desk: Desk, request: ClaimRequest) -> Claims:
+async def claim_as_worker(desk: Desk, request: ClaimRequest) -> Claims:
     """Ask as a worker does."""
     return (await desk.engine.exchange(Exchange(request=request))).claimed
 
 
-async def told(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
+async def claim_after_notice(desk: Desk, notice: str, request: ClaimRequest = REQUEST) -> tuple[Claims, bool]:
     """Claim when something is told; say whether only queues with news were asked."""
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     if notice:
         engine._on_notice(notice)
-    claims = await ask(desk, request)
+    claims = await claim_as_worker(desk, request)
     return claims, not engine._rotation(request.queues, request.worker_id).is_full_scan
 
 
@@ -47,7 +47,7 @@ def listening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def long(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at all queues takes long."""
     monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", -1.0)
 
@@ -63,9 +63,9 @@ def facts_of(claim: Claim) -> Any:
 async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  # H9
     fields = {"type": "odd", "queue": "q", "org_id": "o", "priority": 3, "max_attempts": 2, "backoff": Backoff()}
     await desk.add(**fields, trace="{}")
-    by_tour = (await ask(desk, REQUEST)).claims[0]
+    by_tour = (await claim_as_worker(desk, REQUEST)).claims[0]
     ref = await desk.add(**fields, trace="{}")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert is_alone
     assert [facts_of(claim) for claim in claims.claims] == [facts_of(by_tour)]
     job = await desk.job(ref)
@@ -75,23 +75,25 @@ async def test_a_job_that_is_told_of_comes_as_it_would_in_a_tour(desk: Desk):  #
 
 
 async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_for(desk: Desk):  # O3
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     later = await desk.add_many(3, queue="q")
     await desk.advance(1)
     first = await desk.add_many(2, queue="q", priority=5)
     await desk.add(queue="q", start_by=desk.now + timedelta(seconds=1), priority=9)
     await desk.advance(2)
-    claims, is_alone = await told(desk, "q", msgspec.structs.replace(REQUEST, slots=3, prefetch_started=1))
+    claims, is_alone = await claim_after_notice(
+        desk, "q", msgspec.structs.replace(REQUEST, slots=3, prefetch_started=1)
+    )
     assert is_alone
     assert [claim.ref for claim in claims.claims] == [*first, *later[:2]]
     await desk.add(queue="r")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert not is_alone  # there was no room left: there may be more, and elsewhere too
     assert names(claims) == ["q", "r"]
 
 
 @pytest.mark.parametrize(
-    ("said", "given"),
+    ("settings", "count"),
     [
         ({"paused": True}, 0),
         ({"concurrency": 1}, 1),
@@ -100,23 +102,23 @@ async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_fo
         ({"weight": 3}, 2),
     ],
 )
-async def test_what_is_said_of_the_queue_holds(desk: Desk, said: dict[str, Any], given: int):  # H9
-    await desk.set("q", **said)
-    await ask(desk, REQUEST)
+async def test_what_is_said_of_the_queue_holds(desk: Desk, settings: dict[str, Any], count: int):  # H9
+    await desk.set("q", **settings)
+    await claim_as_worker(desk, REQUEST)
     refs = await desk.add_many(2, queue="q")
-    claims, _ = await told(desk, "q")
-    assert len(claims.claims) == given
-    if "lease" in said:
+    claims, _ = await claim_after_notice(desk, "q")
+    assert len(claims.claims) == count
+    if "lease" in settings:
         await desk.advance(8)
         assert (await desk.rescue()).changed == len(refs)
 
 
 @pytest.mark.parametrize("notice", ["q,r", "*", "?", "q,*"])
 async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, notice: str):  # H9
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     for queue in ("q", "r"):
         await desk.add(queue=queue)
-    claims, is_alone = await told(desk, notice)
+    claims, is_alone = await claim_after_notice(desk, notice)
     assert not is_alone
     assert names(claims) == ["q", "r"]
 
@@ -124,41 +126,41 @@ async def test_where_work_may_be_in_several_queues_all_are_asked(desk: Desk, not
 async def test_all_queues_are_asked_again_soon(desk: Desk, monkeypatch: pytest.MonkeyPatch):  # H9
     now = 1000.0
     monkeypatch.setattr("onward.engines.postgres.claims.monotonic", lambda: now)
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     await desk.add(queue="unheard")
     now += 0.3
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (claims.claims, is_alone) == ((), True)
     assert claims.retry_after == pytest.approx(0.2)
     now += 0.2
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
 async def test_a_queue_that_has_the_same_lane_twice_gives_all_there_is_room_for(desk: Desk, store: PostgresStore):
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     refs = [*await desk.add_many(3, queue="q", priority=5), *await desk.add_many(9, queue="q")]
     with psycopg.connect(store.url) as connection:  # as two may who add a queue's first jobs at the same time
         connection.execute(f"insert into {store.schema}.lane (queue, priority) values ('q', 5)")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert is_alone
     assert [claim.ref for claim in claims.claims] == refs[:10]
 
 
 async def test_a_queue_that_is_known_and_of_which_nothing_is_said_takes_no_tour(desk: Desk):
     await desk.set("q", weight=1)
-    await ask(desk, REQUEST)
-    claims, is_alone = await told(desk, "q")
+    await claim_as_worker(desk, REQUEST)
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (claims.claims, is_alone) == ((), True)
 
 
 @pytest.mark.parametrize("starts", [False, True])
 async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhere(
-    desk: Desk, long: None, starts: bool
+    desk: Desk, slow_scans: None, starts: bool
 ):  # X3
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     ref = await desk.add(queue="q")
     claim = await desk.take_one("q")
     engine._on_notice("q")
@@ -168,7 +170,7 @@ async def test_news_of_which_nothing_came_because_the_store_failed_may_be_anywhe
     with pytest.raises(StoreUnavailable):
         asking.throw(StoreUnavailable())
     await desk.end(claim, Release())
-    claims, _ = await told(desk, "")
+    claims, _ = await claim_after_notice(desk, "")
     assert [claim.ref for claim in claims.claims] == [ref]
 
 
@@ -209,49 +211,49 @@ async def test_who_holds_a_limited_queue_waits_for_no_other(desk: Desk, store: P
 
 
 async def test_a_claim_of_a_suspect_is_no_look_at_the_queues(desk: Desk):  # H9
-    await ask(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
+    await claim_as_worker(desk, msgspec.structs.replace(REQUEST, slots=1, alone=True))
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     engine._rotation(REQUEST.queues, "w").needs_full_scan = False
     await desk.add(queue="unheard")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
-async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, long: None):  # H9
+async def test_who_does_not_listen_asks_all(desk: Desk, monkeypatch: pytest.MonkeyPatch, slow_scans: None):  # H9
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: False))
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     await desk.add(queue="unheard")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (names(claims), is_alone) == (["unheard"], False)
 
 
-async def test_where_a_tour_is_long_only_notified_queues_are_asked(desk: Desk, long: None):  # H9
-    await ask(desk, REQUEST)
+async def test_where_a_tour_is_long_only_notified_queues_are_asked(desk: Desk, slow_scans: None):  # H9
+    await claim_as_worker(desk, REQUEST)
     for queue in ("unheard", "a", "b"):
         await desk.add_many(2, queue=queue)
-    claims, is_alone = await told(desk, "b,a", msgspec.structs.replace(REQUEST, slots=3))
+    claims, is_alone = await claim_after_notice(desk, "b,a", msgspec.structs.replace(REQUEST, slots=3))
     assert is_alone
     assert sorted(names(claims)) == ["a", "a", "b"]
-    claims, is_alone = await told(desk, "b")
+    claims, is_alone = await claim_after_notice(desk, "b")
     assert (sorted(names(claims)), is_alone) == (["b", "unheard", "unheard"], False)  # there was no room left
 
 
-async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Desk, long: None):
+async def test_where_a_tour_is_long_and_nothing_is_new_nobody_is_asked(desk: Desk, slow_scans: None):
     await desk.add(queue="q")
-    (claim,) = (await ask(desk, REQUEST)).claims
+    (claim,) = (await claim_as_worker(desk, REQUEST)).claims
     await desk.add(queue="unheard")
     answer = await desk.engine.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
     assert (answer.lost, answer.claimed.claims, (answer.claimed.retry_after or 0) > 0) == (frozenset(), (), True)
     assert (await desk.job(claim.ref)).status is State.COMPLETED
-    claims, _ = await told(desk, "")
+    claims, _ = await claim_after_notice(desk, "")
     assert (claims.claims, (claims.retry_after or 0) > 0) == ((), True)
-    claims, _ = await told(desk, "unheard")
+    claims, _ = await claim_after_notice(desk, "unheard")
     assert names(claims) == ["unheard"]
 
 
 async def test_the_longer_a_tour_takes_the_later_comes_the_next(desk: Desk):  # H9
-    await ask(desk, REQUEST)
+    await claim_as_worker(desk, REQUEST)
     engine = desk.engine.inner
     assert isinstance(engine, PostgresEngine)
     rotation = engine._rotation(REQUEST.queues, "w")
@@ -277,10 +279,10 @@ def test_what_is_told_of_often_is_kept_in_mind_once():  # H9
 async def test_while_something_is_waited_for_all_queues_are_asked(desk: Desk):  # H9
     await desk.set("slow", rate=Rate(1, timedelta(hours=1)))
     await desk.add_many(2, queue="slow")
-    claims = await ask(desk, REQUEST)
+    claims = await claim_as_worker(desk, REQUEST)
     assert (len(claims.claims), claims.retry_after is None) == (1, False)
     await desk.add(queue="q")
-    claims, is_alone = await told(desk, "q")
+    claims, is_alone = await claim_after_notice(desk, "q")
     assert (names(claims), is_alone, claims.retry_after is None) == (["q"], False, False)
 
 
@@ -289,7 +291,7 @@ async def test_a_claim_says_whether_others_work_too(desk: Desk):
 
     async def is_shared_load(worker: str) -> bool:
         await desk.add()
-        (claim,) = (claims := await ask(desk, msgspec.structs.replace(REQUEST, worker_id=worker))).claims
+        (claim,) = (claims := await claim_as_worker(desk, msgspec.structs.replace(REQUEST, worker_id=worker))).claims
         answer = await desk.engine.exchange(
             Exchange(
                 settlements=(Settlement(claim, Release()),),

@@ -22,17 +22,17 @@ from onward.pg.listener import ALL_QUEUES, DUE
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 
-Told = queue.SimpleQueue[str]
+Sent = queue.SimpleQueue[str]
 
 
 @pytest.fixture
-def told() -> Told:
+def sent() -> Sent:
     return queue.SimpleQueue()
 
 
 @pytest.fixture
-def throttle(told: Told) -> Iterator[NotifyThrottle]:
-    throttle = NotifyThrottle(told.put, QueueCache())
+def throttle(sent: Sent) -> Iterator[NotifyThrottle]:
+    throttle = NotifyThrottle(sent.put, QueueCache())
     yield throttle
     throttle.close()
 
@@ -57,19 +57,19 @@ def test_a_notice_names_queues_as_long_as_there_is_room_for_their_names(throttle
     )
 
 
-def test_the_last_of_a_burst_is_told_of_though_no_other_comes(throttle: NotifyThrottle, told: Told):
+def test_the_last_of_a_burst_is_told_of_though_no_other_comes(throttle: NotifyThrottle, sent: Sent):
     for _ in range(3):  # asleep and awake again
         throttle.notice_for({"a"})
         throttle.committed(None, {"b"})
-        assert told.get(timeout=30) == "b"
+        assert sent.get(timeout=30) == "b"
 
 
-def test_what_is_owed_is_told_before_the_throttle_is_closed(throttle: NotifyThrottle, told: Told):
+def test_what_is_owed_is_told_before_the_throttle_is_closed(throttle: NotifyThrottle, sent: Sent):
     throttle._interval = 60
     throttle.notice_for({"a"})
     throttle.committed(None, {"b"})
     throttle.close()
-    assert told.get(timeout=30) == "b"
+    assert sent.get(timeout=30) == "b"
 
 
 def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(throttle: NotifyThrottle):
@@ -87,9 +87,9 @@ def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(thrott
     assert throttle._interval == notify_throttle._MIN_INTERVAL
 
 
-def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(told: Told):
+def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(sent: Sent):
     cache = QueueCache()
-    throttle = NotifyThrottle(told.put, cache)
+    throttle = NotifyThrottle(sent.put, cache)
     for has_listener, apart in ((False, queue_cache.TTL), (True, notify_throttle._MIN_INTERVAL)):
         throttle._last_notice_at = -math.inf
         with NotifyOnCommit(throttle, {"a"}):
@@ -100,16 +100,16 @@ def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(told: Told
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), ZeroDivisionError()], ids=["known", "unknown"])
-def test_whatever_goes_wrong_with_one_notice_the_next_is_told(told: Told, error: Exception):
+def test_whatever_goes_wrong_with_one_notice_the_next_is_told(sent: Sent, error: Exception):
     def send(notice: str) -> None:
-        told.put(notice)
+        sent.put(notice)
         if notice == "a":
             raise error
 
     throttle = NotifyThrottle(send, QueueCache())
     for name in ("a", "b"):
         throttle.committed(None, {name})
-        assert told.get(timeout=30) == name
+        assert sent.get(timeout=30) == name
     throttle.close()
 
 
@@ -127,8 +127,8 @@ async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
                 engine._notify_throttle._interval = 0
                 await engine.enqueue([new_job(queue="a")])
                 by_hand.execute(f"notify {store.schema}, 'end'")
-                told = (notice.payload for notice in by_hand.notifies(timeout=30))
-                return list(takewhile(lambda said: said != "end", told))
+                sent = (notice.payload for notice in by_hand.notifies(timeout=30))
+                return list(takewhile(lambda said: said != "end", sent))
 
             assert await heard() == []
             signals: Any = engine.signals(["*"])
@@ -139,13 +139,13 @@ async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
         await engine.close()
 
 
-def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(told: Told):
+def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(sent: Sent):
     engine = PostgresEngine("postgresql://nowhere")
-    engine._notify_throttle = NotifyThrottle(told.put, QueueCache())
+    engine._notify_throttle = NotifyThrottle(sent.put, QueueCache())
     engine._notify_throttle._interval = 0
     engine._notify_throttle._pending = {"left"}
     with pytest.raises(RuntimeError), engine._notify_on_commit([new_job(queue="mine")]) as notice:
         assert notice == "left,mine"
         raise RuntimeError
-    assert told.get(timeout=30) == "left,mine"
+    assert sent.get(timeout=30) == "left,mine"
     engine._notify_throttle.close()

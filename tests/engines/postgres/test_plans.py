@@ -225,14 +225,14 @@ def enqueue_one(at: Session) -> Iterator[None]:
 
 
 @hot("lane_open", "queue_pkey", rows=5)
-def enqueue_plain_and_look(at: Session) -> Iterator[None]:
+def enqueue_plain_and_check(at: Session) -> Iterator[None]:
     yield
     values = [new_id(), "{}", "default", "greet", 0, at.schema.channel]
     at.ask(Statement(at.schema.enqueue_plain_and_check, values))
 
 
 @hot("lane_open", rows=5)
-def enqueue_alike(at: Session) -> Iterator[None]:
+def enqueue_uniform(at: Session) -> Iterator[None]:
     yield
     put(at, *[new_job()] * BATCH)
 
@@ -298,7 +298,7 @@ def claim(at: Session) -> Iterator[None]:
 
 
 @hot("lane_open", "job_claim", "job_suspect", rows=4 * BATCH)
-def claim_ahead(at: Session) -> Iterator[None]:
+def claim_prefetch(at: Session) -> Iterator[None]:
     yield
     assert len(at.take(prefetch_claimed=BATCH)) == BATCH
 
@@ -310,7 +310,7 @@ def claim_of_all_queues(at: Session) -> Iterator[None]:
 
 
 @hot("lane_open", "job_claim", rows=4 * BATCH)
-def claim_of(at: Session) -> Iterator[None]:
+def claim_queue(at: Session) -> Iterator[None]:
     yield
     request = ClaimRequest(worker_id="w")
     assert len(at.ask(claims.queue_claim_statement(at.schema, request, "default", BATCH))) == BATCH
@@ -390,7 +390,7 @@ def rescue(at: Session) -> Iterator[None]:
 
 
 @hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=5_000)
-def look_after_the_lanes(at: Session) -> Iterator[None]:
+def maintain_the_lanes(at: Session) -> Iterator[None]:
     term, upkeep = lead(at), maintenance.UpkeepSchedule()
     upkeep._checks = 1
     yield
@@ -399,7 +399,7 @@ def look_after_the_lanes(at: Session) -> Iterator[None]:
 
 
 @hot("lane", "job_claim", rows=40 * BATCH)
-def move_the_ground(at: Session) -> Iterator[None]:
+def move_the_watermark(at: Session) -> Iterator[None]:
     term = lead(at)
     yield
     at.run(maintenance.WatermarkState().move(at.schema, term))
