@@ -153,14 +153,14 @@ def _catch_up(
 def acquire_cursor(
     schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool
 ) -> Plan[str | None]:
-    """Hold a bookmark; one that is new stands at the cursor."""
+    """Hold an event cursor; one that is new stands at the cursor given."""
     values = [schema.now, name, holder, cursor, anew, lease // MICROSECOND]
     rows = yield Statement(schema.event_cursor_acquire, values)
     return str(rows[0][0]) if rows else None
 
 
 def commit_cursor(schema: Schema, name: str, holder: str, cursor: str) -> Plan[bool]:
-    """Put a bookmark further on."""
+    """Move an event cursor on."""
     return bool((yield Statement(schema.event_cursor_commit, [name, holder, cursor])))
 
 

@@ -35,7 +35,7 @@ create domain onward.nonempty_text as text check (value <> '');
 -- What other languages can write: Python's years end with 9999.
 create domain onward.portable_timestamp as timestamptz check (value between '0001-01-02 00:00 UTC' and '9999-12-30 00:00 UTC');
 
--- Say in what state a live job is: what is there of it says so, and there is nothing that could say otherwise.
+-- Say what status a live job has: what is there of it says so, and there is nothing that could say otherwise.
 create function onward.status_of(
   ready_at timestamptz, next_run_at timestamptz, lease_until timestamptz, started_at timestamptz
 ) returns text
@@ -158,7 +158,7 @@ create table onward.history (
   result           json,
   check (result is null or status = 'completed'),
   check (last_error is not null or status in ('completed', 'cancelled'))
--- There is no part for any state but those four.
+-- There is no part for any status but those four.
 ) partition by list (status);
 
 create table onward.history_done partition of onward.history for values in ('completed', 'cancelled')
@@ -214,7 +214,7 @@ create table onward.queue (
   rate_count           bigint,
   rate_period          interval,
   rate_burst           bigint,
-  spacing              interval,                      -- of the rate: from one slot to the next
+  spacing              interval,                      -- of the rate: from one permit to the next
   credit               interval,                      -- what a late taker may catch up
   reach                interval,                      -- how far a burst reaches ahead
   next_permit_at       timestamptz not null default '-infinity',
@@ -370,11 +370,11 @@ create trigger deleted after delete on onward.job for each row when (old.has_per
 create trigger changed after update on onward.history for each row when (new.updated_at = old.updated_at)
   execute function onward.history_changed();
 
--- Live jobs, and the state that each is in.
+-- Live jobs, and the status of each.
 create view onward.live as
 select *, onward.status_of(ready_at, next_run_at, lease_until, started_at) as status from onward.job;
 
--- For people with a console: all jobs, and Harmonyk's words for the states (H6).
+-- For people with a console: all jobs, and the simplified status (H6).
 create view onward.jobs as
 select id, queue, type, status,
        case when status in ('scheduled', 'blocked', 'pending') then 'queued'

@@ -36,7 +36,7 @@ end $$;
 -- moment before now needs no low mark. A new low mark is never above the watermark, for there may be other jobs in between.
 --
 -- A low mark that is low enough is relied on, and so locked all the same: whoever raises it or takes it away looks once more when it
--- holds that lock, and sees these jobs then. Floors are locked by one statement and lowered by the next, which sees what they have
+-- holds that lock, and sees these jobs then. Low marks are locked by one statement and lowered by the next, which sees what they have
 -- become while they were waited for.
 create function onward.open_lanes(now bigint, queues text[], priorities integer[], since timestamptz[]) returns void
   language plpgsql

@@ -17,7 +17,7 @@ create function onward.append_error(errors jsonb, failure text, now_at timestamp
 -- claim is 1 if others wait for one of them: see onward.advance_batches.
 --
 -- completed_*  jobs that are completed; their results as JSON. An array that is too short stands for nulls.
--- ended_*      jobs that end otherwise, and how: state failed, dead_letter or cancelled; the reason shown as last_error; the
+-- ended_*      jobs that end otherwise, and how: status failed, dead_letter or cancelled; the reason shown as last_error; the
 --              failure as JSON, for the list of errors.
 -- returned_*   jobs that go on: retry, snooze or release; after how long, and why.
 create function onward.settle(
@@ -50,7 +50,7 @@ begin
                 j.claimed_at, j.started_at, j.id, j.max_attempts, j.priority, j.attempts, j.crashes, j.progress, j.queue, j.type,
                 j.payload, j.org_id, j.worker_id, j.idempotency_key, j.key_digest, j.dedupe_key, j.dedupe_digest, j.backoff,
                 j.last_error, j.errors, j.progress_message, s.result),
-    kept as (  -- by the part itself: to find it by the state would cost each job as much again
+    kept as (  -- by the part itself: to find it by the status would cost each job as much again
       insert into onward.history_done (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,
                                        started_at, id, max_attempts, priority, attempts, crashes, progress, queue, status, type,
                                        payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest,
@@ -60,7 +60,7 @@ begin
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, last_error, errors,
              progress_message, batch, result::json
         from ended),
-    noted as (
+    batch_events as (
       insert into onward.batch_event (batch, job, succeeded, completed)
       select batch, case when has_dependents then id end, true, count(*) from ended where batch is not null group by 1, 2)
     select array_agg(seq) as seqs, bool_or(has_permit) as freed, bool_or(batch is not null) as in_batch,
@@ -94,7 +94,7 @@ begin
              coalesce(reason, last_error), onward.append_error(errors, failure, now_at, attempts, worker_id), progress_message,
              batch
         from ended),
-    noted as (
+    batch_events as (
       insert into onward.batch_event (batch, job, succeeded, failed, cancelled)
       select batch, case when has_dependents then id end, false, count(*) filter (where end_status <> 'cancelled'),
              count(*) filter (where end_status = 'cancelled')
@@ -147,12 +147,12 @@ begin
     end if;
   end if;
   if in_batch then return query select 0::bigint, coalesce(has_dependents, false)::integer::bigint; end if;
-  -- A job is ready, or there is a place for one that waits; one comes due before whoever leads would look by itself.
+  -- A job is ready, or there is a permit for one that waits; one comes due before whoever leads would look by itself.
   if freed or due_soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when due_soon then '@' end)); end if;
 end $$;
 
 -- Hold those of some jobs that nobody else does, until the transaction ends; answer the others. Somebody's transaction may have
--- named one as a parent, have met its key, or be cancelling it: how long that takes is anybody's guess, and the outcomes of all
+-- named one as a dependency, have met its key, or be cancelling it: how long that takes is anybody's guess, and the outcomes of all
 -- others need not wait for it.
 create function onward.lock_available(seqs bigint[]) returns bigint[]
   language sql
@@ -211,7 +211,7 @@ begin
     delete from onward.job j
      where j.seq = any (seqs) and j.start_by <= now_at and (j.lease_until is null or j.started_at is null)
     returning j.*),
-  noted as (
+  batch_events as (
     insert into onward.batch_event (batch, job, succeeded, cancelled)
     select batch, case when has_dependents then id end, false, count(*) from ended where batch is not null group by 1, 2)
   insert into onward.history (seq, claim_no, created_at, updated_at, completed_at, next_run_at, start_by, claimed_at,

@@ -144,7 +144,7 @@ end $$;
 
 -- Give many queues their turns at once: each as many jobs as its weight says, `turns` times, the more urgent lanes first, until
 -- there is no room. None of them is limited or has a lease of its own.
--- jobs  a visit for each lane that gave something, in the order of the tour; willing  first and last lane of queues that may have
+-- jobs  a visit for each lane that gave something, in the order of the tour; with_more  first and last lane of queues that may have
 -- more; last_queue, last_left  the last one, and what is left of its turn.
 create function onward.claim_lanes(
   now_at timestamptz, worker_id text, lanes onward.open_lane[], turns bigint, room integer, lease interval, begins_at text,

@@ -31,13 +31,13 @@ begin
            org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff, reason, errors,
            progress_message, batch
       from ended),
-  noted as (
+  batch_events as (
     insert into onward.batch_event (batch, job, succeeded, cancelled)
     select batch, case when has_dependents then id end, false, count(*) from ended where batch is not null group by 1, 2)
   select e.seq, e.queue, e.id::text, onward.status_of(e.ready_at, e.next_run_at, e.lease_until, e.started_at) from ended e order by e.seq;
   if found then
     perform pg_notify(channel, '!');
-    perform pg_notify(channel, '*');  -- their places are free
+    perform pg_notify(channel, '*');  -- their permits are free
   end if;
 end $$;
 
@@ -86,7 +86,7 @@ begin
     delete from onward.job j where j.seq = any (seqs) and j.lease_until is null
     returning j.seq, j.queue, j.id, onward.status_of(j.ready_at, j.next_run_at, j.lease_until, j.started_at) as status,
               j.key_digest, j.batch, j.has_dependents),
-  noted as (
+  batch_events as (
     insert into onward.batch_event (batch, job, succeeded, cancelled)
     select batch, case when has_dependents then id end, false, count(*) from live where batch is not null group by 1, 2),
   ended as (

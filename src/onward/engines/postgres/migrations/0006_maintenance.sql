@@ -151,7 +151,7 @@ begin
              onward.append_error(errors, jsonb_build_object('kind', 'WorkerLost', 'message', why)::text, now_at, attempts, worker_id),
              progress_message, batch
         from ended),
-    noted as (
+    batch_events as (
       insert into onward.batch_event (batch, job, succeeded, failed)
       select batch, case when has_dependents then id end, false, count(*) from ended where batch is not null group by 1, 2)
     select count(*), array_agg(distinct e.queue) into buried, queues from ended e;

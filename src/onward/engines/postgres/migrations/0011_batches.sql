@@ -61,7 +61,7 @@ create index throttle_until on onward.throttle (until);
 -- once), the callbacks whose time has come, to be enqueued in this transaction, and in how many queues jobs have become ready.
 --
 -- A caller's transaction may be open for as long as it likes, and holds the rows of the batches that it adds jobs to. What it
--- holds is passed over, and the news of it stay where they are: if they were waited for, the news of all other batches would
+-- holds is passed over, and the events of it stay where they are: if they were waited for, the events of all other batches would
 -- wait as well, and nobody could be elected, since a leader holds the row of its term meanwhile.
 create function onward.advance_batches(now bigint, channel text, number bigint, leader_id text, max_rows integer)
   returns table (more boolean, callbacks text[], ready bigint)
@@ -96,7 +96,7 @@ begin
     loop
       select count(*) as count, array_agg(w.no) as nos, array_agg(distinct w.batch) as batches into page
         from (select t.no, t.batch from onward.batch_event t where t.batch <> all (held) order by t.no limit max_rows) w;
-      -- Of a batch that is there no more, the news are only taken out.
+      -- Of a batch that is there no more, the events are only taken out.
       free := array(select b.name from onward.batch b where b.name = any (page.batches) order by b.name for update skip locked);
       busy := array(select b.name from onward.batch b where b.name = any (page.batches) and b.name <> all (free));
       held := held || busy;
@@ -145,7 +145,7 @@ begin
 
   if taken_events.jobs is not null then
     -- Those that wait are told, at most so many, and none that somebody is writing; of a job that more wait for, there will be
-    -- news again. One that is there no more has nothing to be told.
+    -- an event again. One that is there no more has nothing to be told.
     select count(*) as count, array_agg(o.job) as dependents, array_agg(o.position) as positions, array_agg(o.succeeded) as succeeded_flags into page
       from (select l.job, l.position, j.succeeded
               from unnest(taken_events.jobs, taken_events.succeeded_flags) j (id, succeeded)
@@ -243,7 +243,7 @@ declare
 begin
   insert into onward.dependency (job, position, depends_on, batch)
   select u.job, u.position, u.depends_on, add_dependencies.batch from unnest(jobs, positions, dependencies) u (job, position, depends_on);
-  -- A parent that is being written at this moment is waited for; if it has ended then, it is found among those that have. Locked
+  -- A dependency that is being written at this moment is waited for; if it has ended then, it is found among those that have. Locked
   -- by one statement and changed by the next: the first does not see what it has waited for as it is now.
   live := array(select p.id from onward.job p
                  where p.id = any (dependencies) and p.batch = add_dependencies.batch order by p.seq for update);

@@ -1,4 +1,4 @@
--- Forget batches that finished long ago, and their links.
+-- Forget batches that finished long ago, and their dependencies.
 -- $1 now, $2 number and $3 leader_id of the term, $4 limit, $5 how long they are kept
 with over as (
   delete from onward.batch b
@@ -8,5 +8,5 @@ with over as (
             order by o.finished_at limit $4::bigint for update skip locked))
      and (select onward.is_leader(coalesce(onward.to_timestamp($1::bigint), clock_timestamp()), $2::bigint, $3::text))
   returning b.name),
-links as (delete from onward.dependency l where l.batch = any (array(select o.name from over o)))
+dependencies as (delete from onward.dependency l where l.batch = any (array(select o.name from over o)))
 select count(*) from over

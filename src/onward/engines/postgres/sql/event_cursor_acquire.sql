@@ -1,4 +1,4 @@
--- Hold a bookmark, unless somebody else does; one that is new, or put there anew, stands at the cursor given. Answers where it
+-- Hold an event cursor, unless somebody else does; one that is new, or put there anew, stands at the cursor given. Answers where it
 -- stands, if it is held.
 -- $1 now, $2 name, $3 holder, $4 cursor, $5 anew, $6 for how long
 insert into onward.event_cursor as b (name, cursor, holder, until)

@@ -1,4 +1,4 @@
--- How many jobs of each queue are in each state, and since when the oldest ready one has waited.
+-- How many jobs of each queue have each status, and since when the oldest ready one has waited.
 -- $1, $2  the names wanted
 -- Relies on: job_claim, job_suspect, job_later, history_prune.
 select queue, status, count(*), onward.to_micros(min(ready_at) filter (where status = 'pending')) from onward.live

@@ -1,4 +1,4 @@
--- Forget holds that hold nothing any more.
+-- Forget throttles that hold nothing any more.
 -- $1 now, $2 number and $3 leader_id of the term, $4 limit
 -- The time is asked for once, or no index could be used; and job by job, for a join may read them all.
 with gone as (
