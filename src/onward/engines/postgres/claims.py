@@ -103,8 +103,8 @@ class RoundRobin:
 
     def next_full_scan_in(self) -> float:
         """Say for how many seconds more there is no need for a tour."""
-        apart = min(max(_FULL_SCAN_INTERVAL, self.full_scan_time * _FULL_SCAN_FACTOR), _MAX_FULL_SCAN_INTERVAL)
-        return self.full_scan_at + apart - monotonic()
+        interval = min(max(_FULL_SCAN_INTERVAL, self.full_scan_time * _FULL_SCAN_FACTOR), _MAX_FULL_SCAN_INTERVAL)
+        return self.full_scan_at + interval - monotonic()
 
     @contextmanager
     def rescan_on_failure(self) -> Iterator[None]:

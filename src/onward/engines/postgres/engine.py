@@ -709,7 +709,7 @@ class PostgresEngine:
     async def acquire_cursor(self, name: str, holder: str, *, lease: timedelta, anew: bool = False) -> str | None:
         """See the contract."""
         now = str(await self._event_log.begin(None))
-        return await self._run(lambda: events.acquire_cursor(self.schema, name, holder, now, lease, anew=anew))
+        return await self._run(lambda: events.acquire_cursor(self.schema, name, holder, now, lease, reset=anew))
 
     async def read_events(
         self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500

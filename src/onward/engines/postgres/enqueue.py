@@ -314,17 +314,17 @@ def _enqueue_keyed(
         if later and seqs is None:
             seqs = [row[0] for row in (yield Statement(schema.seqs, [len(jobs)]))]
         if chosen:
-            some = [jobs[number] for number in chosen]
-            columns = _columns_of_each(schema, some, [ids[number] for number in chosen], notice)
+            chosen_jobs = [jobs[number] for number in chosen]
+            columns = _columns_of_each(schema, chosen_jobs, [ids[number] for number in chosen], notice)
             columns += [
                 None if seqs is None else [seqs[number] for number in chosen],
-                [job.idempotency_key for job in some],
+                [job.idempotency_key for job in chosen_jobs],
                 [keys[number] for number in chosen],
-                [job.dedupe_key for job in some],
+                [job.dedupe_key for job in chosen_jobs],
                 [None if _is_throttled(jobs[number]) else dedupes[number] for number in chosen],
                 [dedupes[number] if _is_throttled(jobs[number]) else None for number in chosen],
-                [optional_micros(job.throttle) for job in some],
-                [optional_micros(job.debounce) for job in some],
+                [optional_micros(job.throttle) for job in chosen_jobs],
+                [optional_micros(job.debounce) for job in chosen_jobs],
             ]
             rows = yield Statement(schema.enqueue_keyed, columns)
             for number, (enqueue_status, queue, job_id) in zip(chosen, rows, strict=True):

@@ -151,10 +151,10 @@ def _catch_up(
 
 
 def acquire_cursor(
-    schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, anew: bool
+    schema: Schema, name: str, holder: str, cursor: str, lease: timedelta, *, reset: bool
 ) -> Plan[str | None]:
     """Hold an event cursor; one that is new stands at the cursor given."""
-    values = [schema.now, name, holder, cursor, anew, lease // MICROSECOND]
+    values = [schema.now, name, holder, cursor, reset, lease // MICROSECOND]
     rows = yield Statement(schema.event_cursor_acquire, values)
     return str(rows[0][0]) if rows else None
 

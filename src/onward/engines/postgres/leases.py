@@ -15,10 +15,10 @@ def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Pl
     """Say that a worker is alive and keeps its jobs; answer which it has lost."""
     info = [worker.id, worker.hostname, worker.pool_size, worker.version, list(worker.queues), list(worker.types)]
     tokens = [arrays.numbers([claim.token[index] for claim in claims]) for index in (0, 1)]
-    gone = yield Statement(schema.heartbeat, [schema.now, *info, *tokens])
+    lost = yield Statement(schema.heartbeat, [schema.now, *info, *tokens])
     return HeartbeatReply(
-        lost=frozenset((seq, claim_no) for seq, claim_no, _ in gone),
-        cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in gone if was_cancelled),
+        lost=frozenset((seq, claim_no) for seq, claim_no, _ in lost),
+        cancelled=frozenset((seq, claim_no) for seq, claim_no, was_cancelled in lost if was_cancelled),
     )
 
 
