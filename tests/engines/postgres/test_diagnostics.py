@@ -56,7 +56,7 @@ def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
         ({"sessions": 98}, ["98 of 100", "PgBouncer"]),
         ({"dead": 5_000_000}, ["5,000,000 dead", "named below", 'vacuum "order".job', "raise autovacuum_max_workers"]),
         ({"size": 30 * 1024**3}, ["30.0 GB", 'vacuum full "order".job']),
-        ({"without_a_day": 500_000}, ["500,000", "worker"]),
+        ({"in_default_partition": 500_000}, ["500,000", "worker"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

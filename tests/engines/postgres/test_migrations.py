@@ -348,7 +348,7 @@ async def test_who_may_not_make_schemas_can_fill_an_empty_one(
 
 @pytest.mark.parametrize("go_on", [go_on_by_us, go_on_by_script])
 async def test_what_somebody_else_has_added_does_not_keep_the_owner_from_going_on(
-    store: PostgresStore, owner: str, start_after: Any
+    store: PostgresStore, owner: str, go_on: Any
 ):  # O9
     """Workers get their leave again after a step, and nobody can give leave for what is not theirs."""
     worker = f"worker_{store.schema}"
@@ -362,7 +362,7 @@ async def test_what_somebody_else_has_added_does_not_keep_the_owner_from_going_o
         connection.execute(f"create function {store.schema}.mine() returns int language sql return 1")
         connection.execute(f"revoke all on function {store.schema}.mine from public")
         step = Migration(len(MIGRATIONS) + 1, "more", "create table onward.more (id int);")
-        start_after(url, store.schema, (*MIGRATIONS, step))
+        go_on(url, store.schema, (*MIGRATIONS, step))
         connection.execute(f"set role {worker}")
         assert connection.execute(f"select count(*) from {store.schema}.more").fetchall() == [(0,)]
         connection.execute("reset role")

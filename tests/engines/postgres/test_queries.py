@@ -61,26 +61,26 @@ async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_fo
     connection = await database.aconnect()
     await connection.execute("create temporary table rows (n float8)")
     insert = "insert into rows select $1::float8 from pg_sleep($1::float8)"
-    immediately = 0
+    at_once = 0
     try:
         async with turns_of_the_loop() as turns:
             for late in (0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0):
                 turns.count = 0
                 done = connection.try_execute(insert, [late])
-                immediately += done is not None
+                at_once += done is not None
                 assert (await connection.do(insert, [late]) if done is None else done) == 1
                 assert turns.count > 10 or not late
         rows = await connection.ask("select n from rows")
     finally:
         await connection.close()
     assert [n for (n,) in rows] == [0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0]
-    assert immediately
+    assert at_once
 
 
 @pytest.mark.parametrize("copies", [False, True], ids=["statement", "copy"])
 @pytest.mark.parametrize("seconds", [30.0, None], ids=["patient", "at_leisure"])
 async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_connection_can_be_used(
-    seconds: float | None, can_copy: bool
+    seconds: float | None, copies: bool
 ):
     """Or a part of a worker would take its end for a fault of the store, try again, and never end."""
     connection = await Database(postgres_url()).aconnect()
@@ -96,7 +96,7 @@ async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_
                 yield f"{much[:1_000_000]}\n".encode()
 
         async def ask() -> None:
-            if can_copy:
+            if copies:
                 await connection.answer(Statement("select $1::text; copy lines from stdin", ["a"], lines()))
             else:
                 begun.set()
