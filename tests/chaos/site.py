@@ -44,7 +44,7 @@ class Site:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     suspended: list[subprocess.Popen[bytes]] = field(default_factory=list)
     terminated: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    done: Counter[str] = field(default_factory=Counter)
+    faults_injected: Counter[str] = field(default_factory=Counter)
     """What was done to the store and the workers."""
     worker_count: int = 4
     max_crashes: int = 3
@@ -70,7 +70,7 @@ class Site:
         victim = self._victim()
         victim.kill()
         victim.wait()
-        self.done["kills"] += 1
+        self.faults_injected["kills"] += 1
         if len(self.workers) < self.worker_count:
             self.start_worker()
 
@@ -80,7 +80,7 @@ class Site:
             return
         victim = self._victim()
         victim.send_signal(signal.SIGSTOP)
-        self.done["stops"] += 1
+        self.faults_injected["stops"] += 1
         self.suspended.append(victim)
         self.start_worker()
         seconds = LEASE.total_seconds() + self.random.uniform(0.5, 2)
@@ -141,13 +141,13 @@ class Site:
             try:
                 await task.enqueue(seconds=seconds)
             except StoreUnavailable:
-                self.done["unanswered enqueues"] += 1
+                self.faults_injected["unanswered enqueues"] += 1
                 await asyncio.sleep(self.random.uniform(0, 0.1))
             else:
                 return
 
-    async def storm(
-        self, strike: Callable[[], Awaitable[None]], *, strikes: int, jobs: int, pause: float = 1.0
+    async def inject_faults(
+        self, inject_fault: Callable[[], Awaitable[None]], *, faults: int, jobs: int, pause: float = 1.0
     ) -> None:
         """Strike again and again while jobs come in, then wait for all jobs to end."""
         # So thick do the strikes come that an innocent job, alone in its process, might well meet three of them.
@@ -160,15 +160,15 @@ class Site:
             for number in range(jobs):
                 await self.enqueue(number)
                 if number % 5 == 4:
-                    await asyncio.sleep(self.random.uniform(0, 5 * strikes * pause / jobs))
+                    await asyncio.sleep(self.random.uniform(0, 5 * faults * pause / jobs))
 
         producing = asyncio.create_task(produce())
-        for _ in range(strikes):
+        for _ in range(faults):
             await asyncio.sleep(self.random.uniform(0.1, 1) * pause)
             with suppress(TimeoutError):  # all may stand still because of what was done to the store
                 await eventually(self.active_workers, within=5)
             self.maybe_suspend()
-            await strike()
+            await inject_fault()
         async with asyncio.timeout(300):
             await producing
         await eventually(lambda: not self.suspended, within=60)
@@ -237,7 +237,7 @@ class Site:
         effects = self.ledger()
         return sum(len(effects[str(job)]) > 1 for job in self.lost_claims())
 
-    async def account_for(self, jobs: int) -> None:
+    async def verify_jobs(self, jobs: int) -> None:
         """Account for every job."""
         found, effects = await self.jobs(), self.ledger()
         assert len({job.id for job in found}) == len(found) == jobs
@@ -253,22 +253,22 @@ class Site:
         runs = Counter(len(numbers) for numbers in effects.values())
         alone = sum(entry.get("message") == "running suspect in isolation" for entry in self.log())
         print(
-            f"\njobs {jobs}, done to them {dict(self.done)}: lost 0, outcomes from lost claims 0, "
+            f"\njobs {jobs}, done to them {dict(self.faults_injected)}: lost 0, outcomes from lost claims 0, "
             f"runs per job {dict(sorted(runs.items()))}, claims found lost {len(self.lost_claims())}, "
             f"of these rejected for a later run {self.rejections()}, suspects run alone {alone}"
         )
 
 
 @asynccontextmanager
-async def site_at(url: str, directory: Path, *, through: str | None = None) -> AsyncIterator[Site]:
+async def site_at(url: str, directory: Path, *, proxy_url: str | None = None) -> AsyncIterator[Site]:
     """Open a site on a store; ``through``: another way to it, for workers and producers."""
     seed = int(os.environ.get("ONWARD_SEED", random.randrange(1_000_000)))
     print(f"ONWARD_SEED={seed}")
     async with AsyncExitStack() as opened:
         app = await opened.enter_async_context(make_app(url, directory))
         producer = app
-        if through is not None:
-            producer = await opened.enter_async_context(make_app(through, directory))
-        site = Site(directory, through or url, producer, app, random.Random(seed))
+        if proxy_url is not None:
+            producer = await opened.enter_async_context(make_app(proxy_url, directory))
+        site = Site(directory, proxy_url or url, producer, app, random.Random(seed))
         opened.callback(site.kill_workers)
         yield site

@@ -42,7 +42,7 @@ async def run_flow(site: Site, *, layers: int, width: int, kills: int, seconds: 
     await eventually(site.all_ended, within=60)
     await site.stop_workers()
     assert (info.total, info.completed) == (layers * width, layers * width)
-    await site.account_for(layers * width + 1)
+    await site.verify_jobs(layers * width + 1)
     await check_order(site, batch)
 
 

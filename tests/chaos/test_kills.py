@@ -51,8 +51,8 @@ async def kill_workers(site: Site, *, kills: int, jobs: int, pause: float = 1.0)
     async def kill() -> None:
         site.kill()
 
-    await site.storm(kill, strikes=kills, jobs=jobs, pause=pause)
-    await site.account_for(jobs)
+    await site.inject_faults(kill, faults=kills, jobs=jobs, pause=pause)
+    await site.verify_jobs(jobs)
 
 
 async def test_no_job_is_lost_however_workers_are_killed(site: Site):  # X3, O7, Counting
@@ -79,7 +79,7 @@ async def test_who_sleeps_past_its_lease_finds_its_claims_gone(site: Site):  # X
     suspended.send_signal(signal.SIGCONT)
     await eventually(lambda: len(site.lost_claims()) == 5, within=60)
     await site.stop_workers()
-    await site.account_for(5)
+    await site.verify_jobs(5)
     assert site.rejections() == 5
     assert {job.result["pid"] for job in await site.jobs()} == {site.workers[1].pid}
 
@@ -105,7 +105,7 @@ async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  #
     assert later is not None
     assert later >= after, "what the sleeper wrote has ended its successor's term"
     await site.stop_workers()
-    await site.account_for(5)
+    await site.verify_jobs(5)
 
 
 async def test_a_job_that_kills_its_worker_is_found_out_and_its_neighbours_lose_nothing(site: Site):  # Counting

@@ -42,11 +42,11 @@ async def kill_workers_under_load(site: Site, *, kills: int, jobs: int) -> None:
 
     dropping = asyncio.create_task(read_and_drop())
     try:
-        await site.storm(kill, strikes=kills, jobs=jobs, pause=1)
+        await site.inject_faults(kill, faults=kills, jobs=jobs, pause=1)
     finally:
         dropping.cancel()
         await asyncio.gather(dropping, return_exceptions=True)
-    await site.account_for(jobs)
+    await site.verify_jobs(jobs)
 
 
 async def test_no_message_is_lost_however_workers_are_killed(site: Site):  # X3, G2, Counting

@@ -21,14 +21,14 @@ async def crash(directory: Path, *, crashes: int, jobs: int, pause: float) -> Si
     with PostgresServer.started(fsync="on") as server:
         async with site_at(server.url(), directory) as site:
 
-            async def strike() -> None:
+            async def inject_fault() -> None:
                 await asyncio.to_thread(server.crash)
                 await asyncio.sleep(site.random.choice((0, 0, 3)))  # sometimes for longer than the leases last
                 await asyncio.to_thread(server.start)
-                site.done["crashes"] += 1
+                site.faults_injected["crashes"] += 1
 
-            await site.storm(strike, strikes=crashes, jobs=jobs, pause=pause)
-            await site.account_for(jobs)
+            await site.inject_faults(inject_fault, faults=crashes, jobs=jobs, pause=pause)
+            await site.verify_jobs(jobs)
     return site
 
 
@@ -36,16 +36,16 @@ async def cut(directory: Path, *, cuts: int, jobs: int, pause: float) -> Site:
     """Cut connections of workers and producers at random moments: so that what they said is done, or is not."""
     with PostgresServer.started(fsync="on") as server:
         async with Proxy.before(server.socket, random.Random(cuts)) as proxy:
-            through = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?answer_within=1"
-            async with site_at(server.url(), directory, through=through) as site:
+            proxy_url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?answer_within=1"
+            async with site_at(server.url(), directory, proxy_url=proxy_url) as site:
 
-                async def strike() -> None:
+                async def inject_fault() -> None:
                     kind = site.random.choice(("resets", "lost answers", "silences"))
-                    struck = proxy.reset() if kind == "resets" else proxy.deafen(hang_up=kind == "lost answers")
-                    site.done[kind] += struck
+                    affected = proxy.reset() if kind == "resets" else proxy.deafen(hang_up=kind == "lost answers")
+                    site.faults_injected[kind] += affected
 
-                await site.storm(strike, strikes=cuts, jobs=jobs, pause=pause)
-                await site.account_for(jobs)
+                await site.inject_faults(inject_fault, faults=cuts, jobs=jobs, pause=pause)
+                await site.verify_jobs(jobs)
             assert proxy.lost_answers, "no answer was lost: nothing was tried"
     return site
 

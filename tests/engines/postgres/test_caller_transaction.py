@@ -355,7 +355,7 @@ async def test_the_transaction_of_sqlalchemy_begins_with_the_job_where_none_is_o
 
 
 async def test_a_single_statement_takes_no_savepoint(desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr(caller_transaction, "_whole")
+    monkeypatch.delattr(caller_transaction, "_atomic")
     await desk.add()
     claim = await desk.take_one()
     with psycopg.connect(store.url) as connection:

@@ -101,7 +101,7 @@ async def arm(consumer: PostgresEngine, exchange: Exchange = EXCHANGE, *, found:
     """Have a claim stand."""
     exchanged = await consumer.exchange(exchange)
     assert len(exchanged.claimed.claims) == found
-    assert consumer._claim_prefetch.here()._armed
+    assert consumer._claim_prefetch.current()._armed
     return exchanged
 
 
@@ -128,7 +128,7 @@ async def in_flight(
     with psycopg.connect(postgres_url()) as lock:
         lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         notify(store)
-        await until(lambda: bool(consumer._claim_prefetch.here()._sent))
+        await until(lambda: bool(consumer._claim_prefetch.current()._sent))
         yield ref, lock
         lock.rollback()
 
@@ -196,9 +196,9 @@ async def test_none_is_sent_while_the_worker_asks_for_itself(
         await until(lambda: not consumer._rotation(REQUEST.queues, "w").notified)
         notify(store)
         await until(
-            lambda: bool(consumer._rotation(REQUEST.queues, "w").notified or consumer._claim_prefetch.here()._sent)
+            lambda: bool(consumer._rotation(REQUEST.queues, "w").notified or consumer._claim_prefetch.current()._sent)
         )
-        assert not consumer._claim_prefetch.here()._sent
+        assert not consumer._claim_prefetch.current()._sent
         lock.rollback()
         assert refs(await asking) == [first, second]
     (third,) = await add(producer)
@@ -242,7 +242,7 @@ async def test_of_a_queue_of_which_something_is_said_the_exchange_asks_for_itsel
     await arm(consumer)
     first, _ = await add(producer, 2)
     notify(store)
-    await until(lambda: bool(consumer._claim_prefetch.here()._sent))
+    await until(lambda: bool(consumer._claim_prefetch.current()._sent))
     assert refs(await consumer.exchange(EXCHANGE)) == [first]
 
 
@@ -276,7 +276,7 @@ async def test_a_worker_that_leaves_gives_back_what_was_brought_once(
 ):
     monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 1.0)
     ref = await prefetched(store, consumer, producer)
-    await until(lambda: any(sent.expiry for sent in consumer._claim_prefetch.here()._sent.values()))
+    await until(lambda: any(sent.expiry for sent in consumer._claim_prefetch.current()._sent.values()))
     await consumer.deregister("w")
     assert await claimed_before(producer, 1) == [ref]
     await asyncio.sleep(1.1)

@@ -40,7 +40,7 @@ async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[C
     """A handle that reaches the store through the proxy, and has little patience."""
     url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
     bare = PostgresEngine(url, schema=store.schema, clock=store.clock, answer_within=0.5)
-    bare._listener.ask_every = 0.2
+    bare._listener.probe_interval = 0.2
     engine = CheckedEngine(bare)
     await engine.open()
     yield engine

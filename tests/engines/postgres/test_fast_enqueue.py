@@ -20,7 +20,7 @@ from onward.engines.postgres.fast_enqueue import FastEnqueue
 from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, UniformJobs
-from onward.pg.connection import Asks, TimedAsyncConnection
+from onward.pg.connection import QueryExecutor, TimedAsyncConnection
 from onward.pg.pools import ConnectionPools
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -251,7 +251,7 @@ async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: Postgres
 
 async def test_the_loop_has_its_turns(engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
-    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
     # What is new to the server takes a turn by itself.
     monkeypatch.setattr(NotifyThrottle, "notice_for", lambda *_: None)
     await warmed(engine, fast_adds)
@@ -276,16 +276,16 @@ async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     """To ask is a call of the kernel, as sending the job is one."""
-    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
     await warmed(engine, fast_adds)
-    is_sound, asked = Asks.is_sound, 0
+    is_healthy, asked = QueryExecutor.is_healthy, 0
 
-    def noted(asks: Asks) -> bool:
+    def noted(executor: QueryExecutor) -> bool:
         nonlocal asked
         asked += 1
-        return is_sound(asks)
+        return is_healthy(executor)
 
-    monkeypatch.setattr(Asks, "is_sound", noted)
+    monkeypatch.setattr(QueryExecutor, "is_healthy", noted)
     for _ in range(3):
         await asyncio.sleep(0)
         await add(engine, *map(str, range(10)))
@@ -296,7 +296,7 @@ async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(
     engine: PostgresEngine, fast_adds: list[str]
 ):
     await warmed(engine, fast_adds)
-    idle = engine._connections.here().idle
+    idle = engine._connections.loop_pool().idle
     taken = idle.copy()
     idle.clear()
     try:
@@ -309,7 +309,7 @@ async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(
 async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("onward.pg.connection._GLANCE", LONG)
+    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
     monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
     await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:
@@ -343,7 +343,7 @@ async def test_one_that_takes_longer_holds_nobody_up_and_is_added_once(
 async def test_one_that_takes_longer_is_one_of_as_many_connections_as_there_may_be(
     engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]
 ):
-    engine._connections = ConnectionPools(engine.database, most=1)
+    engine._connections = ConnectionPools(engine.database, max_size=1)
     engine._connections.open()
     await warmed(engine, fast_adds)
     order: list[str] = []
@@ -401,7 +401,7 @@ def cut(store: PostgresStore) -> None:
 
 async def test_one_who_gets_no_answer_gives_up(engine: PostgresEngine, store: PostgresStore, fast_adds: list[str]):
     await warmed(engine, fast_adds)
-    for connection in engine._connections.here().idle:
+    for connection in engine._connections.loop_pool().idle:
         connection.query_timeout = None  # as after a look at all jobs
     with locked(store), pytest.raises(StoreUnavailable, match="not answered"):
         await add(engine, "99")

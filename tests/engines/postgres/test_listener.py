@@ -35,7 +35,7 @@ async def listener(proxy: Proxy) -> AsyncIterator[Listener]:
     """One that neither asks whether the server is there nor gives up on an answer, and hears only what it is told."""
     database = Database(f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres", query_timeout=LONG)
     database.is_pooled = False
-    listener = Listener(database, CHANNEL, ask_every=LONG)
+    listener = Listener(database, CHANNEL, probe_interval=LONG)
 
     async def listen() -> None:
         async for _ in listener.signals(("*",)):
@@ -52,20 +52,20 @@ async def listener(proxy: Proxy) -> AsyncIterator[Listener]:
 
 async def listens(listener: Listener) -> None:
     async def ask() -> bool | None:
-        return (listener.is_listening and listener._posts.here()._line is not None) or None
+        return (listener.is_listening and listener._loop_listeners.current()._listening is not None) or None
 
     await eventually(ask)
 
 
 def descriptor(listener: Listener) -> int:
-    line = listener._posts.here()._line
+    line = listener._loop_listeners.current()._listening
     assert line is not None
     return line._connection.fileno()
 
 
 def read_when_lost(listener: Listener) -> list[bool]:
     """Note whether the loop still reads a connection when others can know that it is lost, and have its number."""
-    line, loop, noted = listener._posts.here()._line, asyncio.get_running_loop(), []
+    line, loop, noted = listener._loop_listeners.current()._listening, asyncio.get_running_loop(), []
     assert line is not None
     number = descriptor(listener)
     line.broken.add_done_callback(lambda _: noted.append(loop.remove_reader(number)))
@@ -88,7 +88,7 @@ async def test_a_listener_that_is_cut_off_listens_again_at_once(
     listener: Listener, proxy: Proxy, how: str, caplog: pytest.LogCaptureFixture
 ):
     is_read, lost = read_when_lost(listener), asyncio.Event()
-    listener.on_notice = lambda _: lost.set()
+    listener.on_notification = lambda _: lost.set()
     cut(proxy, how)
     async with asyncio.timeout(30):
         await lost.wait()
@@ -102,7 +102,7 @@ async def test_who_has_asked_on_a_connection_that_is_cut_hears_at_once_that_no_a
     listener: Listener, proxy: Proxy, how: str
 ):
     answered: asyncio.Future[list[Row] | None] = asyncio.get_running_loop().create_future()
-    assert listener.ask(WAITS, answered.set_result)
+    assert listener.query(WAITS, answered.set_result)
     with psycopg.connect(postgres_url(), autocommit=True) as connection:
 
         async def is_asked() -> bool | None:
@@ -121,13 +121,13 @@ async def test_who_has_asked_on_a_connection_that_is_cut_hears_at_once_that_no_a
 async def test_the_number_of_a_connection_that_was_cut_can_be_anothers(listener: Listener, proxy: Proxy):
     """The system gives it to whoever connects next, who must not be cut off from the loop for that."""
     was_on, lost, others = descriptor(listener), asyncio.Event(), []
-    listener.on_notice = lambda _: lost.set()
+    listener.on_notification = lambda _: lost.set()
     cut(proxy, "terminated")
     async with asyncio.timeout(30):
         await lost.wait()
         for _ in range(5):
             others.append(await Database(postgres_url()).aconnect())
-            assert await others[-1].ask("select 1 from pg_sleep(0.01)") == [(1,)]
+            assert await others[-1].query("select 1 from pg_sleep(0.01)") == [(1,)]
         assert was_on in [other.fileno() for other in others] or descriptor(listener) == was_on
     for other in others:
         await other.close()

@@ -29,30 +29,30 @@ def connection():
 
 
 def test_values_come_back_as_they_are(connection: TimedConnection):
-    asked = connection.ask("select $1::text, $2::bigint, $3::text, $4::bytea[]", ["ä", 2**40, None, [b"\0"]])
+    asked = connection.query("select $1::text, $2::bigint, $3::text, $4::bytea[]", ["ä", 2**40, None, [b"\0"]])
     assert asked == [("ä", 2**40, None, [b"\0"])]
 
 
 def test_what_is_asked_often_is_kept_by_the_server_and_what_is_not_is_not(connection: TimedConnection):
     for number in range(5):
-        assert connection.ask("select $1::bigint + 1", [number]) == [(number + 1,)]
+        assert connection.query("select $1::bigint + 1", [number]) == [(number + 1,)]
     assert connection.execute(KEPT).fetchall() == [(1,)]
-    connection.ask("select $1::bigint + 2", [1])
+    connection.query("select $1::bigint + 2", [1])
     assert connection.execute(KEPT).fetchall() == [(1,)]
 
 
 def test_no_more_is_kept_than_so_many(connection: TimedConnection, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onward.pg.connection._MOST_KEPT", 3)
+    monkeypatch.setattr("onward.pg.connection._MAX_PREPARED", 3)
     for number in range(9):
         for _ in range(4):
-            assert connection.ask(f"select $1::bigint + {number}", [1]) == [(number + 1,)]
+            assert connection.query(f"select $1::bigint + {number}", [1]) == [(number + 1,)]
     assert connection.execute(KEPT).fetchall() == [(3,)]
 
 
 def test_how_many_rows_were_changed_is_said(connection: TimedConnection):
     connection.execute("create temporary table rows (n bigint)")
     for number in range(5):  # prepared or not
-        assert connection.do("insert into rows select generate_series(1, $1::bigint)", [number]) == number
+        assert connection.execute_rowcount("insert into rows select generate_series(1, $1::bigint)", [number]) == number
 
 
 async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_for_long():
@@ -68,9 +68,9 @@ async def test_who_waits_on_the_spot_has_late_answers_too_and_holds_nobody_up_fo
                 turns.count = 0
                 done = connection.try_execute(insert, [late])
                 at_once += done is not None
-                assert (await connection.do(insert, [late]) if done is None else done) == 1
+                assert (await connection.execute_rowcount(insert, [late]) if done is None else done) == 1
                 assert turns.count > 10 or not late
-        rows = await connection.ask("select n from rows")
+        rows = await connection.query("select n from rows")
     finally:
         await connection.close()
     assert [n for (n,) in rows] == [0, 0, 0, 0, 0, 0, 0.05, 0, 0.05, 0]
@@ -97,10 +97,10 @@ async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_
 
         async def ask() -> None:
             if copies:
-                await connection.answer(Statement("select $1::text; copy lines from stdin", ["a"], lines()))
+                await connection.execute_statement(Statement("select $1::text; copy lines from stdin", ["a"], lines()))
             else:
                 begun.set()
-                await connection.answer(Statement("insert into lines values ($1::text)", [much]))
+                await connection.execute_statement(Statement("insert into lines values ($1::text)", [much]))
 
         asked = asyncio.create_task(ask())
         await begun.wait()  # and until so much was said that the rest has to wait: before, nobody else has a turn
@@ -108,7 +108,7 @@ async def test_who_is_cancelled_while_much_is_still_sent_learns_of_that_and_the_
         async with asyncio.timeout(30):
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            assert await connection.ask("select 1") == [(1,)]
+            assert await connection.query("select 1") == [(1,)]
     finally:
         await connection.close()
 
@@ -136,15 +136,15 @@ async def test_whatever_the_driver_says_to_one_who_is_cancelled_that_is_what_it_
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-    assert connections.here().idle == []
+    assert connections.loop_pool().idle == []
     await connections.close()
 
 
 def test_an_error_is_raised_and_the_connection_goes_on(connection: TimedConnection):
     for _ in range(4):
         with pytest.raises(psycopg.errors.DivisionByZero):
-            connection.ask("select 1 / $1::bigint", [0])
-    assert connection.ask("select 1 / $1::bigint", [1]) == [(1,)]
+            connection.query("select 1 / $1::bigint", [0])
+    assert connection.query("select 1 / $1::bigint", [1]) == [(1,)]
 
 
 def rows_of(*parts: str) -> Rows:
@@ -157,13 +157,13 @@ def rows_of(*parts: str) -> Rows:
 def copy(connection: TimedConnection, values: list[object], parts: list[str]) -> list[tuple[object, ...]]:
     connection.execute("create temporary table if not exists lines (line text)")
     text = "select $1::text, $2::bigint; copy lines from stdin"
-    return connection.answer(Statement(text, values, rows_of(*parts, "{}\n")))
+    return connection.execute_statement(Statement(text, values, rows_of(*parts, "{}\n")))
 
 
 def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
     connection: TimedConnection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("onward.pg.connection._MOST_SENT", 3)  # a line is sent in parts
+    monkeypatch.setattr("onward.pg.connection._MAX_CHUNK_BYTES", 3)  # a line is sent in parts
     assert copy(connection, ["a", 7], ["first\nsec", "ond\n"]) == [("a", 7)]
     assert connection.execute("select line from lines").fetchall() == [("first",), ("second",), ("7",)]
 
@@ -177,5 +177,5 @@ def test_all_that_is_sent_as_one_query_is_done_or_none_of_it(connection: TimedCo
     copy(connection, ["a", 1], [])
     with pytest.raises(psycopg.errors.BadCopyFileFormat):
         text = "delete from lines where line = $1::text returning line; copy lines from stdin"
-        connection.answer(Statement(text, ["1"], rows_of("good\n", "too\tmany\n")))
-    assert connection.ask("select line from lines") == [("1",)]
+        connection.execute_statement(Statement(text, ["1"], rows_of("good\n", "too\tmany\n")))
+    assert connection.query("select line from lines") == [("1",)]

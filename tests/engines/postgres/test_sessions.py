@@ -46,12 +46,12 @@ def odd(store: PostgresStore) -> Iterator[str]:
 async def test_sessions_are_as_they_have_to_be_from_their_first_statement_on(odd: str):
     database = Database(odd)
     with database.connect() as connection:
-        assert connection.ask(SHOW) == [HAVE]
-        read = connection.ask("select timestamptz '2026-02-01 03:04:05+00', interval '5 s'")
+        assert connection.query(SHOW) == [HAVE]
+        read = connection.query("select timestamptz '2026-02-01 03:04:05+00', interval '5 s'")
         assert read == [(datetime(2026, 2, 1, 3, 4, 5, tzinfo=UTC), timedelta(seconds=5))]
         database.detect_settings(connection)
     waiting = await database.aconnect()
-    assert await waiting.ask(SHOW) == [HAVE]
+    assert await waiting.query(SHOW) == [HAVE]
     await waiting.close()
 
 
@@ -78,9 +78,9 @@ def test_what_else_an_address_says_about_a_session_holds(where: str, monkeypatch
         monkeypatch.setenv("PGOPTIONS", said)
         monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     with Database(url).connect() as connection:
-        asked = connection.ask("select current_setting('statement_timeout'), current_setting('search_path')")
+        asked = connection.query("select current_setting('statement_timeout'), current_setting('search_path')")
         assert asked == [("1234ms", "a, b")]
-        assert connection.ask(SHOW) == [HAVE]
+        assert connection.query(SHOW) == [HAVE]
 
 
 CHECKS = "select current_setting('client_connection_check_interval')"
@@ -89,18 +89,20 @@ CHECKS = "select current_setting('client_connection_check_interval')"
 @pytest.mark.parametrize(("said", "found"), [("", "2s"), ("-c client_connection_check_interval=7s", "7s")])
 def test_the_server_looks_whether_we_are_still_there_unless_an_address_says_otherwise(said: str, found: str):
     with Database(make_conninfo(postgres_url(), options=said)).connect() as connection:
-        assert connection.ask(CHECKS) == [(found,)]
+        assert connection.query(CHECKS) == [(found,)]
 
 
 async def test_a_server_that_cannot_look_is_taken_as_it_is(odd: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(database_module._WISHED, "client_connection_check_interval", "-5")  # as where it must be 0
+    monkeypatch.setitem(
+        database_module._PREFERRED_SETTINGS, "client_connection_check_interval", "-5"
+    )  # as where it must be 0
     database = Database(odd)
     for _ in range(2):
         with database.connect() as connection:
-            assert connection.ask(CHECKS) == [("0",)]
-            assert connection.ask(SHOW) == [HAVE]
+            assert connection.query(CHECKS) == [("0",)]
+            assert connection.query(SHOW) == [HAVE]
     waiting = await Database(odd).aconnect()
-    assert await waiting.ask(CHECKS) == [("0",)]
+    assert await waiting.query(CHECKS) == [("0",)]
     await waiting.close()
 
 
@@ -117,7 +119,7 @@ async def test_a_pooler_that_does_not_take_it_is_not_asked_again(store: Postgres
             database.detect_settings(connection)
         assert "options" not in conninfo_to_dict(database._conninfo)
     waiting = await Database(pooled_url()).aconnect()
-    assert await waiting.ask("select 1") == [(1,)]
+    assert await waiting.query("select 1") == [(1,)]
     await waiting.close()
 
 

@@ -265,7 +265,7 @@ async def test_a_producer_goes_on_after_a_step_that_makes_a_function_anew(
 async def test_a_step_that_needs_no_table_waits_for_none_on_behalf_of_workers(
     desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way, monkeypatch: pytest.MonkeyPatch
 ):  # O9
-    monkeypatch.setattr(migrations, "TRIES", 1)
+    monkeypatch.setattr(migrations, "MAX_TRIES", 1)
     run(store, f"select onward.allow_worker('{roles[0]}')")
     with left_open(store):
         way(store, (*MIGRATIONS, ANEW))
@@ -290,8 +290,8 @@ async def test_a_step_that_waits_for_a_table_holds_nobody_up(desk: Desk, store: 
 async def test_whoever_holds_the_tables_for_too_long_is_named(
     desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):  # O9
-    monkeypatch.setattr(migrations, "TRIES", 2)
-    monkeypatch.setattr(migrations, "PAUSE", 0.01)
+    monkeypatch.setattr(migrations, "MAX_TRIES", 2)
+    monkeypatch.setattr(migrations, "RETRY_DELAY", 0.01)
     with left_open(store) as holder:
         named = f"session {holder.info.backend_pid} a_report holds its tables"
         with pytest.raises(StoreBusy, match=f"not brought up to date: {named}.*try again"):

@@ -37,7 +37,7 @@ class BatchProgress:
 
     def request(self, *, immediately: bool) -> None:
         """Act on what is new."""
-        self._tasks.here().request(immediately=immediately)
+        self._tasks.current().request(immediately=immediately)
 
     async def close(self) -> None:
         """Leave the rest to others."""

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.postgres.claims import RoundRobin, queue_claim_statement, read_queue_claims
 from onward.engines.postgres.schema import Schema
-from onward.pg.listener import OnAnswer
+from onward.pg.listener import OnResult
 from onward.pg.plans import Row, Statement
 
 _KEEP_SECONDS: Final = 0.25
@@ -32,7 +32,7 @@ _ANSWER_TIMEOUT: Final = 1.0
 
 Key = tuple[str, tuple[str, ...]]
 """Who asks, and for which queues."""
-Send = Callable[[Statement, OnAnswer], bool]
+Send = Callable[[Statement, OnResult], bool]
 ReleaseClaims = Callable[[Sequence[Claim]], Coroutine[Any, Any, None]]
 
 
@@ -92,7 +92,7 @@ class ClaimPrefetch:
         else:
             self._armed.pop(key, None)
 
-    def on_notice(self) -> None:
+    def on_notification(self) -> None:
         """Send a claim that stands, if there is news of a single queue."""
         for key, (request, rotation) in self._armed.items():
             if (

@@ -137,15 +137,15 @@ class PostgresEngine:
         grant_hint = f"then: select {schema}.allow_worker('{{user}}')"
         self.database = Database(url, query_timeout=answer_within, grant_hint=grant_hint)
         self.schema = Schema(schema, clock=clock)
-        self._connections = ConnectionPools(self.database, most=connections)
+        self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = (
             self.database if direct is None else Database(direct, query_timeout=answer_within, grant_hint=grant_hint)
         )
-        self._listener = Listener(self._direct, self.schema.channel, on_notice=self._on_notice)
+        self._listener = Listener(self._direct, self.schema.channel, on_notification=self._on_notice)
         self._rotations: dict[tuple[str, tuple[str, ...]], claims.RoundRobin] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
         self._claim_prefetch = PerLoop(
-            lambda: ClaimPrefetch(self.schema, send=self._listener.ask, release_claims=partial(release_claims, self))
+            lambda: ClaimPrefetch(self.schema, send=self._listener.query, release_claims=partial(release_claims, self))
         )
         self._notifies = notify
         self._queue_cache = QueueCache()
@@ -203,7 +203,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await self._claim_prefetch.here().close()
+        await self._claim_prefetch.current().close()
         await self._batch_progress.close()
         await asyncio.to_thread(self._notify_throttle.close)
         await self._listener.close()
@@ -249,7 +249,7 @@ class PostgresEngine:
             return self._caller_transactions.drive(
                 within,
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
-                in_parts=enqueue.is_multi_statement(jobs),
+                multi_statement=enqueue.is_multi_statement(jobs),
             )
         if (fast_enqueue := self._fast_enqueue) is not None and isinstance(jobs, UniformJobs):
             if fast_enqueue.can_add(jobs):
@@ -262,7 +262,7 @@ class PostgresEngine:
         self._fast_enqueue = None
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return self._enqueue_now(jobs)
-        return self._coalescers.here().enqueue(jobs)
+        return self._coalescers.current().enqueue(jobs)
 
     async def _yield_then_add(self, fast_enqueue: FastEnqueue, jobs: UniformJobs) -> list[Enqueued]:
         await asyncio.sleep(0)
@@ -280,7 +280,7 @@ class PostgresEngine:
             return self._caller_transactions.drive_sync(
                 within,
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
-                in_parts=enqueue.is_multi_statement(jobs),
+                multi_statement=enqueue.is_multi_statement(jobs),
             )
         plan = self._plan_for(jobs)
         notice = self._notify_throttle.notice_for(plan.notification)
@@ -323,7 +323,7 @@ class PostgresEngine:
                 plan.statements,
                 cache=self._queue_cache,
                 throttle=self._notify_throttle,
-                connections=self._connections.here(),
+                connections=self._connections.loop_pool(),
                 translated=self.database.translated(),
                 enqueue_normally=self._enqueue,
             )
@@ -370,21 +370,21 @@ class PostgresEngine:
         """See the contract."""
         if within is not None:
             plan = partial(settle.settle_and_notify, self.schema, settlements)
-            return await self._caller_transactions.drive(within, plan, in_parts=False)
+            return await self._caller_transactions.drive(within, plan, multi_statement=False)
         return self._without_batch_signals(await self._run(lambda: settle.settle(self.schema, settlements)))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if within is not None:
             plan = partial(settle.settle_and_notify, self.schema, settlements)
-            return self._caller_transactions.drive_sync(within, plan, in_parts=False)
+            return self._caller_transactions.drive_sync(within, plan, multi_statement=False)
         return self._run_sync(lambda: settle.settle_and_notify(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
         if (request := exchange.request) is None:
             return await self._exchange(exchange)
-        prefetch = self._claim_prefetch.here()
+        prefetch = self._claim_prefetch.current()
         if (sent := prefetch.take(request)) is None:
             exchanged = await self._exchange(exchange)
         else:
@@ -452,7 +452,7 @@ class PostgresEngine:
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._claim_prefetch.here().deregister(worker_id)
+        await self._claim_prefetch.current().deregister(worker_id)
         for key in [key for key in list(self._rotations) if key[0] == worker_id]:
             self._rotations.pop(key, None)
         await self._run(lambda: leases.deregister(self.schema, worker_id))
@@ -489,7 +489,7 @@ class PostgresEngine:
         names = notice.split(",")
         for (_, queues), rotation in list(self._rotations.items()):
             rotation.add_notice(queues, names)
-        self._claim_prefetch.here().on_notice()  # and while the store is at it, the rest
+        self._claim_prefetch.current().on_notification()  # and while the store is at it, the rest
         self._mark_busy()
         if DUE in names:
             self._next_due.reset()
@@ -763,7 +763,7 @@ class PostgresEngine:
         with self.database.translated():
             try:
                 async with self._connections.borrowed() as connection:
-                    return await connection.do(job.text, job.values)
+                    return await connection.execute_rowcount(job.text, job.values)
             except RETRYABLE:
                 return 0
 
@@ -773,7 +773,7 @@ class PostgresEngine:
         with self.database.translated():
             try:
                 with self._connections.borrowed_sync() as connection:
-                    return connection.do(job.text, job.values)
+                    return connection.execute_rowcount(job.text, job.values)
             except RETRYABLE:
                 return 0
 

@@ -115,7 +115,7 @@ class FastEnqueue:
 
     def _has_connection(self) -> bool:
         """Say whether there is one to send them on; one that has answered since the last turn is not looked at."""
-        return bool(self._connections.idle) if self._is_yield_scheduled else self._connections.has_sound()
+        return bool(self._connections.idle) if self._is_yield_scheduled else self._connections.has_healthy()
 
     def add(self, jobs: UniformJobs) -> Coroutine[Any, Any, list[Enqueued]]:
         """Add a job, which must be covered. It is there before this returns, unless it takes longer than a moment."""
@@ -162,8 +162,8 @@ class FastEnqueue:
         """Go on with a statement that takes longer; it began to look at that moment, if it does."""
         connection.query_timeout = self._connections.query_timeout
         try:
-            async with self._connections.room:  # there is some, since one was idle
-                count = await connection.do(job.text, job.values)
+            async with self._connections.semaphore:  # there is some, since one was idle
+                count = await connection.execute_rowcount(job.text, job.values)
         except RETRYABLE:
             count = 0
         except BaseException:

@@ -41,7 +41,7 @@ def migrate(
     connection: psycopg.Connection[Any], schema: Schema, database: Database, shipped: Sequence[Migration] = MIGRATIONS
 ) -> list[Migration]:
     """Apply what is missing; answer what was applied."""
-    return Migrations(schema.name, database, shipped, again=_AGAIN).migrate(connection)
+    return Migrations(schema.name, database, shipped, post_query=_AGAIN).migrate(connection)
 
 
 def check(
@@ -53,4 +53,4 @@ def check(
 
 def script(schema: Schema | None = None, shipped: Sequence[Migration] = MIGRATIONS) -> str:
     """Write the whole schema as SQL that can be applied by hand, and that records itself."""
-    return migrations.script((schema or Schema()).name, shipped, again=_AGAIN)
+    return migrations.script((schema or Schema()).name, shipped, post_query=_AGAIN)
