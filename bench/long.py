@@ -36,6 +36,7 @@ from onward.bench.isolated import run_isolated
 from onward.bench.statistics import Measurement, run_interleaved
 from onward.bench.stopwatch import Stopwatch
 from onward.bench.verification import is_verified
+from onward.core import core_of
 from onward.engine.checked import Observation
 
 Found = dict[str, Any]
@@ -201,7 +202,7 @@ def claim_under_load(url: str, stop: Event, results: Any) -> None:
     async def live() -> int:
         watch = Stopwatch(0)
         app = make_app(url, watch)
-        app.engine.observer = note
+        core_of(app).engine.observer = note
         async with app, app.worker(concurrency=100):
             ran = -1
             while not stop.is_set() or ran != len(watch.started):  # until nothing more comes

@@ -29,6 +29,7 @@ from typing import Any
 import psycopg
 
 from onward import App
+from onward.core import core_of
 from onward.engine.values import GroupBy, JobFilter
 from tests.servers.pgboss import NodePgBoss, pgboss_packages
 from tests.servers.postgres import PostgresServer
@@ -89,7 +90,7 @@ async def drain(url: str, queue: str, jobs: int, concurrency: int, workers: int)
 async def completed(url: str, queue: str) -> int:
     """Count what has been completed."""
     async with app_on(url) as app:
-        counts = await app.engine.count(JobFilter(queues=(queue,)), by=GroupBy.STATE)
+        counts = await core_of(app).engine.count(JobFilter(queues=(queue,)), by=GroupBy.STATUS)
         return counts.get("completed", 0) if set(counts) == {"completed"} else 0
 
 

@@ -33,6 +33,7 @@ import psycopg
 from onward.app import App
 from onward.bench.server import temporary_server
 from onward.bench.statistics import Pace, run_interleaved
+from onward.core import core_of
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.lifecycle import Complete
 
@@ -132,7 +133,7 @@ class Environment:
                 request = ClaimRequest(worker_id="bench", queues=(QUEUE,), slots=BATCH)
                 ended: tuple[Settlement, ...] = ()
                 while claims := (
-                    await app.engine.exchange(Exchange(settlements=ended, request=request))
+                    await core_of(app).engine.exchange(Exchange(settlements=ended, request=request))
                 ).claimed.claims:
                     for claim in claims:
                         handle(claim.payload)

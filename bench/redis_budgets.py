@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 from onward import App
 from onward.bench import scenarios
 from onward.bench.handlers import QUEUE, Handler
+from onward.core import core_of
 from onward.engine.values import Claim, ClaimRequest, WorkerInfo
-from onward.events import JobWaiting
+from onward.events import Waiting
 from onward.job import JobRef, NewJob
 from tests.servers.redis import Kind, RedisServer
 
@@ -60,10 +61,10 @@ async def measure(url: str, seconds: float) -> dict[str, list[float]]:
     async with (
         App(url) as drained,
         App(f"{url}?prefix={PREFIX}") as app,
-        app.events("told", types=[JobWaiting]) as events,
+        app.events("told", types=[Waiting]) as events,
         ping_connection(url) as ping,
     ):
-        engine = app.engine
+        engine = core_of(app).engine
         await engine.enqueue([NewJob(type="held", queue="held")] * ACTIVE)
         await engine.enqueue([NewJob(type="taken", queue="taken")] * JOBS_TO_TAKE)
         claims: list[Claim] = []

@@ -179,7 +179,7 @@ def arq(measure: Measure) -> None:
             [func(noop, name="noop")],
             redis_settings=settings,
             max_jobs=CONCURRENCY,
-            keep_result=0,
+            store_result=0,
             handle_signals=False,
             log_results=False,
         )

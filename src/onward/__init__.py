@@ -1,57 +1,145 @@
 """Onward: a durable job queue for Python."""
 
+from typing import TYPE_CHECKING
+
+from onward import events
 from onward.app import App
-from onward.arguments import BadPayload
 from onward.backoff import Backoff
+from onward.batches.resources import Batch, Flow, Step
+from onward.batches.values import BatchInfo, Dependency
+from onward.connection import Connection
 from onward.context import CallNext, JobContext, Middleware
-from onward.contrib.harmonyk import JobsRepository, harmonyk_status
 from onward.control_flow import Cancel, DoNotRetry, Snooze
-from onward.engine.values import JobFilter, Page, QueueInfo, Rate, Retention, WorkerInfo
+from onward.cron import Cron, Interval
+from onward.engine.capabilities import Capabilities
+from onward.engine.values import (
+    Changed,
+    JobFilter,
+    LogLine,
+    Page,
+    QueueInfo,
+    QueueSettings,
+    Rate,
+    Retention,
+    WorkerInfo,
+)
 from onward.errors import (
+    BatchNotFound,
     ClaimLost,
+    EngineNotIncluded,
     InvalidJob,
+    InvalidPayload,
+    InvalidValue,
+    JobCancelled,
+    JobError,
+    JobExpired,
     JobFailed,
     JobNotFound,
+    NotFound,
     OnwardError,
     PayloadTooLarge,
+    QueueNotFound,
+    ScheduleNotFound,
+    SchemaChanged,
+    SchemaTooNew,
+    SchemaTooOld,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
     StoreUnavailable,
+    TaskNotFound,
     Unsupported,
 )
+from onward.explain import Reason
 from onward.handle import JobHandle
-from onward.job import Job, JobRef, NewJob
-from onward.lifecycle import State
+from onward.job import EnqueueStatus, FailedAttempt, Job, JobRef, NewJob
+from onward.lifecycle import JobStatus
+from onward.metering import Usage
+from onward.schedule import Schedule
 from onward.task import Task
+from onward.webhook import Webhook
+from onward.worker_options import WorkerOptions
+
+if TYPE_CHECKING:
+    __version__: str
 
 __all__ = [
     "App",
     "Backoff",
-    "BadPayload",
+    "Batch",
+    "BatchInfo",
+    "BatchNotFound",
     "CallNext",
     "Cancel",
+    "Capabilities",
+    "Changed",
     "ClaimLost",
+    "Connection",
+    "Cron",
+    "Dependency",
     "DoNotRetry",
+    "EngineNotIncluded",
+    "EnqueueStatus",
+    "FailedAttempt",
+    "Flow",
+    "Interval",
     "InvalidJob",
+    "InvalidPayload",
+    "InvalidValue",
     "Job",
+    "JobCancelled",
     "JobContext",
+    "JobError",
+    "JobExpired",
     "JobFailed",
     "JobFilter",
     "JobHandle",
     "JobNotFound",
     "JobRef",
-    "JobsRepository",
+    "JobStatus",
+    "LogLine",
     "Middleware",
     "NewJob",
+    "NotFound",
     "OnwardError",
     "Page",
     "PayloadTooLarge",
     "QueueInfo",
+    "QueueNotFound",
+    "QueueSettings",
     "Rate",
+    "Reason",
     "Retention",
+    "Schedule",
+    "ScheduleNotFound",
+    "SchemaChanged",
+    "SchemaTooNew",
+    "SchemaTooOld",
     "Snooze",
-    "State",
+    "Step",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreFull",
+    "StoreReadOnly",
     "StoreUnavailable",
     "Task",
+    "TaskNotFound",
     "Unsupported",
+    "Usage",
+    "Webhook",
     "WorkerInfo",
-    "harmonyk_status",
+    "WorkerOptions",
+    "__version__",
+    "events",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """Read the version when it is asked for: importing ``importlib.metadata`` takes longer than all of Onward."""
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("onward")
+    message = f"module 'onward' has no attribute {name!r}"
+    raise AttributeError(message)

@@ -7,48 +7,46 @@ Making an App connects to nothing. The store is opened by the first thing that n
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from datetime import datetime, timedelta
-from itertools import repeat
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from onward.arguments import nearest
 from onward.backoff import Backoff
 from onward.batches.resources import Batch, Batches, Flow
+from onward.batches.values import Callbacks, NewBatch
 from onward.clock import Clock
-from onward.config import WORKER_TIMEOUT, Config, url_from
+from onward.config import DEFAULT_LEASE, Config, url_from
+from onward.connection import Connection
 from onward.context import JobContext, Middleware
 from onward.control_flow import as_duration
-from onward.cron import rhythm_of
+from onward.core import Core
+from onward.cron import trigger_of
 from onward.engine.capabilities import Capabilities, Feature
-from onward.engine.checked import CheckedEngine, Observer
-from onward.engine.contract import Engine, Producer
-from onward.engine.event_reader import Events
-from onward.engine.values import Claim
+from onward.engine.checked import CheckedEngine
+from onward.engine.contract import Engine
 from onward.engines.urls import open_engine
-from onward.errors import InvalidJob
-from onward.events import AnyEvent, Event, EventStream, JobCompleted, JobFailed
+from onward.errors import InvalidValue
+from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
-from onward.job import Enqueued, NewJob, UniformJobs
-from onward.lifecycle import MAX_CRASHES, Outcome, Result, decide
-from onward.metering import Span, Usage, UsageBy, UsageQuery
+from onward.handler import Executor, Handler, RetryRules, TaskOptions
+from onward.ids import new_id
+from onward.job import NewJob
+from onward.lifecycle import MAX_CRASHES
+from onward.metering import Bucket, Usage, UsageBy, UsageQuery
 from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
-from onward.results import Results
 from onward.schedule import Missed, Schedule
-from onward.task import AsyncTask, Executor, PlainTask, RetryRules, Task, TaskOptions, is_async, queue_pattern
+from onward.task import AsyncTask, PlainTask, Task, queue_pattern
 from onward.validation import MAX_PAYLOAD, one_of
-from onward.webhook import Post, Webhook, keys_of, networks_of
+from onward.webhook import Deliveries, Webhook, keys_of, networks_of
+from onward.worker_options import WorkerOptions
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
     from onward.worker.relay import Relay
-    from onward.worker.tick import Ticker, TickReport
+    from onward.worker.tick import TickReport
     from onward.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -82,83 +80,67 @@ class App:
         *,
         engine: Engine | None = None,
         middleware: Iterable[Middleware] = (),
-        observer: Observer | None = None,
         clock: Clock | None = None,
         max_payload: int = MAX_PAYLOAD,
-        worker_timeout: timedelta | float = WORKER_TIMEOUT,
+        lease: timedelta | float = DEFAULT_LEASE,
         max_crashes: int = MAX_CRASHES,
-        events: Events | None = None,
+        events: Literal["all", "on_demand"] | None = None,
     ) -> None:
         """Set up an App; nothing is connected to yet.
 
         Args:
             url: which store: see :mod:`onward.engines.urls`.
             engine: an engine made by hand, instead of a URL.
-            middleware: what stands around every run, the first one outermost.
-            observer: told of every verb that the store is asked for.
-            clock: where the time comes from, for tests: see :mod:`onward.testing`.
+            middleware: called around every run, the first one outermost.
+            clock: the source of time, for tests: see :mod:`onward.testing`.
             max_payload: bytes of JSON that a job, or its result, may be.
-            worker_timeout: how long a worker may be silent before it counts as dead.
-            max_crashes: how many times a job may take its worker down before it is buried.
-            events: ``all`` has the store record events whether or not somebody listens, from now on and for everybody;
-                ``listened`` takes that back. BullMQ always does.
+            lease: time without a heartbeat after which a worker counts as dead.
+            max_crashes: how many times a job may crash its process before it becomes a dead letter.
+            events: ``all`` records events also while no one listens, from now on and for every App on this store;
+                ``on_demand`` takes that back. BullMQ always records them.
         """
         if engine is None:
             url = url or url_from()
             engine = open_engine(url, clock=clock, events=events)
         elif url is not None:
-            raise InvalidJob("engine", engine, "give a url or an engine, not both")
+            raise InvalidValue("engine", engine, "give a url or an engine, not both")
         elif events is not None:
-            raise InvalidJob("events", events, "is for the engine to be told, where one is given")
-        self.config = Config(
-            url=url or "",
-            max_payload=max_payload,
-            worker_timeout=as_duration("worker_timeout", worker_timeout),
-            max_crashes=max_crashes,
+            raise InvalidValue("events", events, "belongs to the engine, where one is given")
+        config = Config(
+            url=url or "", max_payload=max_payload, lease=as_duration("lease", lease), max_crashes=max_crashes
         )
-        self.max_payload = max_payload
-        self.clock = clock
-        self.engine = CheckedEngine(engine, observer=observer, max_payload=max_payload)
+        checked = CheckedEngine(engine, max_payload=max_payload)
         self.middleware: list[Middleware] = list(middleware)
-        self.enqueuer: Producer = self.engine
-        """Who stores new jobs: the engine, or what a test has put before it."""
-        self._tasks: dict[str, Task[..., Any]] = {}
-        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(self._tasks)
+        self._core = core = Core(checked, config, middleware=self.middleware, clock=clock)
+        self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(core.tasks)
         """The tasks, by name."""
-        self._declared: dict[str, Callable[[], Schedule]] = {}
-        self._post: Post | None = None
-        self._is_open = False
-        self._opening = threading.Lock()
-        self.results = Results(self.engine, self.open)
-        self.jobs = Jobs(self._opened, timeout=self.config.worker_timeout)
-        self.dead = DeadLetters(self._opened)
-        self.archive = Archive(self._opened)
-        self.queues = Queues(self._opened)
-        self.workers = Workers(self._opened)
-        self.schedules = Schedules(self._opened, self.enqueue_many)
-        self.batches = Batches(self._opened, self._handles)
+        self._webhooks: Deliveries | None = None
+        self.jobs = Jobs(core.opened, lease=config.lease)
+        self.dead = DeadLetters(core.opened)
+        self.archive = Archive(core.opened)
+        self.queues = Queues(core.opened)
+        self.workers = Workers(core.opened)
+        self.schedules = Schedules(core.opened, self.enqueue_many)
+        self.batches = Batches(core.opened, core.handles)
 
     def __repr__(self) -> str:
         """Name the store."""
-        return f"<App on {self.engine.capabilities.engine}, {len(self._tasks)} tasks>"
+        return f"<App on {self.capabilities.engine}, {len(self.tasks)} tasks>"
 
     @property
     def capabilities(self) -> Capabilities:
         """What the store can do."""
-        return self.engine.capabilities
+        return self._core.capabilities
 
     # Opening and closing
 
     async def open(self) -> None:
-        """Open the store, and bring its schema up to date where it is ours. Twice is fine."""
-        if not self._is_open:
-            await self.engine.open()  # safe when many do so at once
-            self._is_open = True
+        """Open the store, and migrate its schema where it is ours. Idempotent."""
+        await self._core.open()
 
     async def close(self) -> None:
-        """Let go of the store. Twice is fine; whoever needs it again opens it again, unless it was a temporary one."""
-        self._is_open = False
-        await self.engine.close()
+        """Close the store. Idempotent; the next use opens it again, unless it was a temporary one."""
+        await self._core.close()
 
     async def __aenter__(self) -> Self:
         """Open the store for the length of a block."""
@@ -170,17 +152,6 @@ class App:
     ) -> None:
         """Close it."""
         await self.close()
-
-    async def _opened(self) -> CheckedEngine:
-        if not self._is_open:
-            await self.open()
-        return self.engine
-
-    def _open_sync(self) -> None:
-        with self._opening:
-            if not self._is_open:
-                # On a thread of its own, because this one may have an event loop already.
-                run_elsewhere(self.open)
 
     # Tasks
 
@@ -209,7 +180,7 @@ class App:
         timeout: timedelta | float | None = None,
         dedupe: bool = False,
         executor: Executor = "auto",
-        keep_result: bool = True,
+        store_result: bool = True,
     ) -> TaskDecorator: ...
 
     def task(
@@ -226,7 +197,7 @@ class App:
         timeout: timedelta | float | None = None,
         dedupe: bool = False,
         executor: Executor = "auto",
-        keep_result: bool = True,
+        store_result: bool = True,
     ) -> Any:
         """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -237,15 +208,15 @@ class App:
             priority: higher is more urgent.
             max_attempts: the most runs a job may have; the queue's default, else 5.
             backoff: how long to wait between them; the queue's default, else 1 s doubling up to 60 s.
-            retry: for single classes of exceptions, another backoff, or None for no retry.
+            retry: for single classes of exceptions, another backoff, or False for no retry.
             timeout: how long one run may take. A plain function cannot be stopped: its run counts as failed, and the
                 thread is left to end by itself.
             dedupe: while a job with the same arguments and organisation waits or runs, another enqueue adds nothing.
             executor: ``process`` runs a plain function in a process of its own, for work that needs a whole processor.
-            keep_result: whether what it returns is stored.
+            store_result: whether what it returns is stored.
 
         Raises:
-            InvalidJob: the function or an option is not such as can be kept.
+            InvalidValue: the function or an option is not such as can be kept.
         """
         options = TaskOptions(
             queue=queue,
@@ -256,7 +227,7 @@ class App:
             timeout=None if timeout is None else as_duration("timeout", timeout),
             dedupe=dedupe,
             executor=executor,
-            keep_result=keep_result,
+            store_result=store_result,
         )
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
@@ -266,56 +237,81 @@ class App:
 
     def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any]:
         if not callable(function):
-            raise InvalidJob("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
+            raise InvalidValue("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
         name = name or str(getattr(function, "__name__", type(function).__name__))
-        if name in self._tasks:
-            other = self._tasks[name].function
+        if name in self.tasks:
+            other = self.tasks[name].function
             where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"
-            raise InvalidJob("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
-        kind = AsyncTask if is_async(function) else PlainTask
-        task: Task[..., Any] = kind(function, name=name, options=options, app=self)
-        self._tasks[name] = task
+            raise InvalidValue("name", name, f"is taken by {where}: give one of them another, @app.task(name=…)")
+        handler = Handler(function, name=name, options=options)
+        task: Task[..., Any] = (AsyncTask if handler.is_async else PlainTask)(handler, self._core)
+        self._core.add(task)
         return task
 
-    def every(
+    @overload
+    def schedule(
         self,
-        rhythm: str | timedelta,
+        cron: str,
         /,
         *,
         timezone: str = "UTC",
-        missed: Missed | str = Missed.ONCE,
+        missed: Literal["skip", "once", "all"] = "once",
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[T], T]: ...
+    @overload
+    def schedule(
+        self,
+        cron: None = None,
+        /,
+        *,
+        every: timedelta,
+        missed: Literal["skip", "once", "all"] = "once",
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[T], T]: ...
+    def schedule(
+        self,
+        cron: str | None = None,
+        /,
+        *,
+        every: timedelta | None = None,
+        timezone: str = "UTC",
+        missed: Literal["skip", "once", "all"] = "once",
         name: str | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Callable[[T], T]:
-        """Have a task's job enqueued again and again: ``@app.every("0 6 * * mon-fri", timezone="Europe/Berlin")``.
+        """Schedule a task to run periodically: ``@app.schedule("0 6 * * mon-fri", timezone="Europe/Berlin")``.
 
-        Stands above ``@app.task``. Workers make the schedule in the store when they start, and change it when the code
+        Goes above ``@app.task``. Workers create the schedule in the store when they start, and change it when the code
         has changed; one that is no longer in the code stays until it is deleted.
 
         Args:
-            rhythm: a cron expression of five fields, or a timedelta.
-            timezone: whose clocks the expression is about.
-            missed: what becomes of turns that came while no worker ran: ``skip``, ``once`` (one job for all), ``all``.
+            cron: a cron expression of five fields.
+            every: instead of it, the interval between two runs.
+            timezone: of the cron expression.
+            missed: what to do for times that passed while no worker ran: ``skip`` them, enqueue ``once`` for all of
+                them, or enqueue ``all``.
             name: of the schedule; the task's own name unless given.
             arguments: of the function, by name.
 
         Raises:
-            InvalidJob: the expression, the time zone or an option cannot be read.
+            InvalidValue: the expression, the time zone or an option is not valid.
         """
-        turns = rhythm_of(rhythm, timezone=timezone)
+        trigger = trigger_of(cron, every=every, timezone=timezone)
         policy = one_of("missed", Missed, missed)
 
         def declare(task: T) -> T:
             if not isinstance(task, Task):
-                raise InvalidJob("every", task, "must stand above @app.task, for it takes a task")
+                raise InvalidValue("schedule", task, "must stand above @app.task, for it takes a task")
             called = name or task.name
-            if called in self._declared:
-                raise InvalidJob("every", called, "is declared twice: give one of them another name=")
+            if called in self._core.schedules:
+                raise InvalidValue("schedule", called, "is declared twice: give one of them another name=")
 
             def schedule() -> Schedule:  # made when it is needed: annotations may name what is defined further down
-                return Schedule(name=called, job=task.job(**(arguments or {})), rhythm=turns, missed=policy)
+                return Schedule(name=called, job=task.job(**(arguments or {})), trigger=trigger, missed=policy)
 
-            self._declared[called] = schedule
+            self._core.schedules[called] = schedule
             return task
 
         return declare
@@ -326,14 +322,14 @@ class App:
         url: str,
         *,
         secret: str | Sequence[str],
-        events: Iterable[type[Event]] = (JobCompleted, JobFailed),
+        events: Iterable[type[Event]] = (Completed, Failed),
         queues: Sequence[str] = ("*",),
         allow: Iterable[str] = (),
         timeout: timedelta | float = 10,
         max_attempts: int = 12,
         tls: SSLContext | None = None,
     ) -> Webhook:
-        """Have events posted to an address: ``app.webhook("crm", "https://…", secret=…, events=[JobFailed])``.
+        """Have events posted to an address: ``app.webhook("crm", "https://…", secret=…, events=[events.Failed])``.
 
         Workers of this app make a job of each event, whose handler posts it: it is tried again, with growing pauses,
         and ends as a dead letter when all attempts are used up. From the first worker on that declares it, none is left
@@ -351,7 +347,7 @@ class App:
             tls: how to be sure of who is there; by the system's certificates unless given.
 
         Raises:
-            InvalidJob: something of this cannot be kept to.
+            InvalidValue: something of this cannot be kept to.
             Unsupported: the store has no webhooks.
         """
         self.capabilities.require(Feature.WEBHOOKS)
@@ -359,67 +355,43 @@ class App:
             name=name,
             url=url,
             queues=tuple(queues),
-            event_types=frozenset(str(kind.__struct_config__.tag) for kind in events),
+            event_types=tags_of(events) or frozenset(),
             keys=keys_of(secret),
             allowed=networks_of(allow),
             timeout=as_duration("timeout", timeout).total_seconds(),
             max_attempts=max_attempts,
             tls=tls,
         )
-        if self._post is None:
-            self._post = Post(self._add, room=self.max_payload // 2)
-        return self._post.declare(webhook)
+        if self._webhooks is None:
+            self._webhooks = Deliveries(self._add, max_bytes=self._core.max_payload // 2)
+        return self._webhooks.declare(webhook)
 
     def _relays(self, holder: str) -> list[Relay]:
         from onward.worker.relay import Relay  # noqa: PLC0415 - as for the worker
 
-        post = self._post
-        return [] if post is None else [Relay(self.engine, each, post.job_of, holder=holder) for each in post.webhooks]
-
-    def declared(self) -> list[Schedule]:
-        """Make the schedules that :meth:`every` has declared."""
-        return [make() for make in self._declared.values()]
-
-    def find_task(self, name: str) -> Task[..., Any]:
-        """Find a task by its name.
-
-        Raises:
-            InvalidJob: there is none; the message has the nearest.
-        """
-        task = self._tasks.get(name)
-        if task is None:
-            raise InvalidJob("task", name, f"there is no such task{nearest(name, self._tasks)}")
-        return task
+        deliveries, engine = self._webhooks, self._core.engine
+        if deliveries is None:
+            return []
+        return [Relay(engine, each, deliveries.job_of, holder=holder) for each in deliveries.webhooks]
 
     # Enqueueing
 
-    async def enqueue_many(self, jobs: Iterable[NewJob], *, within: object | None = None) -> list[JobHandle[Any]]:
-        """Store jobs of any tasks at once, all or none: ``[send_mail.job(to=…), resize.job(path=…), …]``."""
-        if not self._is_open:
-            await self.open()
-        made = list(jobs)
-        return self._handles(made, await self.enqueuer.enqueue(made, within=within))
+    async def enqueue_many(
+        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
+    ) -> list[JobHandle[Any]]:
+        """Store jobs of any tasks at once, all or none: ``[send_mail.job(to=…), resize.job(path=…), …]``.
 
-    def enqueue_many_sync(self, jobs: Iterable[NewJob], *, within: object | None = None) -> list[JobHandle[Any]]:
+        With ``connection``, a connection of yours with a transaction open, the jobs exist if and only if that commits.
+        """
+        made = list(jobs)
+        return self._core.handles(made, await self._core.send(made, connection=connection))
+
+    def enqueue_many_sync(
+        self, jobs: Iterable[NewJob], *, connection: Connection | None = None
+    ) -> list[JobHandle[Any]]:
         """Do the same from code without an event loop."""
-        if not self._is_open:
-            self._open_sync()
         made = list(jobs)
-        return self._handles(made, self.enqueuer.enqueue_sync(made, within=within))
-
-    def send(self, jobs: Sequence[NewJob], *, within: object | None) -> Coroutine[Any, Any, list[Enqueued]]:
-        """Enqueue jobs of one task: see :meth:`Task.enqueue`."""
-        return self.enqueuer.enqueue(jobs, within=within) if self._is_open else self._open_and_send(jobs, within)
-
-    async def _open_and_send(self, jobs: Sequence[NewJob], within: object | None) -> list[Enqueued]:
-        await self.open()
-        return await self.enqueuer.enqueue(jobs, within=within)
-
-    def send_sync(self, jobs: Sequence[NewJob], *, within: object | None) -> list[Enqueued]:
-        """Enqueue jobs of one task from code without an event loop: see :meth:`Task.enqueue_sync`."""
-        if not self._is_open:
-            self._open_sync()
-        return self.enqueuer.enqueue_sync(jobs, within=within)
+        return self._core.handles(made, self._core.send_sync(made, connection=connection))
 
     # Waiting
 
@@ -465,9 +437,9 @@ class App:
             on_failure: a job to enqueue when the first of them has failed for good.
             on_finished: a job to enqueue when all of them have ended.
         """
-        return self.batches.make(
-            name, queue=queue, on_success=on_success, on_failure=on_failure, on_finished=on_finished
-        )
+        callbacks = Callbacks(on_success=on_success, on_failure=on_failure, on_finished=on_finished)
+        new = NewBatch(name=name or new_id(), queue=queue, callbacks=callbacks)
+        return Batch(new, self._core.opened, self._core.handles)
 
     def flow(
         self,
@@ -485,38 +457,37 @@ class App:
 
     # Watching
 
-    def events(self, *queues: str, types: Iterable[type[Event]] = (), after: str | None = None) -> EventStream:
-        """Tell what happens to jobs, as it happens: ``async for event in app.events("mail/*", types=[JobFailed])``.
+    def events(self, *queues: str, types: Iterable[type[Event]] = (), cursor: str | None = None) -> EventStream:
+        """Stream what happens to jobs: ``async for event in app.events("mail/*", types=[events.Failed])``.
 
         Args:
             queues: names and patterns; all queues unless given.
             types: the kinds of events, from :mod:`onward.events`; all unless given.
-            after: the ``cursor`` of an event, to go on after it; ``events.OLDEST`` for all that is still kept; from now
-                on unless given.
+            cursor: of an event, to continue after it; ``events.OLDEST`` for all that is still kept; from now on unless
+                given.
         """
-        words = frozenset(str(kind.__struct_config__.tag) for kind in types) or None
 
         async def begin() -> AsyncGenerator[AnyEvent, None]:
-            return await (await self._opened()).events(queues or ("*",), after=after, types=words)
+            return await (await self._core.opened()).events(queues or ("*",), cursor=cursor, types=tags_of(types))
 
         return EventStream(begin)
 
     async def usage(
         self,
         *,
-        span: Span | str = Span.DAY,
-        by: Iterable[UsageBy | str] = (),
+        bucket: Literal["minute", "day", "all"] = "day",
+        by: Iterable[Literal["org_id", "queue", "type", "outcome"]] = (),
         since: datetime | None = None,
         until: datetime | None = None,
         org_id: str | None = None,
         queue: str | None = None,
         type: str | None = None,
     ) -> list[Usage]:
-        """Sum up what was run: ``await app.usage(span="day", by=["org_id", "type"], since=…)``.
+        """Sum up the runs of jobs: ``await app.usage(bucket="day", by=["org_id", "type"], since=…)``.
 
         Args:
-            span: of how long a time each sum is: ``minute`` (of the last two days), ``day`` or ``all``.
-            by: what to tell apart: ``org_id``, ``queue``, ``type``, ``outcome``.
+            bucket: the length of time that each sum covers: ``minute`` (of the last two days), ``day`` or ``all``.
+            by: the fields to group by.
             since: from this moment on.
             until: before this moment.
             org_id: of this organisation only.
@@ -524,10 +495,10 @@ class App:
             type: of this task only.
 
         Raises:
-            InvalidJob: a word is not one of those.
+            InvalidValue: ``bucket`` or ``by`` has another value than those.
         """
         query = UsageQuery(
-            span=one_of("span", Span, span),
+            bucket=one_of("bucket", Bucket, bucket),
             by=frozenset(one_of("by", UsageBy, word) for word in by),
             since=since,
             until=until,
@@ -535,86 +506,60 @@ class App:
             queue=queue,
             type=type,
         )
-        return await (await self._opened()).usage(query)
+        return await (await self._core.opened()).usage(query)
 
     async def metrics(self) -> str:
-        """Tell how things stand, as Prometheus reads it: queues, workers, runs and how long they took."""
-        engine = await self._opened()
+        """Write metrics of queues, workers and runs in Prometheus's text format."""
+        engine = await self._core.opened()
         usage: list[Usage] = []
         if self.capabilities.has(Feature.USAGE):
             every = frozenset({UsageBy.QUEUE, UsageBy.TYPE, UsageBy.OUTCOME})
-            usage = await engine.usage(UsageQuery(span=Span.ALL, by=every))
+            usage = await engine.usage(UsageQuery(bucket=Bucket.ALL, by=every))
         return exposition(await engine.queues(), await engine.workers(), usage)
 
     # Working
 
-    def worker(self, **options: Any) -> Worker:
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """Make a worker: ``async with app.worker(concurrency=20):`` beside something else, or ``await app.work()``.
 
-        ``options`` are those of :class:`onward.worker.options.WorkerOptions`. Where nothing is said of queues, it takes
-        from all; in a store that it shares with others' workers, and where ``only`` names some, from its tasks' own.
+        Without ``queues`` it serves all; on a store that it shares with workers of other programs, and where ``tasks``
+        names some, the queues of its tasks.
         """
-        from onward.worker.worker import Worker  # noqa: PLC0415 - who only enqueues need not load all that
+        from onward.worker.options import WorkerSettings  # noqa: PLC0415 - a program that only enqueues
+        from onward.worker.worker import Worker  # noqa: PLC0415 - need not load the worker
 
-        settings: dict[str, Any] = {
-            "queues": self._own_queues(options.get("only", ())),
-            "max_crashes": self.config.max_crashes,
-            "lease": self.config.worker_timeout,
-        } | options
+        core = self._core
+        settings: WorkerOptions = {
+            "queues": self._own_queues(options.get("tasks", ())),
+            "max_crashes": core.config.max_crashes,
+            "lease": core.config.lease,
+            **options,
+        }
         return Worker(
-            self.engine, self.tasks, middleware=self.middleware, declared=self.declared, relays=self._relays, **settings
+            core.engine,
+            core.handlers,
+            WorkerSettings(**settings),
+            middleware=self.middleware,
+            declared=core.declared,
+            relays=self._relays,
         )
 
-    async def work(self, **options: Any) -> None:
-        """Run jobs until cancelled: then what has ended is stored, and all the rest given back."""
+    async def work(self, **options: Unpack[WorkerOptions]) -> None:
+        """Run jobs until cancelled: then outcomes of finished runs are stored, and all other jobs released."""
         await self.worker(**options).run()
 
     async def tick(self, limit: int = 100) -> TickReport:
-        """Do by one call what a worker does all the time, without one (H7).
+        """Do in one call what a worker does all the time (H7), for a serverless host or a plain cron.
 
-        Fires schedules, promotes what is due, takes back what dead workers held, then claims at most ``limit`` jobs,
-        runs them in this process and records how they ended: for a serverless host or a plain cron.
+        Fires schedules, promotes due jobs, rescues jobs of dead workers, then claims at most ``limit`` jobs, runs them
+        in this process and records how they ended.
         """
         await self.open()
-        return await self.ticker().tick(limit, queues=self._own_queues())
+        return await self._core.ticker().tick(limit, queues=self._own_queues())
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
         # A job that we have no task for fails at once, and on a foreign store it may be for somebody else's worker.
-        if not self.capabilities.is_shared and self._tasks.keys().isdisjoint(only):
+        if not self.capabilities.is_shared and self.tasks.keys().isdisjoint(only):
             return ("*",)
-        tasks = [task for name, task in self._tasks.items() if not only or name in only]
+        tasks = [task for name, task in self.tasks.items() if not only or name in only]
         return tuple(dict.fromkeys(queue_pattern(task.options.queue) for task in tasks))
-
-    def ticker(self, *, decide: Callable[[Claim, Result], Outcome] = decide) -> Ticker:
-        """Make what ticks; ``decide`` says what becomes of a job, given how its run ended."""
-        from onward.worker.tick import Ticker  # noqa: PLC0415 - as above
-
-        return Ticker(
-            tasks=self.tasks,
-            engine=self.engine,
-            middleware=self.middleware,
-            worker_timeout=self.config.worker_timeout,
-            max_crashes=self.config.max_crashes,
-            max_result=self.max_payload,
-            clock=self.clock,
-            decide=decide,
-            declared=self.declared,
-        )
-
-    def _handles(self, jobs: Sequence[NewJob], enqueued: list[Enqueued]) -> list[JobHandle[Any]]:
-        types = repeat(jobs.template.type, len(jobs)) if isinstance(jobs, UniformJobs) else [job.type for job in jobs]
-        made = []
-        for type_, one in zip(types, enqueued, strict=True):
-            task = self._tasks.get(type_)
-            made.append(JobHandle(one, self.results, _as_it_is if task is None else task.arguments.read_result))
-        return made
-
-
-def run_elsewhere(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run async work to its end from plain code, on a thread and an event loop of its own."""
-    with ThreadPoolExecutor(1, thread_name_prefix="onward-sync") as thread:
-        return thread.submit(copy_context().run, asyncio.run, work()).result()
-
-
-def _as_it_is(value: Any) -> Any:
-    return value

@@ -24,7 +24,7 @@ from msgspec import UNSET
 
 from onward import validation
 from onward.context import JobContext
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidPayload, InvalidValue, PayloadTooLarge
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _ALL_NUMBERS: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -39,15 +39,6 @@ _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: take one list instead",
     inspect.Parameter.VAR_KEYWORD: "takes any names, so that a misspelt one would go unseen: take one dict instead",
 }
-
-
-class BadPayload(InvalidJob):
-    """Arguments do not fit the function they are for. ``field`` names the argument (``payload.to``)."""
-
-    def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(field, value, rule)
-        # Without the value: this text is stored with the job, shown and logged, and a payload may hold secrets.
-        self.args = (f"{field}: {rule}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +63,7 @@ class Arguments:
         self._shape: _Shape | None = None
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind not in _NAMED:
-                raise InvalidJob(f"{name}({parameter})", parameter.name, _REFUSED[parameter.kind])
+                raise InvalidValue(f"{name}({parameter})", parameter.name, _REFUSED[parameter.kind])
         try:
             self._shape = self._read()
         except NameError:
@@ -89,7 +80,7 @@ class Arguments:
         """Write a call's arguments as a payload.
 
         Raises:
-            BadPayload: an argument is missing, unknown or of another type than the function says.
+            InvalidPayload: an argument is missing, unknown or of another type than the function says.
             PayloadTooLarge: there is too much of it.
         """
         shape = self._shape or self._read_once()
@@ -103,8 +94,8 @@ class Arguments:
             text = to_json(kwargs, max_size=max_size)
         except PayloadTooLarge:
             raise
-        except InvalidJob as error:
-            raise self._unwritable(kwargs) or BadPayload(error.field, kwargs, error.rule) from None
+        except InvalidValue as error:
+            raise self._unwritable(kwargs) or InvalidPayload(error.field, kwargs, error.rule) from None
         if kwargs:
             self._read_payload(shape, text)
         return text
@@ -115,7 +106,7 @@ class Arguments:
         """Write the arguments of many calls, each given by name or by position, as :meth:`encode` writes them.
 
         Raises:
-            BadPayload: an argument is missing, unknown or of another type than the function says.
+            InvalidPayload: an argument is missing, unknown or of another type than the function says.
             PayloadTooLarge: there is too much of it.
         """
         shape = self._shape or self._read_once()
@@ -130,7 +121,7 @@ class Arguments:
         """Read a payload back into arguments by name.
 
         Raises:
-            BadPayload: it does not fit the function.
+            InvalidPayload: it does not fit the function.
         """
         shape = self._shape or self._read_once()
         if payload == "{}" and not shape.required:
@@ -146,9 +137,9 @@ class Arguments:
         except msgspec.ValidationError as error:
             # msgspec says where only in the text: "Expected `str`, got `int` - at `$.to`".
             rule, _, path = str(error).partition(" - at `$")
-            raise BadPayload(f"payload{path.rstrip('`')}", payload, rule) from None
+            raise InvalidPayload(f"payload{path.rstrip('`')}", payload, rule) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadPayload("payload", payload, f"must be JSON: {error}") from None
+            raise InvalidPayload("payload", payload, f"must be JSON: {error}") from None
 
     def read_result(self, value: Any) -> Any:
         """Read a stored result back into what the function said that it returns."""
@@ -159,7 +150,7 @@ class Arguments:
             return msgspec.convert(value, returns, dec_hook=_validate_model, str_keys=True)
         except msgspec.ValidationError as error:
             rule = f"the stored result is not what {self._name}() says it returns: {error}"
-            raise InvalidJob("result", value, rule) from None
+            raise InvalidValue("result", value, rule) from None
 
     def _read_once(self) -> _Shape:
         if self._shape is None:
@@ -170,7 +161,7 @@ class Arguments:
                     f"an annotation cannot be read ({error}): import it outside of `if TYPE_CHECKING`, "
                     "and define it at the top of a module"
                 )
-                raise InvalidJob(f"{self._name}()", error.name, rule) from error
+                raise InvalidValue(f"{self._name}()", error.name, rule) from error
         return self._shape
 
     def _read(self) -> _Shape:
@@ -183,7 +174,7 @@ class Arguments:
             if _is_context(hint):
                 if context is not None:
                     rule = "is a second JobContext: one is enough"
-                    raise InvalidJob(f"{self._name}({parameter})", parameter.name, rule)
+                    raise InvalidValue(f"{self._name}({parameter})", parameter.name, rule)
                 context = parameter.name
                 continue
             self._check_type(str(parameter), hint)
@@ -205,35 +196,35 @@ class Arguments:
             known = msgspec.inspect.type_info(hint)
             msgspec.json.Decoder(hint, dec_hook=_validate_model)
         except TypeError as error:
-            raise InvalidJob(f"{self._name}({parameter})", hint, f"cannot be read from JSON: {error}") from None
+            raise InvalidValue(f"{self._name}({parameter})", hint, f"cannot be read from JSON: {error}") from None
         if isinstance(known, msgspec.inspect.CustomType) and not _is_model(known.cls):
             rule = "cannot be written as JSON: use a dataclass, a msgspec.Struct or a pydantic model, or pass its key"
-            raise InvalidJob(f"{self._name}({parameter})", hint, rule)
+            raise InvalidValue(f"{self._name}({parameter})", hint, rule)
 
     def _by_name(self, shape: _Shape, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         order = [name for name in shape.order if name != shape.context]
         if len(args) > len(order):
             rule = f"{self._name}() takes {len(order)} arguments by position, {len(args)} were given"
-            raise BadPayload("payload", args, rule)
+            raise InvalidPayload("payload", args, rule)
         named = dict(zip(order, args, strict=False))
         for name in named.keys() & kwargs.keys():
-            raise BadPayload(f"payload.{name}", kwargs[name], f"was given to {self._name}() twice")
+            raise InvalidPayload(f"payload.{name}", kwargs[name], f"was given to {self._name}() twice")
         return named | dict(kwargs)
 
-    def _misnamed(self, shape: _Shape, kwargs: Mapping[str, Any]) -> BadPayload:
+    def _misnamed(self, shape: _Shape, kwargs: Mapping[str, Any]) -> InvalidPayload:
         for name in kwargs:
             if name not in shape.names:
                 rule = f"{self._name}() has no such argument{nearest(name, shape.names)}"
-                return BadPayload(f"payload.{name}", kwargs[name], rule)
+                return InvalidPayload(f"payload.{name}", kwargs[name], rule)
         missing = next(name for name in kwargs.keys() ^ shape.names if name in shape.required)
-        return BadPayload(f"payload.{missing}", None, f"{self._name}() needs this argument")
+        return InvalidPayload(f"payload.{missing}", None, f"{self._name}() needs this argument")
 
-    def _unwritable(self, kwargs: Mapping[str, Any]) -> BadPayload | None:
+    def _unwritable(self, kwargs: Mapping[str, Any]) -> InvalidPayload | None:
         for name, value in kwargs.items():
             try:
                 to_json(value, field=f"payload.{name}")
-            except InvalidJob as error:
-                return BadPayload(error.field, value, error.rule)
+            except InvalidValue as error:
+                return InvalidPayload(error.field, value, error.rule)
         return None
 
 
@@ -280,12 +271,12 @@ def to_json(value: Any, *, field: str = "payload", max_size: int = validation.MA
         return validation.encode_json(value, field=field, max_size=max_size)
     except PayloadTooLarge:
         raise
-    except InvalidJob as refused:
+    except InvalidValue as refused:
         # Models are few: they bear the second try, so that nothing else has to be looked through for them.
         try:
             plain = msgspec.to_builtins(value, enc_hook=_dump_model)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidJob(refused.field, value, f"must be JSON-able: {error}") from None
+            raise InvalidValue(refused.field, value, f"must be JSON-able: {error}") from None
         return validation.encode_json(plain, field=field, max_size=max_size)
 
 

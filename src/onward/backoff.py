@@ -10,7 +10,7 @@ from typing import Self
 
 import msgspec
 
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 # A century: beyond it a moment may leave the calendar.
 _LONGEST = timedelta(days=36_500)
@@ -41,15 +41,15 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         """Refuse what cannot be waited for (B3)."""
         if self.kind not in tuple(BackoffKind):
-            raise InvalidJob("backoff.kind", self.kind, "must be 'fixed' or 'exponential'")
+            raise InvalidValue("backoff.kind", self.kind, "must be 'fixed' or 'exponential'")
         if not 0 < self.base < float("inf"):
-            raise InvalidJob("backoff.base", self.base, "must be more than 0 seconds")
+            raise InvalidValue("backoff.base", self.base, "must be more than 0 seconds")
         if not 1 <= self.factor < float("inf"):
-            raise InvalidJob("backoff.factor", self.factor, "must be 1 or more")
+            raise InvalidValue("backoff.factor", self.factor, "must be 1 or more")
         if self.cap is not None and not 0 < self.cap < float("inf"):
-            raise InvalidJob("backoff.cap", self.cap, "must be more than 0 seconds, or None for no cap")
+            raise InvalidValue("backoff.cap", self.cap, "must be more than 0 seconds, or None for no cap")
         if not 0 <= self.jitter <= 1:
-            raise InvalidJob("backoff.jitter", self.jitter, "must be between 0 and 1")
+            raise InvalidValue("backoff.jitter", self.jitter, "must be between 0 and 1")
 
     @classmethod
     def fixed(cls, base: timedelta | float, *, jitter: float = 0.0) -> Self:

@@ -10,13 +10,13 @@ from typing import Final
 import msgspec
 
 from onward import validation
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
 
 URL_VARIABLE: Final = "ONWARD_URL"
 """Where the URL of the store is looked for when an App is not given one."""
 
-WORKER_TIMEOUT: Final = timedelta(seconds=30)
+DEFAULT_LEASE: Final = timedelta(seconds=30)
 """How long a worker may be silent before it counts as dead, and how long a leader's term lasts (O6, O7)."""
 
 
@@ -27,7 +27,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Which store: see :mod:`onward.engines.urls`."""
     max_payload: int = validation.MAX_PAYLOAD
     """Bytes of JSON that a job, or its result, may be (B4)."""
-    worker_timeout: timedelta = WORKER_TIMEOUT
+    lease: timedelta = DEFAULT_LEASE
+    """Time without a heartbeat after which a worker counts as dead; renewed by heartbeats."""
     max_crashes: int = MAX_CRASHES
     """How many times a job may take its worker down before it is buried."""
 
@@ -35,13 +36,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what cannot be kept."""
         validation.check_at_least("max_payload", self.max_payload, 1)
         validation.check_at_least("max_crashes", self.max_crashes, 1)
-        if self.worker_timeout < timedelta(seconds=1):
-            raise InvalidJob("worker_timeout", self.worker_timeout, "must be at least a second")
+        if self.lease < timedelta(seconds=1):
+            raise InvalidValue("lease", self.lease, "must be at least a second")
 
 
 def url_from(environment: Mapping[str, str] = os.environ) -> str:
     """Read the URL of the store from the environment."""
     url = environment.get(URL_VARIABLE, "").strip()
     if not url:
-        raise InvalidJob("url", None, f'give one, such as App("sqlite:///jobs.db"), or set {URL_VARIABLE}')
+        raise InvalidValue("url", None, f'give one, such as App("sqlite:///jobs.db"), or set {URL_VARIABLE}')
     return url

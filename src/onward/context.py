@@ -3,7 +3,7 @@
 :class:`JobContext` is the handler's side; :class:`RunState` is the runner's, and holds what has been said until it is
 sent. Handlers run on the loop or on threads, and may start threads of their own, so everything here may be called
 from any; one lock for all, held for a moment, keeps a note from falling between two hands. Nothing waits but
-``complete_within`` and ``parents``.
+``complete`` and ``dependencies``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from onward import validation
+from onward.connection import Connection
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Settlement
 from onward.errors import ClaimLost
@@ -83,19 +84,13 @@ class JobContext:
 
         @app.task
         async def resize(context: JobContext, path: str) -> None:
-            context.progress(50, "half-way")
+            context.set_progress(50, "half-way")
     """
 
     __slots__ = ("_run",)
 
     def __init__(self, run: RunState) -> None:
         self._run = run
-
-    @classmethod
-    def detached(cls, type: str = "detached") -> JobContext:
-        """Make one that belongs to no job, for calling a handler by hand: what it reports goes nowhere."""
-        ref = JobRef("default", "detached")
-        return cls(RunState(Claim(ref=ref, token=(), type=type, payload="{}", attempts=1, started=True)))
 
     def __repr__(self) -> str:
         """Name the job and the attempt."""
@@ -138,12 +133,7 @@ class JobContext:
         return self._run.claim.max_attempts
 
     @property
-    def trace(self) -> str | None:
-        """The headers of trace context that came with the job, as a JSON object."""
-        return self._run.claim.trace
-
-    @property
-    def is_cancelled(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether to stop: the job was cancelled, its claim is lost, or its time is up.
 
         An ``async`` handler is cancelled by itself; a plain one runs on a thread, which nobody can stop from outside,
@@ -151,34 +141,34 @@ class JobContext:
         """
         return self._run.is_stopped
 
-    def progress(self, value: int, message: str | None = None) -> None:
-        """Say how far it is, from 0 to 100. The newest value is stored a few times a second."""
-        validation.check_progress(value)
+    def set_progress(self, percent: int, message: str | None = None) -> None:
+        """Report progress in percent, 0 to 100. The newest value is stored a few times a second."""
+        validation.check_progress(percent)
         if message is not None:
             validation.check_text("progress message", message)
-        self._run.note(progress=(value, message))
+        self._run.note(progress=(percent, message))
 
     def log(self, line: str) -> None:
         """Write a line about the job, kept with it: the newest 1 000."""
         self._run.note(line=validation.check_text("log line", line))
 
-    async def parents(self) -> list[Job]:
+    async def dependencies(self) -> list[Job]:
         """Read the jobs that this one has waited for, each with its ``result``, in the order in which it named them.
 
         Those that are no longer kept are left out.
         """
-        return await self._store().parents(self.ref)
+        return await self._store().dependency_jobs(self.ref)
 
-    def parents_sync(self) -> list[Job]:
+    def dependencies_sync(self) -> list[Job]:
         """Do the same from a plain function."""
-        return self._run.wait_for(self._store().parents(self.ref))
+        return self._run.wait_for(self._store().dependency_jobs(self.ref))
 
     def _store(self) -> CheckedEngine:
         if self._run.engine is None:
             raise ClaimLost("this handler was called by hand, or in a process of its own: there is no store to ask")
         return self._run.engine
 
-    async def complete_within(self, connection: object, result: Any = None) -> None:
+    async def complete(self, result: Any = None, *, connection: Connection) -> None:
         """Complete the job in a transaction of the handler's own, so that it is done if and only if that commits (X3).
 
         Call it last before the commit. What the handler returns afterwards is not recorded. If the transaction is
@@ -190,12 +180,12 @@ class JobContext:
             Unsupported: the engine cannot take part in a transaction of yours.
         """
         engine, settlement = self._completion(result)
-        self._completed(await engine.settle([settlement], within=connection))
+        self._completed(await engine.settle([settlement], connection=connection))
 
-    def complete_within_sync(self, connection: object, result: Any = None) -> None:
+    def complete_sync(self, result: Any = None, *, connection: Connection) -> None:
         """Do the same from a plain function."""
         engine, settlement = self._completion(result)
-        self._completed(engine.settle_sync([settlement], within=connection))
+        self._completed(engine.settle_sync([settlement], connection=connection))
 
     def _completion(self, result: Any) -> tuple[CheckedEngine, Settlement]:
         run = self._run
@@ -213,6 +203,17 @@ class JobContext:
 
     def _lost(self) -> ClaimLost:
         return ClaimLost(f"job {self.ref} is no longer held by this run: roll back what it has written")
+
+
+def detached_context(type: str = "detached") -> JobContext:
+    """Make a context that belongs to no job, for calling a handler by hand: what it reports goes nowhere."""
+    ref = JobRef("default", "detached")
+    return JobContext(RunState(Claim(ref=ref, token=(), type=type, payload="{}", attempts=1, started=True)))
+
+
+def trace_of(context: JobContext) -> str | None:
+    """Return the trace-context headers that were enqueued with the job, as a JSON object."""
+    return context._run.claim.trace  # noqa: SLF001 - for contrib.otel; no part of what handlers see
 
 
 CallNext = Callable[[], Awaitable[Any]]

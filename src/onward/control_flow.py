@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from onward import validation
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 
 class Snooze(Exception):
@@ -20,7 +20,7 @@ class Snooze(Exception):
 
     def __init__(self, delay: timedelta | float | None = None, *, until: datetime | None = None) -> None:
         if (delay is None) == (until is None):
-            raise InvalidJob("snooze", delay, "give either a delay or until=")
+            raise InvalidValue("snooze", delay, "give either a delay or until=")
         self.delay = None if delay is None else validation.check_delay(as_duration("delay", delay))
         self.until = None if until is None else validation.check_moment("until", until)
         super().__init__(f"in {self.delay}" if until is None else f"until {until.isoformat()}")
@@ -55,4 +55,4 @@ def as_duration(field: str, value: timedelta | float) -> timedelta:
     try:
         return timedelta(seconds=value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidJob(field, value, "must be a timedelta, or a number of seconds") from None
+        raise InvalidValue(field, value, "must be a timedelta, or a number of seconds") from None

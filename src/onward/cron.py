@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 _FIELDS: Final = 5
 _SECOND: Final = timedelta(seconds=1)
@@ -38,9 +38,9 @@ class Cron(msgspec.Struct, frozen=True, tag="cron"):
         zone = _zone(self.timezone)
         if len(self.expression.split()) != _FIELDS:
             rule = "must have five fields (minute hour day month weekday); for seconds, give a timedelta"
-            raise InvalidJob("cron", self.expression, rule)
+            raise InvalidValue("cron", self.expression, rule)
         if next(_walls(self.expression, _wall(datetime.now(UTC), zone)), None) is None:
-            raise InvalidJob("cron", self.expression, "never comes: there is no such day")
+            raise InvalidValue("cron", self.expression, "never comes: there is no such day")
 
     def __str__(self) -> str:
         """Write it for people."""
@@ -86,7 +86,7 @@ def _walls(expression: str, begin: datetime) -> Iterator[datetime]:
     try:
         return CronSim(expression, begin)
     except CronSimError as error:
-        raise InvalidJob("cron", expression, f"cannot be read: {error}") from None
+        raise InvalidValue("cron", expression, f"cannot be read: {error}") from None
 
 
 def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
@@ -115,9 +115,9 @@ class Interval(msgspec.Struct, frozen=True, tag="interval"):
     def __post_init__(self) -> None:
         """Refuse what would never rest."""
         if self.length < _SECOND:
-            raise InvalidJob("every", self.length, "must be at least a second")
+            raise InvalidValue("every", self.length, "must be at least a second")
         if self.since.tzinfo is None:
-            raise InvalidJob("since", self.since, "must have a time zone")
+            raise InvalidValue("since", self.since, "must have a time zone")
 
     def __str__(self) -> str:
         """Write it for people."""
@@ -132,20 +132,24 @@ class Interval(msgspec.Struct, frozen=True, tag="interval"):
             turn += self.length
 
 
-Rhythm = Cron | Interval
+Trigger = Cron | Interval
 
 
-def rhythm_of(every: str | timedelta, *, timezone: str = "UTC") -> Rhythm:
-    """Read what a person wrote: a cron expression, or how far apart the turns are."""
-    if isinstance(every, timedelta):
+def trigger_of(cron: str | None = None, *, every: timedelta | None = None, timezone: str = "UTC") -> Trigger:
+    """Make the trigger of a schedule: from a cron expression and its time zone, or from an interval."""
+    if (cron is None) == (every is None):
+        raise InvalidValue("schedule", cron, 'give either a cron expression ("0 6 * * *") or every=timedelta(…)')
+    if every is not None:
+        if not isinstance(every, timedelta):
+            raise InvalidValue("every", every, "must be a timedelta; a cron expression is given without a name")
         if timezone != "UTC":
-            raise InvalidJob("timezone", timezone, "belongs to a cron expression: intervals are the same everywhere")
+            raise InvalidValue("timezone", timezone, "belongs to a cron expression: intervals are the same everywhere")
         return Interval(every)
-    if not isinstance(every, str):
-        raise InvalidJob("every", every, "must be a cron expression or a timedelta")
-    cron = Cron(every, timezone)
-    cron.check()
-    return cron
+    if not isinstance(cron, str):
+        raise InvalidValue("cron", cron, "must be a cron expression; give an interval as every=timedelta(…)")
+    trigger = Cron(cron, timezone)
+    trigger.check()
+    return trigger
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -153,4 +157,4 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         rule = "is no time zone known here: write it like Europe/Berlin, or install the package tzdata"
-        raise InvalidJob("timezone", name, rule) from None
+        raise InvalidValue("timezone", name, rule) from None

@@ -3,13 +3,23 @@
 ::
 
     OnwardError
-    ├── InvalidJob            a field of a job, queue or setting breaks a rule; nothing was written
-    │   └── PayloadTooLarge
-    ├── EngineNotIncluded     the URL names an engine that this version does not have
-    ├── Unsupported           the engine cannot do what was asked; nothing was written
+    ├── InvalidValue          a value breaks a rule: a URL, a filter, a setting; nothing was written
+    │   ├── InvalidJob        an option of a job breaks a rule
+    │   └── InvalidPayload    arguments do not fit the function
+    │       └── PayloadTooLarge
+    ├── NotFound
+    │   ├── JobNotFound
+    │   ├── QueueNotFound
+    │   ├── ScheduleNotFound
+    │   ├── BatchNotFound
+    │   └── TaskNotFound
+    ├── JobError              the job whose result was awaited ended without one
+    │   ├── JobFailed         failed, or a dead letter
+    │   ├── JobCancelled
+    │   └── JobExpired        cancelled, because it had not started by ``start_by``
     ├── ClaimLost             the caller no longer holds the job it wanted to finish
-    ├── JobNotFound
-    ├── JobFailed             the job whose result was awaited ended without one
+    ├── Unsupported           the engine cannot do what was asked; nothing was written
+    ├── EngineNotIncluded     the URL names an engine that this version does not have
     ├── SchemaTooOld          the store's tables are older than this code: run ``onward migrate``
     ├── SchemaTooNew          the store's tables are newer than this code: upgrade Onward
     ├── SchemaChanged         an applied migration differs from the one shipped
@@ -35,7 +45,7 @@ class OnwardError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
-class InvalidJob(OnwardError, ValueError):
+class InvalidValue(OnwardError, ValueError):
     """A value breaks a rule. Raised before anything is written.
 
     ``field`` names what was wrong, so that a caller can point at it.
@@ -48,7 +58,20 @@ class InvalidJob(OnwardError, ValueError):
         super().__init__(f"{field} = {_shown(value)}: {rule}")
 
 
-class PayloadTooLarge(InvalidJob):
+class InvalidJob(InvalidValue):
+    """An option of a job breaks a rule. Raised before anything is written."""
+
+
+class InvalidPayload(InvalidValue):
+    """Arguments do not fit the function they are for. ``field`` names the argument (``payload.to``)."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(field, value, rule)
+        # Without the value: this text is stored with the job, shown and logged, and a payload may hold secrets.
+        self.args = (f"{field}: {rule}",)
+
+
+class PayloadTooLarge(InvalidPayload):
     """Payload and options together exceed the size limit."""
 
     def __init__(self, size: int, limit: int) -> None:
@@ -77,12 +100,44 @@ class ClaimLost(OnwardError):
     """Somebody else owns the job now, or it has ended: the outcome was not recorded."""
 
 
-class JobNotFound(OnwardError, LookupError):
+class NotFound(OnwardError, LookupError):
+    """Nothing has that name."""
+
+
+class JobNotFound(NotFound):
     """No job has that id."""
 
 
-class JobFailed(OnwardError):
-    """The job whose result was awaited has ended without a result."""
+class QueueNotFound(NotFound):
+    """No queue has that name."""
+
+
+class ScheduleNotFound(NotFound):
+    """No schedule has that name."""
+
+
+class BatchNotFound(NotFound):
+    """No batch has that name."""
+
+
+class TaskNotFound(NotFound):
+    """The App has no task of that name."""
+
+
+class JobError(OnwardError):
+    """The job whose result was awaited ended without one."""
+
+
+class JobFailed(JobError):
+    """The job failed for good, or its attempts are used up."""
+
+
+class JobCancelled(JobError):
+    """The job was cancelled."""
+
+
+class JobExpired(JobError):
+    """The job had not started by its ``start_by``, and was cancelled."""
 
 
 class SchemaTooOld(OnwardError):

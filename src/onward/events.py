@@ -6,7 +6,7 @@ Events come in the order in which the store committed them, and each says where 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,10 +24,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
     ref: JobRef
     at: datetime
-    attempts_made: int | None = None
+    attempts: int | None = None
     """None where the store does not say."""
     cursor: str = ""
-    """Where it stands among all events that were asked for: hand it in as ``after`` to go on from here."""
+    """Where it stands among all events that were asked for: pass it as ``cursor`` to continue after it."""
 
     @property
     def name(self) -> str:
@@ -35,51 +35,56 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
         return str(self.__struct_config__.tag)
 
 
-class JobWaiting(Event, frozen=True, kw_only=True, tag="waiting"):
+class Waiting(Event, frozen=True, kw_only=True, tag="waiting"):
     """It is ready and waits for a worker."""
 
 
-class JobActive(Event, frozen=True, kw_only=True, tag="active"):
+class Active(Event, frozen=True, kw_only=True, tag="active"):
     """A worker has started it."""
 
     worker_id: str | None = None
 
 
-class JobProgress(Event, frozen=True, kw_only=True, tag="progress"):
+class Progress(Event, frozen=True, kw_only=True, tag="progress"):
     """Its handler says how far it is."""
 
-    value: int | None
+    progress: int | None
     """None where a worker in another language has said it otherwise: then ``message`` is what it said, as JSON."""
     message: str | None = None
 
 
-class JobCompleted(Event, frozen=True, kw_only=True, tag="completed"):
+class Completed(Event, frozen=True, kw_only=True, tag="completed"):
     """Its handler returned."""
 
-    returnvalue: Any = None
+    result: Any = None
 
 
-class JobFailed(Event, frozen=True, kw_only=True, tag="failed"):
+class Failed(Event, frozen=True, kw_only=True, tag="failed"):
     """It has ended without a result, or this attempt has."""
 
-    failed_reason: str
-    stacktrace: tuple[str, ...] = ()
+    error: str
+    traceback: tuple[str, ...] = ()
     is_cancelled: bool = False
     """It was taken back, by somebody or by its own handler, or had not started in time: no run of it went wrong."""
 
 
-class JobStalled(Event, frozen=True, kw_only=True, tag="stalled"):
+class Stalled(Event, frozen=True, kw_only=True, tag="stalled"):
     """Its worker went silent; it has been taken back."""
 
 
-class JobRetry(Event, frozen=True, kw_only=True, tag="retry"):
+class Retry(Event, frozen=True, kw_only=True, tag="retry"):
     """It failed and will be tried again."""
 
     delay: float
     """Seconds."""
 
 
-AnyEvent = JobWaiting | JobActive | JobProgress | JobCompleted | JobFailed | JobStalled | JobRetry
+AnyEvent = Waiting | Active | Progress | Completed | Failed | Stalled | Retry
+
+
+def tags_of(types: Iterable[type[Event]]) -> frozenset[str] | None:
+    """Return the words of some classes of events; None for none given: all."""
+    return frozenset(str(kind.__struct_config__.tag) for kind in types) or None
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,14 +16,14 @@ import msgspec
 from onward.arguments import nearest
 from onward.engine.values import QueueInfo, WorkerInfo
 from onward.job import Job
-from onward.lifecycle import FINISHED, HELD, State
+from onward.lifecycle import FINISHED, HELD, JobStatus
 from onward.validation import matches
 
 _NAMED: Final = 5
 """Jobs that are told by name where there may be many."""
 
 
-class Why(StrEnum):
+class ReasonCode(StrEnum):
     """The kinds of reasons."""
 
     ENDED = "ended"
@@ -44,8 +44,8 @@ class Why(StrEnum):
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that stands in a job's way, or that nothing does."""
 
-    why: Why
-    says: str
+    code: ReasonCode
+    message: str
     """In plain words."""
     until: datetime | None = None
     """When it will be gone by itself."""
@@ -60,8 +60,8 @@ def explain(
     workers: Sequence[WorkerInfo],
     holding: Sequence[Job],
     now: datetime,
-    timeout: timedelta,
-    parents: Sequence[Job] = (),
+    lease: timedelta,
+    dependencies: Sequence[Job] = (),
 ) -> list[Reason]:
     """Tell why a job is not running.
 
@@ -71,76 +71,84 @@ def explain(
         workers: all that have registered.
         holding: jobs of the queue that are held, some of them if they are many.
         now: by the store's clock.
-        timeout: how long a worker may be silent before it counts as dead.
-        parents: the jobs that it comes after.
+        lease: time without a heartbeat after which a worker counts as dead.
+        dependencies: the jobs that it waits for.
     """
-    alive = [worker for worker in workers if worker.last_heartbeat is None or now - worker.last_heartbeat <= timeout]
+    alive = [worker for worker in workers if worker.last_heartbeat is None or now - worker.last_heartbeat <= lease]
     if job.status in FINISHED:
         return [_ended(job)]
     if job.status in HELD:
-        return [_held(job, workers, alive, now, timeout)]
-    reasons = [*_not_yet(job, parents, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
+        return [_held(job, workers, alive, now, lease)]
+    reasons = [*_not_yet(job, dependencies, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
     if job.is_suspect:
-        says = (
+        message = (
             f"it was running when a worker died ({job.crashes} times), so it runs alone, when a worker has nothing else"
         )
-        reasons.append(Reason(why=Why.SUSPECT, says=says))
+        reasons.append(Reason(code=ReasonCode.SUSPECT, message=message))
     if reasons:
         return reasons
-    ready = queue.counts.get(State.PENDING, 0)
+    ready = queue.counts.get(JobStatus.PENDING, 0)
     ahead = (
         "it is the only one ready there" if ready <= 1 else f"{ready} jobs are ready there, the most urgent come first"
     )
-    return [Reason(why=Why.NEXT, says=f"nothing stands in its way: it waits for its turn in {job.queue}; {ahead}")]
+    return [
+        Reason(
+            code=ReasonCode.NEXT, message=f"nothing stands in its way: it waits for its turn in {job.queue}; {ahead}"
+        )
+    ]
 
 
 def _ended(job: Job) -> Reason:
     at = f" at {job.completed_at:%Y-%m-%d %H:%M:%S}" if job.completed_at else ""
     match job.status:
-        case State.COMPLETED:
-            return Reason(why=Why.ENDED, says=f"it has run: completed{at}")
-        case State.CANCELLED:
-            says = f"it was cancelled{at}: {job.last_error or 'no reason given'}"
-        case State.DEAD_LETTER:
-            says = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
+        case JobStatus.COMPLETED:
+            return Reason(code=ReasonCode.ENDED, message=f"it has run: completed{at}")
+        case JobStatus.CANCELLED:
+            message = f"it was cancelled{at}: {job.last_error or 'no reason given'}"
+        case JobStatus.DEAD_LETTER:
+            message = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
         case _:
-            says = f"it failed for good{at}: {job.last_error}"
-    return Reason(why=Why.ENDED, says=says, remedy=f"onward jobs replay {job.id}")
+            message = f"it failed for good{at}: {job.last_error}"
+    return Reason(code=ReasonCode.ENDED, message=message, remedy=f"onward jobs replay {job.id}")
 
 
 def _held(
-    job: Job, workers: Sequence[WorkerInfo], alive: Sequence[WorkerInfo], now: datetime, timeout: timedelta
+    job: Job, workers: Sequence[WorkerInfo], alive: Sequence[WorkerInfo], now: datetime, lease: timedelta
 ) -> Reason:
     since = job.started_at or job.claimed_at
     where = f"{job.worker_id} since {since:%Y-%m-%d %H:%M:%S}" if since else str(job.worker_id)
     if any(worker.id == job.worker_id for worker in alive):
-        word = "it runs on" if job.status is State.RUNNING else "it is about to start on"
-        return Reason(why=Why.RUNNING, says=f"{word} {where}")
+        word = "it runs on" if job.status is JobStatus.RUNNING else "it is about to start on"
+        return Reason(code=ReasonCode.RUNNING, message=f"{word} {where}")
     last = next((worker.last_heartbeat for worker in workers if worker.id == job.worker_id), None)
-    until = (last or since or now) + timeout
-    says = f"it is in the hands of {where}, which is not heard from any more; it is taken back when its lease ends"
+    until = (last or since or now) + lease
+    message = f"it is in the hands of {where}, which is not heard from any more; it is taken back when its lease ends"
     if not alive:
-        return Reason(why=Why.WORKER_DEAD, says=f"{says}, by the next worker that starts", remedy="onward work")
-    return Reason(why=Why.WORKER_DEAD, says=says, until=max(until, now))
+        return Reason(
+            code=ReasonCode.WORKER_DEAD, message=f"{message}, by the next worker that starts", remedy="onward work"
+        )
+    return Reason(code=ReasonCode.WORKER_DEAD, message=message, until=max(until, now))
 
 
-def _not_yet(job: Job, parents: Sequence[Job], alive: Sequence[WorkerInfo], now: datetime) -> list[Reason]:
-    if job.status is State.BLOCKED:
-        open_ = [parent for parent in parents if parent.status not in FINISHED]
+def _not_yet(job: Job, dependencies: Sequence[Job], alive: Sequence[WorkerInfo], now: datetime) -> list[Reason]:
+    if job.status is JobStatus.BLOCKED:
+        open_ = [parent for parent in dependencies if parent.status not in FINISHED]
         named = ", ".join(f"{parent.type} {parent.id} ({parent.status})" for parent in open_[:_NAMED])
         more = f" and {len(open_) - _NAMED} more" if len(open_) > _NAMED else ""
-        says = f"it waits for {named}{more} to complete first" if open_ else "it waits for other jobs to complete first"
+        message = (
+            f"it waits for {named}{more} to complete first" if open_ else "it waits for other jobs to complete first"
+        )
         remedy = f"onward explain {open_[0].id}" if open_ else ""
-        return [Reason(why=Why.BLOCKED, says=says, remedy=remedy)]
-    if job.status is not State.SCHEDULED or job.next_run_at is None:
+        return [Reason(code=ReasonCode.BLOCKED, message=message, remedy=remedy)]
+    if job.status is not JobStatus.SCHEDULED or job.next_run_at is None:
         return []
     because = f"after a failed run ({job.last_error})" if job.last_error else "as it was asked to be"
     if job.next_run_at > now:
-        return [Reason(why=Why.DELAYED, says=f"it is delayed, {because}", until=job.next_run_at)]
+        return [Reason(code=ReasonCode.DELAYED, message=f"it is delayed, {because}", until=job.next_run_at)]
     if any(worker.is_leader for worker in alive):
-        return [Reason(why=Why.DELAYED, says="it has come due a moment ago", until=now)]
-    says = "it has come due, and no worker leads that would make it ready"
-    return [Reason(why=Why.NO_LEADER, says=says, remedy="onward work, or onward tick")]
+        return [Reason(code=ReasonCode.DELAYED, message="it has come due a moment ago", until=now)]
+    message = "it has come due, and no worker leads that would make it ready"
+    return [Reason(code=ReasonCode.NO_LEADER, message=message, remedy="onward work, or onward tick")]
 
 
 def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -> list[Reason]:
@@ -148,16 +156,18 @@ def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -
     settings = queue.settings
     if settings.paused:
         remedy = f"onward queues resume {queue.name}"
-        reasons.append(Reason(why=Why.PAUSED, says=f"the queue {queue.name} is paused", remedy=remedy))
+        reasons.append(Reason(code=ReasonCode.PAUSED, message=f"the queue {queue.name} is paused", remedy=remedy))
     held = sum(queue.counts.get(state, 0) for state in HELD)
-    if settings.concurrency is not None and held >= settings.concurrency:
+    if settings.global_concurrency is not None and held >= settings.global_concurrency:
         names = ", ".join(other.id for other in holding if other.id != job.id)
-        says = f"{queue.name} may have {settings.concurrency} running at once, and has {held}: {names}"
+        message = f"{queue.name} may have {settings.global_concurrency} running at once, and has {held}: {names}"
         remedy = f"onward queues configure {queue.name} --global-concurrency N"
-        reasons.append(Reason(why=Why.CONCURRENCY, says=says, remedy=remedy))
+        reasons.append(Reason(code=ReasonCode.CONCURRENCY, message=message, remedy=remedy))
     if settings.rate is not None and queue.next_permit_at is not None and queue.next_permit_at > now:
-        says = f"{queue.name} may start {settings.rate.count} in {settings.rate.period}, and the next slot is to come"
-        reasons.append(Reason(why=Why.RATE, says=says, until=queue.next_permit_at))
+        message = (
+            f"{queue.name} may start {settings.rate.count} in {settings.rate.period}, and the next permit is to come"
+        )
+        reasons.append(Reason(code=ReasonCode.RATE, message=message, until=queue.next_permit_at))
     return reasons
 
 
@@ -168,11 +178,13 @@ def _nobody(job: Job, alive: Sequence[WorkerInfo]) -> list[Reason]:
         others = f": those that run serve {', '.join(known)}" if known else ", or anything else"
         return [
             Reason(
-                why=Why.NO_WORKER, says=f"no worker serves {job.queue}{others}", remedy="onward work --app module:app"
+                code=ReasonCode.NO_WORKER,
+                message=f"no worker serves {job.queue}{others}",
+                remedy="onward work --app module:app",
             )
         ]
     types = {type for worker in serving for type in worker.types}
     if job.type not in types:
-        says = f"no worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; there it would fail"
-        return [Reason(why=Why.NO_TASK, says=says, remedy="start a worker of the version that has it")]
+        message = f"no worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; there it would fail"
+        return [Reason(code=ReasonCode.NO_TASK, message=message, remedy="start a worker of the version that has it")]
     return []

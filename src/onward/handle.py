@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from onward.control_flow import as_duration
-from onward.errors import JobFailed, JobNotFound
+from onward.errors import JobCancelled, JobError, JobExpired, JobFailed, JobNotFound
 from onward.job import Enqueued, EnqueueStatus, Job, JobRef
-from onward.lifecycle import State
+from onward.lifecycle import EXPIRED, JobStatus
 from onward.results import Results
 
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
         """Whether the enqueue made the job, and did not find one with the same key."""
         return self.enqueue_status is EnqueueStatus.INSERTED
 
-    async def job(self) -> Job:
+    async def info(self) -> Job:
         """Read the job as the store has it now.
 
         Raises:
@@ -60,13 +60,13 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
             raise _gone(self.ref)
         return job
 
-    async def follow(self) -> AsyncGenerator[Job, None]:
+    async def watch(self) -> AsyncGenerator[Job, None]:
         """Tell how the job stands, now and whenever that has changed: its status, progress, errors; until it has ended.
 
         Raises:
             JobNotFound: it is gone: deleted, or no longer kept.
         """
-        async with aclosing(self._results.follow(self.ref)) as told:
+        async with aclosing(self._results.watch(self.ref)) as told:
             async for job in told:
                 if job is None:
                     raise _gone(self.ref)
@@ -76,7 +76,9 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
         """Wait until the job has ended, and give what its handler returned.
 
         Raises:
-            JobFailed: it ended without a result: failed, dead letter or cancelled.
+            JobFailed: it failed for good, or its attempts are used up.
+            JobCancelled: it was cancelled.
+            JobExpired: it had not started by its ``start_by``.
             JobNotFound: it is gone: deleted, or no longer kept.
             TimeoutError: it has not ended in that time. The job goes on.
         """
@@ -84,10 +86,17 @@ class JobHandle(msgspec.Struct, Generic[R], eq=False, gc=False):
         job = await self._results.wait(self.ref, limit)
         if job is None:
             raise _gone(self.ref)
-        if job.status is not State.COMPLETED:
-            raise JobFailed(f"job {self.ref} ({job.type}) ended as {job.status}: {job.last_error or 'no reason given'}")
+        if job.status is not JobStatus.COMPLETED:
+            raise _error_of(job)
         return self._decode(job.result)
 
 
 def _gone(ref: JobRef) -> JobNotFound:
     return JobNotFound(f"job {ref} is gone: it was deleted, or its queue keeps finished jobs no longer than this")
+
+
+def _error_of(job: Job) -> JobError:
+    kind: type[JobError] = JobFailed
+    if job.status is JobStatus.CANCELLED:
+        kind = JobExpired if job.last_error == EXPIRED else JobCancelled
+    return kind(f"job {job.ref} ({job.type}) ended as {job.status}: {job.last_error or 'no reason given'}")

@@ -10,7 +10,7 @@ from typing import Any, overload
 import msgspec
 
 from onward.backoff import Backoff
-from onward.lifecycle import MAX_ATTEMPTS, State
+from onward.lifecycle import MAX_ATTEMPTS, JobStatus
 
 
 class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -27,14 +27,14 @@ class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
         return f"{self.queue}:{self.id}"
 
 
-class OnFailure(StrEnum):
+class OnDependencyFailure(StrEnum):
     """What becomes of a job when one that it waits for does not complete."""
 
-    STOP = "stop"
+    CANCEL = "cancel"
     """Every job of its batch that has not started is cancelled."""
     SKIP = "skip"
     """It is cancelled, and so is what waits for it; the rest of the batch goes on."""
-    CONTINUE = "continue"
+    RUN = "run"
     """It runs all the same."""
 
 
@@ -67,7 +67,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """The batch that it belongs to, which must be there."""
     after: tuple[int | str, ...] = ()
     """The jobs of its batch that it waits for: ids, or places among those that are enqueued with it, before its own."""
-    on_failure: OnFailure = OnFailure.STOP
+    on_dependency_failure: OnDependencyFailure = OnDependencyFailure.CANCEL
     """What becomes of it when one of those does not complete."""
     trace: str | None = None
     """Who it is done for, as far as tracing knows: the headers of W3C trace context, as a JSON object. Written by
@@ -135,7 +135,7 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int
     at: datetime
-    kind: str
+    error_type: str
     message: str
     traceback: str | None = None
     worker_id: str | None = None
@@ -147,7 +147,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     type: str
     queue: str
-    status: State
+    status: JobStatus
     org_id: str | None = None
     payload: Any = None
     priority: int = 0

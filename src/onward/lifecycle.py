@@ -1,8 +1,8 @@
 """The life of a job, as one table and one decision. Pure: no store, no clock, no I/O.
 
-A job is always in exactly one :class:`State`. It moves by a :class:`Move`, and :data:`MOVES` says from where to where:
-that table is the specification. Engines guard each move in the store's own statement, and the conformance suite is
-generated from the table: every state times every move, on every engine.
+A job is always in exactly one :class:`JobStatus`. It moves by a :class:`Move`, and :data:`MOVES` says from where to
+where: that table is the specification. Engines guard each move in the store's own statement, and the conformance suite
+is generated from the table: every state times every move, on every engine.
 
 What becomes of a run is decided once, by :func:`decide`; engines only apply the :class:`Outcome` it gives.
 """
@@ -13,14 +13,14 @@ import random as _random
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from onward.backoff import DEFAULT_BACKOFF, Backoff
 
 
-class State(StrEnum):
+class JobStatus(StrEnum):
     """Where a job is in its life (O1)."""
 
     SCHEDULED = "scheduled"
@@ -43,6 +43,12 @@ class State(StrEnum):
     """Taken back by a person, by its own handler, or because it expired before it started."""
 
 
+StatusName = Literal[
+    "scheduled", "blocked", "pending", "claimed", "running", "completed", "failed", "dead_letter", "cancelled"
+]
+"""The values of :class:`JobStatus` as text, for type checkers."""
+
+
 class Move(StrEnum):
     """One verb, one meaning, everywhere: in Python, in SQL, in events, on the command line."""
 
@@ -60,12 +66,12 @@ class Move(StrEnum):
     REPLAY = "replay"
 
 
-S = State
+S = JobStatus
 WAITING: Final = frozenset({S.SCHEDULED, S.BLOCKED, S.PENDING})
 HELD: Final = frozenset({S.CLAIMED, S.RUNNING})
 FINISHED: Final = frozenset({S.COMPLETED, S.FAILED, S.DEAD_LETTER, S.CANCELLED})
 
-MOVES: Final[Mapping[Move, tuple[frozenset[State], State]]] = {
+MOVES: Final[Mapping[Move, tuple[frozenset[JobStatus], JobStatus]]] = {
     Move.PROMOTE: (frozenset({S.SCHEDULED}), S.PENDING),
     Move.UNBLOCK: (frozenset({S.BLOCKED}), S.PENDING),
     Move.CLAIM: (frozenset({S.PENDING}), S.CLAIMED),
@@ -84,15 +90,17 @@ MOVES: Final[Mapping[Move, tuple[frozenset[State], State]]] = {
 FENCED: Final = frozenset({Move.START, Move.COMPLETE, Move.RETRY, Move.FAIL, Move.BURY, Move.SNOOZE, Move.RELEASE})
 """The moves of a worker on a job it holds: each matches the claim in the store's own statement."""
 
+EXPIRED: Final = "expired: not started in time"
+"""The reason that engines record for a job that had not started by its ``start_by``."""
 MAX_ATTEMPTS: Final = 5
 """How many runs a job has unless told otherwise (H2)."""
 MAX_CRASHES: Final = 3
 """How many times a job may take its worker down, alone in the process, before it is buried."""
 
 
-def can_retry(status: State, attempts: int, max_attempts: int = MAX_ATTEMPTS) -> bool:
+def can_retry(status: JobStatus, attempts: int, max_attempts: int = MAX_ATTEMPTS) -> bool:
     """Say whether a job in this state has an attempt left (H2)."""
-    return status not in {State.COMPLETED, State.RUNNING} and attempts < max_attempts
+    return status not in {JobStatus.COMPLETED, JobStatus.RUNNING} and attempts < max_attempts
 
 
 def _storable(text: str) -> str:
@@ -102,21 +110,21 @@ def _storable(text: str) -> str:
 class Failure(msgspec.Struct, frozen=True):
     """Why a run failed: text only, so that any store can keep it and nothing is ever rebuilt from it."""
 
-    kind: str
+    error_type: str
     """The class of the exception, or a word of ours such as ``NoHandler``."""
     message: str
     traceback: str | None = None
 
     def __post_init__(self) -> None:
         """Make it text that every store can keep: an outcome must never be lost over the wording of an error."""
-        for field in ("kind", "message", "traceback"):
+        for field in ("error_type", "message", "traceback"):
             text = getattr(self, field)
             if text is not None:
                 msgspec.structs.force_setattr(self, field, _storable(text))
 
     def __str__(self) -> str:
         """Show it as one line, as ``last_error`` does."""
-        return f"{self.kind}: {self.message}" if self.message else self.kind
+        return f"{self.error_type}: {self.message}" if self.message else self.error_type
 
 
 # What a run gave ------------------------------------------------------------------------------------------------------
@@ -241,7 +249,7 @@ def decide(run: Run, result: Result, *, random: Callable[[], float] = _random.ra
         case Raised(failure, retryable=False):
             return Fail(failure)
         case Raised(failure, delay=delay):
-            if not can_retry(State.FAILED, run.attempts, run.max_attempts):
+            if not can_retry(JobStatus.FAILED, run.attempts, run.max_attempts):
                 return Bury(failure)
             if delay is None:
                 delay = (run.backoff or DEFAULT_BACKOFF).delay(run.attempts, random=random)

@@ -42,8 +42,8 @@ class UsageBy(StrEnum):
     OUTCOME = "outcome"
 
 
-class Span(StrEnum):
-    """Of how long a time usage is summed up."""
+class Bucket(StrEnum):
+    """The length of time that one row of usage covers."""
 
     MINUTE = "minute"
     """Kept for two days; what is older is told by the day."""
@@ -64,20 +64,20 @@ class Usage(msgspec.Struct, kw_only=True):
     runs: int = 0
     attempts: int = 0
     """Runs that cost an attempt."""
-    waited: float = 0.0
+    wait_seconds: float = 0.0
     """Seconds from being ready to being claimed, of all runs together."""
-    took: float = 0.0
+    run_seconds: float = 0.0
     """Seconds of all runs together."""
-    waits: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
+    wait_histogram: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
     """How many waited up to each of :data:`BOUNDS`, and longer."""
-    takes: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
+    run_histogram: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKETS)
     """How many took up to each of :data:`BOUNDS`, and longer."""
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which usage, and how to sum it up."""
 
-    span: Span = Span.DAY
+    bucket: Bucket = Bucket.DAY
     by: frozenset[UsageBy] = frozenset()
     since: datetime | None = None
     until: datetime | None = None
@@ -96,7 +96,7 @@ class Claimed(Protocol):
     @property
     def org_id(self) -> str | None: ...  # noqa: D102
     @property
-    def waited(self) -> float: ...  # noqa: D102
+    def wait_seconds(self) -> float: ...  # noqa: D102
 
 
 class Run(Protocol):
@@ -125,9 +125,9 @@ class Meter:
             times = kinds.get(kind)
             if times is None:
                 times = kinds[kind] = ([], [])
-            times[0].append(claim.waited)
+            times[0].append(claim.wait_seconds)
             times[1].append(run.seconds)
-        for (queue, type_, org_id, outcome), (waits, takes) in kinds.items():
+        for (queue, type_, org_id, outcome), (wait_histogram, run_histogram) in kinds.items():
             end = _ENDS.get(outcome)
             if end is None:
                 continue
@@ -135,12 +135,12 @@ class Meter:
             usage = self._counts.get(key)
             if usage is None:
                 usage = self._counts[key] = Usage(queue=queue, type=type_, org_id=org_id, outcome=end)
-            usage.runs += len(waits)
-            usage.attempts += 0 if outcome is Snooze else len(waits)
-            usage.waited += sum(waits)
-            usage.took += sum(takes)
-            _fill(usage.waits, waits)
-            _fill(usage.takes, takes)
+            usage.runs += len(wait_histogram)
+            usage.attempts += 0 if outcome is Snooze else len(wait_histogram)
+            usage.wait_seconds += sum(wait_histogram)
+            usage.run_seconds += sum(run_histogram)
+            _fill(usage.wait_histogram, wait_histogram)
+            _fill(usage.run_histogram, run_histogram)
 
     def take(self) -> list[Usage]:
         """Hand over what was counted, and begin anew."""
@@ -168,10 +168,10 @@ def _fill(buckets: list[int], seconds: list[float]) -> None:
 def _sum(one: Usage, other: Usage) -> Usage:
     one.runs += other.runs
     one.attempts += other.attempts
-    one.waited += other.waited
-    one.took += other.took
-    one.waits = [a + b for a, b in zip(one.waits, other.waits, strict=True)]
-    one.takes = [a + b for a, b in zip(one.takes, other.takes, strict=True)]
+    one.wait_seconds += other.wait_seconds
+    one.run_seconds += other.run_seconds
+    one.wait_histogram = [a + b for a, b in zip(one.wait_histogram, other.wait_histogram, strict=True)]
+    one.run_histogram = [a + b for a, b in zip(one.run_histogram, other.run_histogram, strict=True)]
     return one
 
 
@@ -192,14 +192,14 @@ SUMS: Final = (
 def row_of(usage: Usage) -> list[Any]:
     """Lay usage out in columns: :data:`KEYS`, then :data:`SUMS`."""
     keys = [usage.org_id, usage.queue, usage.type, usage.outcome]
-    sums = [usage.runs, usage.attempts, round(usage.waited * 1e6), round(usage.took * 1e6)]
-    return [*keys, *sums, *usage.waits, *usage.takes]
+    sums = [usage.runs, usage.attempts, round(usage.wait_seconds * 1e6), round(usage.run_seconds * 1e6)]
+    return [*keys, *sums, *usage.wait_histogram, *usage.run_histogram]
 
 
 def usage_of(at: datetime | None, keys: list[Any], sums: list[int]) -> Usage:
     """Read a row of usage."""
     org_id, queue, type_, outcome = keys
-    runs, attempts, waited, took, *buckets = map(int, sums)
+    runs, attempts, wait_seconds, run_seconds, *buckets = map(int, sums)
     return Usage(
         at=at,
         org_id=org_id,
@@ -208,8 +208,8 @@ def usage_of(at: datetime | None, keys: list[Any], sums: list[int]) -> Usage:
         outcome=outcome,
         runs=runs,
         attempts=attempts,
-        waited=waited / 1e6,
-        took=took / 1e6,
-        waits=buckets[:BUCKETS],
-        takes=buckets[BUCKETS:],
+        wait_seconds=wait_seconds / 1e6,
+        run_seconds=run_seconds / 1e6,
+        wait_histogram=buckets[:BUCKETS],
+        run_histogram=buckets[BUCKETS:],
     )

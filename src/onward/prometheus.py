@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import accumulate, groupby
 
 from onward.engine.values import QueueInfo, WorkerInfo
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.metering import BOUNDS, Usage
 
 
@@ -17,9 +17,11 @@ def exposition(
     """Write it. ``usage`` is told apart by queue, type and outcome."""
     at = now or datetime.now(UTC)
     lines: list[str] = []
-    lines += _metric("onward_jobs", "gauge", "Jobs in each state.")
+    lines += _metric("onward_jobs", "gauge", "Jobs of each status.")
     for queue in queues:
-        lines += [_line("onward_jobs", queue.counts.get(state, 0), queue=queue.name, state=state) for state in State]
+        lines += [
+            _line("onward_jobs", queue.counts.get(status, 0), queue=queue.name, status=status) for status in JobStatus
+        ]
     lines += _metric("onward_queue_oldest_ready_seconds", "gauge", "Age of the job that has been ready longest.")
     for queue in queues:
         age = 0.0 if queue.oldest_ready_at is None else max(0.0, (at - queue.oldest_ready_at).total_seconds())
@@ -34,17 +36,19 @@ def exposition(
     lines += [
         _line("onward_runs_total", one.runs, queue=one.queue, type=one.type, outcome=one.outcome) for one in usage
     ]
-    lines += _histogram("onward_wait_seconds", "From being ready to being claimed.", usage, "waits", "waited")
-    lines += _histogram("onward_run_seconds", "How long runs took.", usage, "takes", "took")
+    lines += _histogram(
+        "onward_wait_seconds", "From being ready to being claimed.", usage, "wait_histogram", "wait_seconds"
+    )
+    lines += _histogram("onward_run_seconds", "How long runs took.", usage, "run_histogram", "run_seconds")
     return "\n".join(lines) + "\n"
 
 
-def _metric(name: str, kind: str, says: str) -> list[str]:
-    return [f"# HELP {name} {says}", f"# TYPE {name} {kind}"]
+def _metric(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
-def _histogram(name: str, says: str, usage: Iterable[Usage], buckets: str, total: str) -> list[str]:
-    lines = _metric(name, "histogram", says)
+def _histogram(name: str, text: str, usage: Iterable[Usage], buckets: str, total: str) -> list[str]:
+    lines = _metric(name, "histogram", text)
 
     def key(one: Usage) -> tuple[str, str]:
         return one.queue or "", one.type or ""

@@ -1,22 +1,22 @@
-"""The faces by which people look at an App's jobs, queues and workers, and press its buttons.
+"""The resources of an App: jobs, dead letters, archive, queues, workers, schedules.
 
-Each is thin: a verb of the engine, a name for it, and an error that helps. ``which`` says which jobs: the name of one
-(its id, its :class:`JobRef`, the handle that its enqueue gave), or a :class:`JobFilter` for many.
+Each method is thin: a verb of the engine, and an error that helps. ``which`` says which jobs: one by its id, its
+:class:`JobRef` or its handle, or many by a :class:`JobFilter`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from onward.arguments import nearest, to_json
 from onward.backoff import Backoff
-from onward.cron import rhythm_of
+from onward.cron import trigger_of
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import (
     Changed,
@@ -31,20 +31,46 @@ from onward.engine.values import (
     Retention,
     WorkerInfo,
 )
-from onward.errors import InvalidJob, JobNotFound
+from onward.errors import InvalidValue, JobNotFound, QueueNotFound, ScheduleNotFound
 from onward.explain import Reason, explain
 from onward.handle import JobHandle
 from onward.job import Job, JobRef, NewJob
-from onward.lifecycle import HELD, State
+from onward.lifecycle import HELD, JobStatus, StatusName
 from onward.schedule import Missed, Schedule
 from onward.validation import one_of
+
+CountBy = Literal["status", "queue", "type", "org_id"]
+"""The field to count jobs by."""
+
+
+class JobFields(TypedDict, total=False):
+    """The keywords that select jobs: every one given must hold."""
+
+    status: JobStatus | StatusName | Iterable[JobStatus | StatusName]
+    queue: str | Iterable[str]
+    """Names and patterns."""
+    type: str | Iterable[str]
+    org_id: str
+    batch: str
+    worker_id: str
+    error_contains: str
+    created_after: datetime
+    created_before: datetime
+    finished_before: datetime
+
 
 One = str | JobRef | Job | JobHandle[Any]
 """One job, by any of its names."""
 Which = One | JobFilter
 """Some jobs."""
+_PAGE: Final = 200
+"""Jobs read at a time where all are iterated over."""
 _NAMED: Final = 5
 """Jobs that are told by name where there may be many."""
+# In classes that have a method of that name, `list` is not the type.
+Changes = list[Changed]
+LogLines = list[LogLine]
+Reasons = list[Reason]
 Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
 
@@ -52,10 +78,10 @@ Opened = Callable[[], Awaitable[CheckedEngine]]
 class Jobs:
     """All jobs: ``app.jobs``."""
 
-    def __init__(self, opened: Opened, *, timeout: timedelta) -> None:
+    def __init__(self, opened: Opened, *, lease: timedelta) -> None:
         self._opened = opened
-        self._timeout = timeout
-        """How long a worker may be silent before it counts as dead."""
+        self._lease = lease
+        """Time without a heartbeat after which a worker counts as dead."""
 
     async def get(self, job: One) -> Job:
         """Read a job.
@@ -65,10 +91,10 @@ class Jobs:
         """
         found = await (await self._opened()).get(_name_of(job))
         if found is None:
-            raise JobNotFound(f"there is no job {_name_of(job)}: it never was, was deleted, or is kept no longer")
+            raise JobNotFound(f"job {_name_of(job)} not found: it never existed, was deleted, or has been pruned")
         return found
 
-    async def explain(self, job: One) -> list[Reason]:
+    async def explain(self, job: One) -> Reasons:
         """Tell why a job is not running: everything that stands in its way.
 
         Raises:
@@ -76,46 +102,68 @@ class Jobs:
         """
         engine = await self._opened()
         found = await self.get(job)
-        held = JobFilter(queues=(found.queue,), states=frozenset(engine.capabilities.shown(state) for state in HELD))
+        held = JobFilter(queues=(found.queue,), status=frozenset(engine.capabilities.shown(state) for state in HELD))
         known, workers, holding, info = await asyncio.gather(
             engine.queues(found.queue), engine.workers(), engine.find(held, limit=_NAMED), engine.check()
         )
-        parents = await engine.parents(found.ref) if found.status is State.BLOCKED and found.batch else ()
+        dependencies = (
+            await engine.dependency_jobs(found.ref) if found.status is JobStatus.BLOCKED and found.batch else ()
+        )
         return explain(
             found,
             queue=next((queue for queue in known if queue.name == found.queue), QueueInfo(name=found.queue)),
             workers=workers,
             holding=holding.items,
             now=info.now or datetime.now(UTC),
-            timeout=self._timeout,
-            parents=parents,
+            lease=self._lease,
+            dependencies=dependencies,
         )
 
-    async def find(
+    async def list(
         self,
         which: JobFilter | None = None,
         *,
+        cursor: str | None = None,
         limit: int = 50,
-        after: str | None = None,
         newest_first: bool = True,
+        **fields: Unpack[JobFields],
     ) -> Page[Job]:
-        """List jobs by when they were created; hand ``page.after`` in as ``after`` for more."""
+        """List jobs by when they were created; pass ``page.next_cursor`` as ``cursor`` for the next page.
+
+        Jobs are selected by keywords, ``list(status="failed", queue="mail/*")``, or by a :class:`JobFilter`.
+        """
         engine = await self._opened()
-        return await engine.find(which or JobFilter(), after=after, limit=limit, newest_first=newest_first)
+        return await engine.find(filter_of(which, fields), cursor=cursor, limit=limit, newest_first=newest_first)
 
-    async def count(self, which: JobFilter | None = None, *, by: GroupBy | str = GroupBy.STATE) -> Mapping[str, int]:
-        """Count jobs by ``state``, ``queue``, ``type`` or ``org_id``."""
-        return await (await self._opened()).count(which or JobFilter(), by=one_of("by", GroupBy, by))
+    async def iterate(
+        self, which: JobFilter | None = None, *, newest_first: bool = True, **fields: Unpack[JobFields]
+    ) -> AsyncGenerator[Job, None]:
+        """Iterate over all selected jobs, page by page: ``async for job in app.jobs.iterate(status="failed")``."""
+        cursor: str | None = None
+        selected = filter_of(which, fields)
+        while True:
+            page = await self.list(selected, cursor=cursor, limit=_PAGE, newest_first=newest_first)
+            for job in page.items:
+                yield job
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
-    async def cancel(self, which: Which, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
+    async def count(
+        self, which: JobFilter | None = None, *, by: CountBy = "status", **fields: Unpack[JobFields]
+    ) -> Mapping[str, int]:
+        """Count the selected jobs by ``status``, ``queue``, ``type`` or ``org_id``."""
+        return await (await self._opened()).count(filter_of(which, fields), by=one_of("by", GroupBy, by))
+
+    async def cancel(self, which: Which, *, reason: str = "cancelled", limit: int = 1000) -> Changes:
         """Take jobs back. The handler of a running one is stopped, as far as it can be."""
         return await (await self._opened()).cancel(_filter_of(which), reason=reason, limit=limit)
 
-    async def replay(self, which: Which, *, limit: int = 1000) -> list[Changed]:
+    async def replay(self, which: Which, *, limit: int = 1000) -> Changes:
         """Give failed, buried and cancelled jobs a new life: ready now, with all their attempts."""
         return await (await self._opened()).replay(_filter_of(which), limit=limit)
 
-    async def delete(self, which: Which, *, limit: int = 1000) -> list[Changed]:
+    async def delete(self, which: Which, *, limit: int = 1000) -> Changes:
         """Remove jobs and their keys. One that is being run stays."""
         return await (await self._opened()).delete(_filter_of(which), limit=limit)
 
@@ -143,13 +191,13 @@ class Jobs:
         ref = await self._ref_of(job)
         edited = await engine.edit(ref, change)
         if edited is None:
-            raise JobNotFound(f"there is no job {ref} that waits: one that runs or has ended cannot be changed")
+            raise JobNotFound(f"job {ref} does not wait: one that runs or has ended cannot be edited")
         return edited
 
-    async def log_lines(self, job: One) -> list[LogLine]:
+    async def logs(self, job: One) -> LogLines:
         """Read what a job's handler has written."""
         ref = await self._ref_of(job)
-        return await (await self._opened()).log_lines(ref)
+        return await (await self._opened()).logs(ref)
 
     async def _ref_of(self, job: One) -> JobRef:
         return (await self.get(job)).ref if isinstance(job, str) else job if isinstance(job, JobRef) else job.ref
@@ -161,29 +209,36 @@ class DeadLetters:
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
 
-    async def find(self, which: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page[Job]:
-        """List them, the newest first."""
+    async def list(
+        self,
+        which: JobFilter | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        **fields: Unpack[JobFields],
+    ) -> Page[Job]:
+        """List dead letters, the newest first; see :meth:`Jobs.list`."""
         engine = await self._opened()
-        return await engine.find(_dead(engine, which or JobFilter()), after=after, limit=limit)
+        return await engine.find(_dead(engine, filter_of(which, fields)), cursor=cursor, limit=limit)
 
-    async def count(self, which: JobFilter | None = None) -> int:
-        """Count them."""
+    async def count(self, which: JobFilter | None = None, **fields: Unpack[JobFields]) -> int:
+        """Count dead letters."""
         engine = await self._opened()
-        return sum((await engine.count(_dead(engine, which or JobFilter()), by=GroupBy.STATE)).values())
+        return sum((await engine.count(_dead(engine, filter_of(which, fields)), by=GroupBy.STATUS)).values())
 
-    async def replay(self, which: Which | None = None, *, limit: int = 1000) -> list[Changed]:
-        """Give one, some, or (without ``which``) all of them a new life, at most ``limit`` at once."""
+    async def replay(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
+        """Re-enqueue one or some, or with ``all=True`` all of them, with a fresh attempt count; at most ``limit``."""
         engine = await self._opened()
-        return await engine.replay(_dead(engine, which or JobFilter()), limit=limit)
+        return await engine.replay(_dead(engine, _chosen(which, all=all, verb="dead.replay")), limit=limit)
 
-    async def purge(self, which: Which | None = None, *, limit: int = 1000) -> list[Changed]:
-        """Remove one, some, or (without ``which``) all of them, at most ``limit`` at once."""
+    async def purge(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
+        """Delete one or some, or with ``all=True`` all of them, at most ``limit``."""
         engine = await self._opened()
-        return await engine.delete(_dead(engine, which or JobFilter()), limit=limit)
+        return await engine.delete(_dead(engine, _chosen(which, all=all, verb="dead.purge")), limit=limit)
 
 
 class Archive:
-    """Ended jobs that their queue no longer keeps, for a while longer: ``app.archive``. See :class:`Retention`."""
+    """Ended jobs that their queue's retention has moved to the archive: ``app.archive``. See :class:`Retention`."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -192,26 +247,33 @@ class Archive:
         """Read an archived job.
 
         Raises:
-            JobNotFound: there is none of that name.
+            JobNotFound: the archive has no such job.
         """
         found = await (await self._opened()).archived(_filter_of(job), limit=1)
         if not found.items:
-            raise JobNotFound(
-                f"there is no job {_name_of(job)} in the archive: it is kept still, or was there too long"
-            )
+            raise JobNotFound(f"job {_name_of(job)} is not in the archive: it is still live, or has been pruned")
         return found.items[0]
 
-    async def find(self, which: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page[Job]:
-        """List them, the last one first; hand ``page.after`` in as ``after`` for more."""
-        return await (await self._opened()).archived(which or JobFilter(), after=after, limit=limit)
+    async def list(
+        self,
+        which: JobFilter | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        **fields: Unpack[JobFields],
+    ) -> Page[Job]:
+        """List archived jobs, the latest first; see :meth:`Jobs.list`."""
+        return await (await self._opened()).archived(filter_of(which, fields), cursor=cursor, limit=limit)
 
-    async def count(self, which: JobFilter | None = None, *, by: GroupBy | str = GroupBy.STATE) -> Mapping[str, int]:
-        """Count them by ``state``, ``queue``, ``type`` or ``org_id``."""
-        return await (await self._opened()).count_archived(which or JobFilter(), by=one_of("by", GroupBy, by))
+    async def count(
+        self, which: JobFilter | None = None, *, by: CountBy = "status", **fields: Unpack[JobFields]
+    ) -> Mapping[str, int]:
+        """Count archived jobs by ``status``, ``queue``, ``type`` or ``org_id``."""
+        return await (await self._opened()).count_archived(filter_of(which, fields), by=one_of("by", GroupBy, by))
 
-    async def purge(self, which: Which | None = None, *, limit: int = 1000) -> list[Changed]:
-        """Remove one, some, or (without ``which``) all of them before their time, at most ``limit`` at once."""
-        return await (await self._opened()).purge_archived(_filter_of(which or JobFilter()), limit=limit)
+    async def purge(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
+        """Delete one or some, or with ``all=True`` all of them, before their time; at most ``limit``."""
+        return await (await self._opened()).purge_archived(_chosen(which, all=all, verb="archive.purge"), limit=limit)
 
 
 class Queues:
@@ -228,13 +290,13 @@ class Queues:
         """Read one queue.
 
         Raises:
-            InvalidJob: there is none of that name.
+            QueueNotFound: there is none of that name; the message has the nearest.
         """
         engine = await self._opened()
         if found := await engine.queues(name):
             return found[0]
         known = [queue.name for queue in await engine.queues()]
-        raise InvalidJob("queue", name, f"there is no such queue{nearest(name, known)}")
+        raise QueueNotFound(f"there is no queue {name!r}{nearest(name, known)}")
 
     async def pause(self, name: str) -> QueueInfo:
         """Have no job of the queue started until it is resumed. Those that run go on."""
@@ -244,36 +306,39 @@ class Queues:
         """Go on with a paused queue."""
         return await (await self._opened()).configure(name, QueueChange(paused=False))
 
-    async def limit(
-        self,
-        name: str,
-        *,
-        rate: Rate | UnsetType | None = UNSET,
-        concurrency: int | UnsetType | None = UNSET,
-    ) -> QueueInfo:
-        """Limit how often jobs of the queue start, or how many run at once, by all workers together; None: no limit."""
-        if rate is UNSET and concurrency is UNSET:
-            raise InvalidJob("limit", name, "give rate=Rate(600), concurrency=10, or both")
-        return await (await self._opened()).configure(name, QueueChange(rate=rate, concurrency=concurrency))
-
     async def configure(
         self,
         name: str,
         *,
         paused: bool | UnsetType = UNSET,
-        rate: Rate | UnsetType | None = UNSET,
-        concurrency: int | UnsetType | None = UNSET,
+        rate: Rate | str | UnsetType | None = UNSET,
+        global_concurrency: int | UnsetType | None = UNSET,
         weight: int | UnsetType = UNSET,
         lease: timedelta | UnsetType | None = UNSET,
         max_attempts: int | UnsetType | None = UNSET,
         backoff: Backoff | UnsetType | None = UNSET,
         retention: Retention | UnsetType = UNSET,
     ) -> QueueInfo:
-        """Change what a queue is told to do; makes the queue if there is none. What is not given stays as it is."""
+        """Change settings of a queue, and create it if there is none. What is not given stays as it is.
+
+        Args:
+            name: of the queue.
+            paused: start no job; running ones go on.
+            rate: how often jobs start, across all workers: ``Rate(600)``, or ``"600/min"``; None: no limit.
+            global_concurrency: how many jobs run at once, across all workers; None: no limit.
+            weight: the queue's share of a claim over several queues.
+            lease: how long a silent worker keeps its jobs; None: as the worker says.
+            max_attempts: for jobs that do not say.
+            backoff: for jobs that do not say.
+            retention: how long finished jobs are kept.
+
+        Raises:
+            InvalidValue: a setting breaks a rule.
+        """
         change = QueueChange(
             paused=paused,
-            rate=rate,
-            concurrency=concurrency,
+            rate=Rate.parse(rate) if isinstance(rate, str) else rate,
+            global_concurrency=global_concurrency,
             weight=weight,
             lease=lease,
             max_attempts=max_attempts,
@@ -298,6 +363,22 @@ def _name_of(job: One) -> JobRef | str:
     return job if isinstance(job, str | JobRef) else job.ref
 
 
+def filter_of(which: JobFilter | None, fields: JobFields) -> JobFilter:
+    """Make a filter of the keywords of a call, or take the one that was given."""
+    if which is not None:
+        if fields:
+            raise InvalidValue("which", which, f"give a JobFilter or keywords ({', '.join(fields)}), not both")
+        return which
+    given: dict[str, Any] = dict(fields)
+    for name, field in (("queue", "queues"), ("type", "types")):
+        if (value := given.pop(name, None)) is not None:
+            given[field] = (value,) if isinstance(value, str) else tuple(value)
+    if (status := given.pop("status", None)) is not None:
+        words = (status,) if isinstance(status, str) else tuple(status)
+        given["status"] = frozenset(one_of("status", JobStatus, word) for word in words)
+    return JobFilter(**given)
+
+
 def _filter_of(which: Which) -> JobFilter:
     match which:
         case JobFilter():
@@ -310,14 +391,24 @@ def _filter_of(which: Which) -> JobFilter:
             return JobFilter(refs=(which.ref,))
 
 
+def _chosen(which: Which | None, *, all: bool, verb: str) -> JobFilter:
+    if which is None:
+        if not all:
+            raise InvalidValue("which", None, f"give {verb} a job or a filter, or all=True for every one")
+        return JobFilter()
+    if all:
+        raise InvalidValue("all", all, "give a job or a filter, or all=True, not both")
+    return _filter_of(which)
+
+
 def _dead(engine: CheckedEngine, which: Which) -> JobFilter:
     # An engine that cannot tell dead letters from other failures shows those too (O1).
-    states = frozenset({engine.capabilities.shown(State.DEAD_LETTER)})
-    return msgspec.structs.replace(_filter_of(which), states=states)
+    status = frozenset({engine.capabilities.shown(JobStatus.DEAD_LETTER)})
+    return msgspec.structs.replace(_filter_of(which), status=status)
 
 
 class Schedules:
-    """What is enqueued again and again: ``app.schedules``. Those in the code are declared by ``@app.every``."""
+    """What is enqueued again and again: ``app.schedules``. Those in the code are declared by ``@app.schedule``."""
 
     def __init__(self, opened: Opened, enqueue_many: Callable[[list[NewJob]], Awaitable[list[JobHandle[Any]]]]) -> None:
         self._opened = opened
@@ -331,29 +422,38 @@ class Schedules:
         """Read one.
 
         Raises:
-            InvalidJob: there is none of that name; the message has the nearest.
+            ScheduleNotFound: there is none of that name; the message has the nearest.
         """
         known = {schedule.name: schedule for schedule in await self.list()}
         if name not in known:
-            raise InvalidJob("schedule", name, f"there is no such schedule{nearest(name, known)}")
+            raise ScheduleNotFound(f"there is no schedule {name!r}{nearest(name, known)}")
         return known[name]
 
     async def set(
         self,
         name: str,
         job: NewJob,
-        every: str | timedelta,
+        cron: str | None = None,
         *,
+        every: timedelta | None = None,
         timezone: str = "UTC",
-        missed: Missed | str = Missed.ONCE,
+        missed: Literal["skip", "once", "all"] = "once",
     ) -> Schedule:
-        """Make a schedule, or change the one of that name: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
+        """Create or change a schedule: ``set("digest/42", digest.job(user=42), "0 7 * * *")``.
+
+        Args:
+            name: of the schedule.
+            job: to enqueue, as a task's ``job(…)`` makes it.
+            cron: a cron expression of five fields.
+            every: instead of it, the interval between two runs.
+            timezone: of the cron expression.
+            missed: as in :meth:`App.schedule`.
 
         Raises:
-            InvalidJob: the expression, the time zone or the job cannot be kept.
+            InvalidValue: the expression, the time zone or the job is not valid.
         """
-        rhythm = rhythm_of(every, timezone=timezone)
-        schedule = Schedule(name=name, job=job, rhythm=rhythm, missed=one_of("missed", Missed, missed))
+        trigger = trigger_of(cron, every=every, timezone=timezone)
+        schedule = Schedule(name=name, job=job, trigger=trigger, missed=one_of("missed", Missed, missed))
         return await self._go_on(schedule)
 
     async def pause(self, name: str) -> Schedule:
@@ -370,7 +470,7 @@ class Schedules:
         """Remove one; the jobs that it made stay.
 
         Raises:
-            InvalidJob: there is none of that name.
+            ScheduleNotFound: there is none of that name.
         """
         if not await (await self._opened()).delete_schedule(name):
             await self.get(name)

@@ -21,7 +21,7 @@ from onward.engine.values import JobFilter
 from onward.errors import StoreUnavailable
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED
-from onward.watch import follow
+from onward.watch import watch
 
 log = logging.getLogger("onward.results")
 
@@ -49,7 +49,7 @@ class Results:
         await self._ready()
         return await self._engine.get(ref)
 
-    async def follow(self, ref: JobRef) -> AsyncGenerator[Job | None, None]:
+    async def watch(self, ref: JobRef) -> AsyncGenerator[Job | None, None]:
         """Tell how a job stands, now and whenever that has changed, until it has ended or is gone."""
         await self._ready()
         queues = ("*",) if self._engine.capabilities.has(Feature.PATTERNS) else (ref.queue,)
@@ -57,7 +57,7 @@ class Results:
         def is_over(job: Job | None) -> bool:
             return job is None or job.status in FINISHED
 
-        async with contextlib.aclosing(follow(self._engine, queues, lambda: self._engine.get(ref), is_over)) as told:
+        async with contextlib.aclosing(watch(self._engine, queues, lambda: self._engine.get(ref), is_over)) as told:
             async for job in told:
                 yield job
 

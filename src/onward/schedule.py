@@ -16,16 +16,16 @@ from typing import Any, Final
 import msgspec
 
 from onward.clock import moment_of
-from onward.cron import Rhythm
-from onward.errors import InvalidJob
+from onward.cron import Trigger
+from onward.errors import InvalidValue
 from onward.job import NewJob
 
-MOST_MISSED: Final = 1000
+MAX_MISSED: Final = 1000
 """Turns that are made up for at a time."""
 LATE: Final = timedelta(minutes=1)
 """How long after its moment a turn still counts as come, and not as missed."""
 _job_decoder: Final = msgspec.json.Decoder(NewJob)
-_rhythm_decoder: Final[msgspec.json.Decoder[Rhythm]] = msgspec.json.Decoder(Rhythm)
+_trigger_decoder: Final[msgspec.json.Decoder[Trigger]] = msgspec.json.Decoder(Trigger)
 _SPANS: Final = (timedelta(minutes=1), timedelta(hours=1), timedelta(days=1), timedelta(days=31), timedelta(days=3660))
 
 
@@ -45,7 +45,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     job: NewJob
-    rhythm: Rhythm
+    trigger: Trigger
     missed: Missed = Missed.ONCE
     paused: bool = False
     next_at: datetime | None = None
@@ -53,13 +53,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime | None = None
     """The last turn that was fired."""
 
-    def turns(self, count: int, *, after: datetime) -> list[datetime]:
-        """Tell when its next turns are."""
-        return list(islice(self.rhythm.after(after), count))
+    def upcoming(self, count: int, *, now: datetime | None = None) -> list[datetime]:
+        """Compute its next ``count`` times: from its next one on, or after ``now`` where that is given."""
+        if now is not None:
+            return list(islice(self.trigger.after(now), count))
+        if self.next_at is None:
+            return []
+        return [self.next_at, *islice(self.trigger.after(self.next_at), count - 1)][:count]
 
     def going_on(self, now: datetime) -> Schedule:
         """Let its next turn be the first one from now on."""
-        return msgspec.structs.replace(self, paused=False, next_at=next(self.rhythm.after(now)))
+        return msgspec.structs.replace(self, paused=False, next_at=next(self.trigger.after(now)))
 
     def stopped(self) -> Schedule:
         """Let no turn come."""
@@ -67,7 +71,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_like(self, other: Schedule) -> bool:
         """Say whether it asks for the same, wherever each stands."""
-        return (self.job, self.rhythm, self.missed) == (other.job, other.rhythm, other.missed)
+        return (self.job, self.trigger, self.missed) == (other.job, other.trigger, other.missed)
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,22 +90,22 @@ def firing_of(schedule: Schedule, now: datetime) -> Firing:
     """
     due = schedule.next_at
     if due is None or due > now:
-        raise InvalidJob("schedule", schedule.name, f"is due at {due}, and it is {now}")
+        raise InvalidValue("schedule", schedule.name, f"is due at {due}, and it is {now}")
     if schedule.missed is Missed.ALL:
-        turns = [due, *islice(takewhile(lambda turn: turn <= now, schedule.rhythm.after(due)), MOST_MISSED - 1)]
+        turns = [due, *islice(takewhile(lambda turn: turn <= now, schedule.trigger.after(due)), MAX_MISSED - 1)]
     else:
-        turns = [_latest(schedule.rhythm, due, now)]
+        turns = [_latest(schedule.trigger, due, now)]
     if schedule.missed is Missed.SKIP and now - turns[-1] > LATE:
         jobs = []
     else:
         jobs = [_job_of(schedule, turn) for turn in turns]
-    return Firing(jobs=jobs, last_at=turns[-1], next_at=next(schedule.rhythm.after(turns[-1])))
+    return Firing(jobs=jobs, last_at=turns[-1], next_at=next(schedule.trigger.after(turns[-1])))
 
 
-def _latest(rhythm: Rhythm, due: datetime, now: datetime) -> datetime:
+def _latest(trigger: Trigger, due: datetime, now: datetime) -> datetime:
     """Find the last turn until now without going through all of a long absence."""
     for span in _SPANS:
-        turns = list(takewhile(lambda turn: turn <= now, rhythm.after(max(due, now - span))))
+        turns = list(takewhile(lambda turn: turn <= now, trigger.after(max(due, now - span))))
         if turns:
             return turns[-1]
     return due
@@ -115,17 +119,17 @@ def _job_of(schedule: Schedule, turn: datetime) -> NewJob:
 
 
 def texts_of(schedule: Schedule) -> tuple[str, str]:
-    """Write the job and the rhythm as JSON."""
-    return msgspec.json.encode(schedule.job).decode(), msgspec.json.encode(schedule.rhythm).decode()
+    """Write the job and the trigger as JSON."""
+    return msgspec.json.encode(schedule.job).decode(), msgspec.json.encode(schedule.trigger).decode()
 
 
 def schedule_of(row: Sequence[Any]) -> Schedule:
     """Read a schedule from a row: its fields in their order, times in microseconds since 1970."""
-    name, job, rhythm, missed, paused, next_at, last_at = row
+    name, job, trigger, missed, paused, next_at, last_at = row
     return Schedule(
         name=name,
         job=_job_decoder.decode(job),
-        rhythm=_rhythm_decoder.decode(rhythm),
+        trigger=_trigger_decoder.decode(trigger),
         missed=Missed(missed),
         paused=bool(paused),
         next_at=None if next_at is None else moment_of(next_at),

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidJob, InvalidPayload, InvalidValue, PayloadTooLarge
 from onward.job import NewJob
 
 MAX_PAYLOAD: Final = 10 * 1024 * 1024
@@ -49,9 +49,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = False) -> NewJob:
-    """Refuse a job that breaks a rule, naming the field, the value and the rule; else hand it back."""
+    """Check a job and return it.
+
+    Raises:
+        InvalidJob: an option breaks a rule; names the field, the value and the rule.
+        PayloadTooLarge: payload and options exceed ``max_payload`` bytes.
+    """
+    try:
+        return _check_job(job, max_payload=max_payload, foreign=foreign)
+    except InvalidPayload:
+        raise
+    except InvalidValue as error:
+        raise InvalidJob(error.field, error.value, error.rule) from None
+
+
+def _check_job(job: NewJob, *, max_payload: int, foreign: bool) -> NewJob:
     if not isinstance(job.type, str) or not job.type.strip():
-        raise InvalidJob("type", job.type, "must be a non-empty string")
+        raise InvalidValue("type", job.type, "must be a non-empty string")
     check_text("type", job.type)
     if job.queue != "default":
         check_queue_name(job.queue, foreign=foreign)
@@ -62,7 +76,7 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
     if job.delay is not None:
         check_delay(job.delay)
         if job.run_at is not None:
-            raise InvalidJob("run_at", job.run_at, "give delay or run_at, not both")
+            raise InvalidValue("run_at", job.run_at, "give delay or run_at, not both")
     if job.run_at is not None:
         check_moment("run_at", job.run_at)
     if job.start_by is not None:
@@ -76,12 +90,12 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
     if job.trace is not None:
         _check_trace(job.trace)
     if not isinstance(job.payload, str):
-        raise InvalidJob("payload", job.payload, "must be JSON text, as encode_json writes it")
+        raise InvalidValue("payload", job.payload, "must be JSON text, as encode_json writes it")
     for field in ("org_id", "idempotency_key", "dedupe_key"):
         text = getattr(job, field)
         if text is not None:
             if not isinstance(text, str) or not text:
-                raise InvalidJob(field, text, "must be a non-empty string, or None")
+                raise InvalidValue(field, text, "must be a non-empty string, or None")
             check_text(field, text)
     if len(job.payload) > room_for_payload(job, max_payload):
         size = len(job.payload.encode()) + len(msgspec.json.encode(_options_of(job)))
@@ -95,36 +109,38 @@ def _check_quiet(job: NewJob) -> None:
     for field in ("throttle", "debounce"):
         period = getattr(job, field)
         if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period < _LONGEST_DELAY):
-            raise InvalidJob(field, period, "must be a timedelta of more than zero and less than a hundred years")
+            raise InvalidValue(field, period, "must be a timedelta of more than zero and less than a hundred years")
     if job.dedupe_key is None:
-        raise InvalidJob("dedupe_key", None, "is needed to know which jobs are throttled or debounced together")
+        raise InvalidValue("dedupe_key", None, "is needed to know which jobs are throttled or debounced together")
     if job.throttle is not None and job.debounce is not None:
-        raise InvalidJob("debounce", job.debounce, "give throttle or debounce, not both")
+        raise InvalidValue("debounce", job.debounce, "give throttle or debounce, not both")
     if job.debounce is not None and (job.delay or job.run_at is not None or job.after):
-        raise InvalidJob("debounce", job.debounce, "says when the job runs: it cannot be combined with delay or run_at")
+        raise InvalidValue(
+            "debounce", job.debounce, "says when the job runs: it cannot be combined with delay or run_at"
+        )
 
 
 def _check_trace(trace: str) -> None:
     if not isinstance(trace, str) or not trace.startswith("{") or len(trace) > MAX_TRACE:
-        raise InvalidJob("trace", trace, f"must be a JSON object of headers, of at most {MAX_TRACE:,} characters")
+        raise InvalidValue("trace", trace, f"must be a JSON object of headers, of at most {MAX_TRACE:,} characters")
     check_json_text("trace", trace)
 
 
 def _check_after(job: NewJob) -> None:
     if job.batch is None:
-        raise InvalidJob("after", job.after, "needs a batch that the job belongs to: see app.flow")
+        raise InvalidValue("after", job.after, "needs a batch that the job belongs to: see app.flow")
     if job.delay or job.run_at is not None:
-        raise InvalidJob("after", job.after, "cannot be combined with delay or run_at: raise Snooze in the handler")
+        raise InvalidValue("after", job.after, "cannot be combined with delay or run_at: raise Snooze in the handler")
     for parent in job.after:
         if type(parent) is not int and (not isinstance(parent, str) or not parent):
-            raise InvalidJob("after", parent, "must be the id of a job, or its place among those enqueued with it")
+            raise InvalidValue("after", parent, "must be the id of a job, or its place among those enqueued with it")
 
 
 def check_places(job: NewJob, place: int) -> None:
     """Refuse a job, enqueued at a place among others, that waits for itself or for one that comes after it."""
     for parent in job.after:
         if type(parent) is int and not 0 <= parent < place:
-            raise InvalidJob("after", parent, "must be the place of a job that comes before it")
+            raise InvalidValue("after", parent, "must be the place of a job that comes before it")
 
 
 def room_for_payload(job: NewJob, max_payload: int) -> int:
@@ -140,39 +156,39 @@ def _options_of(job: NewJob) -> dict[str, Any]:
 def check_priority(priority: int) -> int:
     """Refuse a priority outside 0 … 1 000 000."""
     if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
-        raise InvalidJob("priority", priority, f"must be a whole number from 0 to {MAX_PRIORITY:,}")
+        raise InvalidValue("priority", priority, f"must be a whole number from 0 to {MAX_PRIORITY:,}")
     return priority
 
 
 def check_at_least(field: str, value: int, least: int) -> int:
     """Refuse what is no whole number, or too small a one."""
     if type(value) is not int or not least <= value <= MAX_SAFE_INTEGER:
-        raise InvalidJob(field, value, f"must be a whole number of at least {least}")
+        raise InvalidValue(field, value, f"must be a whole number of at least {least}")
     return value
 
 
 def check_delay(delay: timedelta) -> timedelta:
     """Refuse a negative delay."""
     if not isinstance(delay, timedelta) or delay < timedelta(0):
-        raise InvalidJob("delay", delay, "must be a timedelta of zero or more")
+        raise InvalidValue("delay", delay, "must be a timedelta of zero or more")
     if delay > _LONGEST_DELAY:
-        raise InvalidJob("delay", delay, "must be less than a hundred years")
+        raise InvalidValue("delay", delay, "must be less than a hundred years")
     return delay
 
 
 def check_moment(field: str, moment: datetime) -> datetime:
     """Refuse a moment without a time zone: it would mean something else on another machine."""
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise InvalidJob(field, moment, "must be a datetime with a time zone, such as datetime.now(UTC)")
+        raise InvalidValue(field, moment, "must be a datetime with a time zone, such as datetime.now(UTC)")
     if not _EARLIEST <= moment.year <= _LATEST:
-        raise InvalidJob(field, moment, f"must be in one of the years {_EARLIEST} to {_LATEST}")
+        raise InvalidValue(field, moment, f"must be in one of the years {_EARLIEST} to {_LATEST}")
     return moment
 
 
 def check_progress(progress: int) -> int:
     """Refuse progress outside 0 … 100."""
     if type(progress) is not int or not 0 <= progress <= 100:
-        raise InvalidJob("progress", progress, "must be a whole number from 0 to 100")
+        raise InvalidValue("progress", progress, "must be a whole number from 0 to 100")
     return progress
 
 
@@ -183,7 +199,7 @@ def check_kept(field: str, keep: bool | int) -> int | None:  # noqa: FBT001 - Bu
     if keep is False:
         return None
     if type(keep) is not int or keep < 0:
-        raise InvalidJob(
+        raise InvalidValue(
             field, keep, "must be true or 0 (delete at once), false (keep all), or n > 0 (keep the last n)"
         )
     if keep > MAX_KEPT:
@@ -199,17 +215,17 @@ def one_of(field: str, words: type[Word], word: str) -> Word:
     try:
         return words(word)
     except ValueError:
-        raise InvalidJob(field, word, f"must be one of {', '.join(words)}") from None
+        raise InvalidValue(field, word, f"must be one of {', '.join(words)}") from None
 
 
 def check_text(field: str, text: str) -> str:
     """Refuse characters that not every store can keep."""
     if "\0" in text:
-        raise InvalidJob(field, text, "must not contain NUL characters")
+        raise InvalidValue(field, text, "must not contain NUL characters")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidJob(field, text, "must not contain lone surrogates: not valid Unicode text") from None
+        raise InvalidValue(field, text, "must not contain lone surrogates: not valid Unicode text") from None
     return text
 
 
@@ -223,12 +239,12 @@ def read_place(after: str, number: str | None = None, *, most: int = LAST_NUMBER
     """Read what a page gave as its end, or the part of it that is a number.
 
     Raises:
-        InvalidJob: no page gave that.
+        InvalidValue: no page gave that.
     """
     digits = after if number is None else number
     # Its length comes first: of very long ones Python makes no number, and raises an error of its own.
     if len(digits) > len(str(most)) or not digits.isascii() or not digits.isdecimal() or int(digits) > most:
-        raise InvalidJob("after", after, "must be what the page before gave as `after`")
+        raise InvalidValue("after", after, "must be what the page before gave as `after`")
     return int(digits)
 
 
@@ -242,12 +258,12 @@ def check_queue_name(name: str, *, foreign: bool = False) -> str:
     """
     if foreign:
         if not isinstance(name, str) or not name:
-            raise InvalidJob("queue", name, "must be a non-empty string")
+            raise InvalidValue("queue", name, "must be a non-empty string")
         return check_text("queue", name)
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
-        raise InvalidJob("queue", name, "must be lower-case letters, digits, '_', '.', '-', in parts joined by '/'")
+        raise InvalidValue("queue", name, "must be lower-case letters, digits, '_', '.', '-', in parts joined by '/'")
     if len(name) > MAX_QUEUE_NAME:
-        raise InvalidJob("queue", name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
+        raise InvalidValue("queue", name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
     return name
 
 
@@ -259,7 +275,7 @@ def check_pattern(pattern: str, *, foreign: bool = False) -> str:
         return check_queue_name(pattern, foreign=True)
     stem = pattern.removesuffix("/*") if isinstance(pattern, str) else pattern
     if not isinstance(stem, str) or not _QUEUE_NAME.fullmatch(stem):
-        raise InvalidJob("queues", pattern, "must be a queue name, a path ending in '/*' (mail/*), or '*'")
+        raise InvalidValue("queues", pattern, "must be a queue name, a path ending in '/*' (mail/*), or '*'")
     return pattern
 
 
@@ -273,9 +289,9 @@ def matches(pattern: str, name: str) -> bool:
 def check_name(field: str, name: str) -> str:
     """Refuse a name, of a schedule or a batch, that nobody could type."""
     if not isinstance(name, str) or not name.strip():
-        raise InvalidJob(field, name, "must be a non-empty string")
+        raise InvalidValue(field, name, "must be a non-empty string")
     if len(name) > MAX_QUEUE_NAME:
-        raise InvalidJob(field, name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
+        raise InvalidValue(field, name, f"must be at most {MAX_QUEUE_NAME} characters, this is {len(name)}")
     return check_text(field, name)
 
 
@@ -289,7 +305,7 @@ def encode_json(value: Any, *, field: str = "payload", max_size: int = MAX_PAYLO
         try:
             plain = msgspec.to_builtins(value)
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidJob(field, value, f"must be JSON-able: {error}") from None
+            raise InvalidValue(field, value, f"must be JSON-able: {error}") from None
     _check_portable(plain, field, 0)
     text = _encode(plain)
     if len(text) > max_size:
@@ -304,7 +320,7 @@ def check_json_text(field: str, text: str) -> str:
     try:
         _json_reader.decode(text)
     except msgspec.DecodeError as error:
-        raise InvalidJob(field, text, f"must be JSON text, as encode_json writes it: {error}") from None
+        raise InvalidValue(field, text, f"must be JSON text, as encode_json writes it: {error}") from None
     return text
 
 
@@ -315,22 +331,22 @@ def _check_portable(value: Any, path: str, depth: int) -> None:
             check_text(path, value)
     elif kind is int:
         if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
-            raise InvalidJob(path, value, "must be within ±2^53: send larger whole numbers as strings")
+            raise InvalidValue(path, value, "must be within ±2^53: send larger whole numbers as strings")
     elif kind is float:
         if not math.isfinite(value):
-            raise InvalidJob(path, value, "must be finite: JSON has no NaN and no Infinity")
+            raise InvalidValue(path, value, "must be finite: JSON has no NaN and no Infinity")
     elif kind is dict:
         if depth >= MAX_DEPTH:
-            raise InvalidJob(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
+            raise InvalidValue(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
         for name, member in value.items():
             if type(name) is not str:
-                raise InvalidJob(path, name, "must have strings as keys: JSON has no others")
+                raise InvalidValue(path, name, "must have strings as keys: JSON has no others")
             _check_portable(name, path, depth)
             _check_portable(member, f"{path}.{name}", depth + 1)
     elif kind is list or kind is tuple:
         if depth >= MAX_DEPTH:
-            raise InvalidJob(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
+            raise InvalidValue(path, "…", f"must not be nested deeper than {MAX_DEPTH} levels")
         for index, member in enumerate(value):
             _check_portable(member, f"{path}[{index}]", depth + 1)
     elif kind not in _PLAIN:
-        raise InvalidJob(path, value, f"must be JSON-able, {kind.__name__} is not")
+        raise InvalidValue(path, value, f"must be JSON-able, {kind.__name__} is not")

@@ -22,7 +22,7 @@ _LONG: Final = 0.5
 """Seconds between two looks where nothing is heard."""
 
 
-async def follow(
+async def watch(
     engine: CheckedEngine, queues: tuple[str, ...], look: Callable[[], Awaitable[T]], is_over: Callable[[T], bool]
 ) -> AsyncGenerator[T, None]:
     """Tell what ``look`` sees, each time that it sees something else."""

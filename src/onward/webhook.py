@@ -33,10 +33,11 @@ from onward.backoff import Backoff
 from onward.clock import micros_of
 from onward.context import JobContext
 from onward.control_flow import DoNotRetry
-from onward.errors import InvalidJob, OnwardError
+from onward.errors import InvalidValue, OnwardError
 from onward.events import AnyEvent
+from onward.handler import TaskOptions
 from onward.job import NewJob
-from onward.task import Task, TaskOptions
+from onward.task import Task
 
 TASK: Final = "onward.webhook"
 QUEUE: Final = "onward/webhooks"
@@ -71,6 +72,7 @@ class Webhook:
     url: str
     queues: tuple[str, ...]
     event_types: frozenset[str]
+    """The words of the events: ``completed``, ``failed``, …"""
     keys: tuple[bytes, ...]
     """What is signed with; several while a secret is being changed."""
     allowed: tuple[Network, ...]
@@ -87,9 +89,9 @@ class Webhook:
             validation.check_pattern(pattern)
         parts = urlsplit(self.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or not self.url.isascii():
-            raise InvalidJob("webhook", self.url, "must be a URL such as https://example.com/hook, in ASCII")
+            raise InvalidValue("webhook", self.url, "must be a URL such as https://example.com/hook, in ASCII")
         if parts.username is not None or parts.fragment or any(character.isspace() for character in self.url):
-            raise InvalidJob("webhook", parts.hostname, "must have no user, no fragment and no spaces in its URL")
+            raise InvalidValue("webhook", parts.hostname, "must have no user, no fragment and no spaces in its URL")
 
     def __repr__(self) -> str:
         """Name it, without its secrets."""
@@ -109,12 +111,12 @@ def keys_of(secret: str | Sequence[str]) -> tuple[bytes, ...]:
             if text.startswith(_PREFIX):
                 key = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
         except ValueError:
-            raise InvalidJob("secret", "…", f"is no base64 after {_PREFIX}") from None
+            raise InvalidValue("secret", "…", f"is no base64 after {_PREFIX}") from None
         if len(key) < _LEAST_SECRET:
-            raise InvalidJob("secret", "…", f"must have at least {_LEAST_SECRET} bytes")
+            raise InvalidValue("secret", "…", f"must have at least {_LEAST_SECRET} bytes")
         keys.append(key)
     if not keys:
-        raise InvalidJob("secret", secret, "must be given")
+        raise InvalidValue("secret", secret, "must be given")
     return tuple(keys)
 
 
@@ -124,20 +126,20 @@ def networks_of(allow: Iterable[str]) -> tuple[Network, ...]:
     try:
         return tuple(map(ip_network, texts))
     except ValueError as error:
-        raise InvalidJob("allow", texts, f"must be networks such as 10.1.0.0/16: {error}") from None
+        raise InvalidValue("allow", texts, f"must be networks such as 10.1.0.0/16: {error}") from None
 
 
 # What is sent ---------------------------------------------------------------------------------------------------------
 
 
-def written(event: AnyEvent, *, room: int) -> dict[str, Any]:
+def written(event: AnyEvent, *, max_bytes: int) -> dict[str, Any]:
     """Write an event down as it is posted; what does not fit is left out, and named."""
     data = msgspec.to_builtins(event)
     kind, at, ref = data.pop("event"), data.pop("at"), data.pop("ref")
     data.pop("cursor", None)
-    message = {"type": kind, "timestamp": at, "data": {"queue": ref["queue"], "id": ref["id"], **data}}
-    if len(msgspec.json.encode(message)) > room:
-        long = [field for field in ("returnvalue", "stacktrace", "failed_reason", "message") if data.get(field)]
+    message = {"type": f"job.{kind}", "timestamp": at, "data": {"queue": ref["queue"], "id": ref["id"], **data}}
+    if len(msgspec.json.encode(message)) > max_bytes:
+        long = [field for field in ("result", "traceback", "error", "message") if data.get(field)]
         for field in long:
             message["data"][field] = None
         message["data"]["left_out"] = long
@@ -283,14 +285,16 @@ async def _status(reader: asyncio.StreamReader) -> int:
             return int(number)
 
 
-class Post:
+class Deliveries:
     """The webhooks of an App, and the task that delivers to them."""
 
-    def __init__(self, add: Callable[[Callable[..., Any], str, TaskOptions], Task[..., Any]], *, room: int) -> None:
-        """``room``: bytes that a message may have."""
+    def __init__(
+        self, add: Callable[[Callable[..., Any], str, TaskOptions], Task[..., Any]], *, max_bytes: int
+    ) -> None:
+        """``max_bytes``: the size limit of a message."""
         self._by_name: dict[str, Webhook] = {}
-        self._room = room
-        self._task = add(self.deliver, TASK, TaskOptions(queue=QUEUE, backoff=_BACKOFF, keep_result=False))
+        self._max_bytes = max_bytes
+        self._task = add(self.deliver, TASK, TaskOptions(queue=QUEUE, backoff=_BACKOFF, store_result=False))
 
     @property
     def webhooks(self) -> Collection[Webhook]:
@@ -300,7 +304,7 @@ class Post:
     def declare(self, webhook: Webhook) -> Webhook:
         """Have one more."""
         if webhook.name in self._by_name:
-            raise InvalidJob("webhook", webhook.name, "is declared twice: give one of them another name")
+            raise InvalidValue("webhook", webhook.name, "is declared twice: give one of them another name")
         self._by_name[webhook.name] = webhook
         return webhook
 
@@ -308,7 +312,7 @@ class Post:
         """Make the job that delivers an event: the same, however often the event is told."""
         attempts = self._by_name[webhook].max_attempts
         task = self._task.using(idempotency_key=identity_of(webhook, event), max_attempts=attempts)
-        return task.job(webhook=webhook, event=written(event, room=self._room))
+        return task.job(webhook=webhook, event=written(event, max_bytes=self._max_bytes))
 
     async def deliver(self, context: JobContext, webhook: str, event: dict[str, Any]) -> None:
         """Post one event."""

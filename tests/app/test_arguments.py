@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onward import BadPayload, InvalidJob, JobContext, PayloadTooLarge
+from onward import InvalidPayload, InvalidValue, JobContext, PayloadTooLarge
 from onward.arguments import Arguments
 
 
@@ -121,7 +121,7 @@ def test_a_context_is_no_part_of_the_payload():
         travelling = arguments(handler)
         assert travelling.context == name
         assert travelling.encode(("a",), {}) == '{"to":"a"}'
-        with pytest.raises(BadPayload, match=rf"payload\.{name}: .* has no such argument"):
+        with pytest.raises(InvalidPayload, match=rf"payload\.{name}: .* has no such argument"):
             travelling.encode((), {"to": "a", name: 1})
 
 
@@ -150,7 +150,7 @@ def test_a_bad_call_is_refused_by_the_name_of_the_argument(args, kwargs, field, 
     def send(to: str, subject: str = "", copies: list[str] = []) -> None:  # noqa: B006
         ...
 
-    with pytest.raises(BadPayload) as refusal:
+    with pytest.raises(InvalidPayload) as refusal:
         arguments(send).encode(args, kwargs)
     assert refusal.value.field == field
     assert says in str(refusal.value)
@@ -161,7 +161,7 @@ def test_a_bad_call_is_refused_by_the_name_of_the_argument(args, kwargs, field, 
 def test_numbers_that_json_would_bend_are_refused(value):  # B4
     def handler(value: float) -> None: ...
 
-    with pytest.raises(BadPayload, match=r"^payload\.value: must be "):
+    with pytest.raises(InvalidPayload, match=r"^payload\.value: must be "):
         arguments(handler).encode((value,), {})
 
 
@@ -194,7 +194,7 @@ _calls = st.lists(
 def _answer_of(call: Any) -> Any:
     try:
         return call()
-    except InvalidJob as refusal:
+    except InvalidValue as refusal:
         return type(refusal), str(refusal)
 
 
@@ -221,7 +221,7 @@ def test_too_much_is_refused_among_many():  # B4
 def test_a_refusal_does_not_show_what_was_in_the_payload():
     def handler(password: str, pin: int) -> None: ...
 
-    with pytest.raises(BadPayload) as refusal:
+    with pytest.raises(InvalidPayload) as refusal:
         arguments(handler).decode('{"password":"swordfish","pin":"4711"}')
     assert "swordfish" not in str(refusal.value)
     assert "4711" not in str(refusal.value)
@@ -244,7 +244,7 @@ def test_a_refusal_does_not_show_what_was_in_the_payload():
 def test_a_payload_from_elsewhere_is_held_to_the_annotations(payload, says):
     def send(to: str, order: Order | None = None) -> None: ...
 
-    with pytest.raises(BadPayload) as refusal:
+    with pytest.raises(InvalidPayload) as refusal:
         arguments(send).decode(payload)
     assert str(refusal.value).startswith(says)
 
@@ -263,7 +263,7 @@ def test_signatures_that_cannot_travel_are_refused_when_the_task_is_defined():
         (not_json, "use a dataclass"),
         (two_contexts, "one is enough"),
     ):
-        with pytest.raises(InvalidJob, match=says) as refusal:
+        with pytest.raises(InvalidValue, match=says) as refusal:
             arguments(function)
         assert refusal.value.field.startswith(f"{function.__name__}(")
 
@@ -275,7 +275,7 @@ class Lamp(msgspec.Struct):
 def test_a_union_that_json_cannot_tell_apart_is_refused_by_argument():
     def handler(thing: Lamp | Point) -> None: ...
 
-    with pytest.raises(InvalidJob, match=r"^handler\(thing: .*cannot be read from JSON"):
+    with pytest.raises(InvalidValue, match=r"^handler\(thing: .*cannot be read from JSON"):
         arguments(handler)
 
 
@@ -293,7 +293,7 @@ def test_an_annotation_may_name_what_is_defined_further_down():
 def test_an_annotation_that_names_nothing_is_an_error_that_says_so():
     def handler(value: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(InvalidJob, match=r"name 'Nowhere' is not defined.*import it outside of `if TYPE_CHECKING`"):
+    with pytest.raises(InvalidValue, match=r"name 'Nowhere' is not defined.*import it outside of `if TYPE_CHECKING`"):
         arguments(handler).encode((1,), {})
 
 
@@ -321,5 +321,5 @@ def test_a_stored_result_of_another_type_is_an_error_that_says_so():
     def handler() -> Point:
         return Point(0)
 
-    with pytest.raises(InvalidJob, match=r"not what handler\(\) says it returns"):
+    with pytest.raises(InvalidValue, match=r"not what handler\(\) says it returns"):
         arguments(handler).read_result("elsewhere")

@@ -2,25 +2,83 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import pytest
+
 import onward
 import onward.testing
+from onward import App, Batch, JobContext, JobHandle, Task
+from onward.batches.resources import Batches
+from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 
-NAMES = (
-    "App Backoff BadPayload CallNext Cancel ClaimLost DoNotRetry InvalidJob Job JobContext JobFailed JobFilter "
-    "JobHandle JobNotFound JobRef JobsRepository Middleware NewJob OnwardError Page PayloadTooLarge QueueInfo Rate "
-    "Retention Snooze State StoreUnavailable Task Unsupported WorkerInfo harmonyk_status"
+NOT_OURS = (
+    # of Python's typing and collections
+    "Any AsyncGenerator Awaitable Callable Collection Concatenate Coroutine Generator Iterable Literal Mapping None "
+    "Sequence Unpack TimeoutError SSLContext False True "
+    # type variables, and what is returned and not named by users
+    "P R T Self UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
+    # aliases whose members are all public
+    "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions "
+    "MappingProxyType "
+    # the resources, reached by their names on an App
+    "Jobs DeadLetters Archive Schedules Batches Workers Args Raises"
 )
+
+NAMES = """\
+    App Backoff Batch BatchInfo BatchNotFound CallNext Cancel Capabilities Changed ClaimLost Connection Cron Dependency
+    DoNotRetry EngineNotIncluded EnqueueStatus FailedAttempt Flow Interval InvalidJob InvalidPayload InvalidValue Job
+    JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
+    Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
+    Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
+    StoreFull StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook WorkerInfo WorkerOptions
+    __version__ events
+"""
+MEMBERS = {
+    App: "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "
+    "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
+    Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
+    JobHandle: "enqueue_status id info is_new ref result watch",
+    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id queue ref "
+    "set_progress should_stop type",
+    Batch: "add cancel dependencies flow info jobs name pause resume seal wait watch",
+    Jobs: "cancel count delete edit explain get iterate list logs replay",
+    DeadLetters: "count list purge replay",
+    Archive: "count get list purge",
+    Queues: "configure get list pause resume",
+    Schedules: "delete get list pause resume run set",
+    Batches: "delete get list",
+    Workers: "list",
+}
 
 
 def test_these_are_the_public_names():
-    assert " ".join(onward.__all__) == NAMES
+    assert onward.__all__ == NAMES.split()
     assert sorted(onward.__all__) == onward.__all__
-    assert onward.testing.__all__ == ["ManualClock", "assert_enqueued", "drain", "enqueued", "inline"]
+    assert onward.testing.__all__ == [
+        "ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"
+    ]  # fmt: skip
     for name in (*onward.__all__, *onward.testing.__all__):
         assert hasattr(onward, name) or hasattr(onward.testing, name)
+
+
+@pytest.mark.parametrize("kind", MEMBERS, ids=lambda kind: kind.__name__)
+def test_these_are_the_public_members(kind: type):
+    made = App("sqlite://") if kind is App else kind
+    assert " ".join(name for name in dir(made) if not name.startswith("_")) == MEMBERS[kind]
+
+
+def test_every_value_and_error_that_a_public_signature_names_is_public():
+    named = set()
+    for kind in MEMBERS:
+        for member in (getattr(kind, name, None) for name in dir(kind) if not name.startswith("_")):
+            function = member.fget if isinstance(member, property) else member
+            text = " ".join(map(str, getattr(function, "__annotations__", {}).values()))
+            text += " ".join(re.findall(r"^\s+([A-Z]\w+): ", getattr(function, "__doc__", None) or "", re.MULTILINE))
+            named |= set(re.findall(r"\b[A-Z][A-Za-z]+\b", text))
+    assert named - set(onward.__all__) <= set(NOT_OURS.split())
 
 
 def test_importing_onward_loads_no_driver_and_no_worker():

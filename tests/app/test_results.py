@@ -56,7 +56,7 @@ async def test_one_question_serves_all_who_wait(app: App):
     waiting = [asyncio.create_task(handle.result(timeout=60)) for handle in handles]
     await asyncio.wait([waiting[0]], timeout=0.05)
     verbs: list[Observation] = []
-    app.engine.observer = verbs.append
+    app._core.engine.observer = verbs.append
     await app.tick()
     await asyncio.gather(*waiting)
     assert 0 < len([verb for verb in verbs if verb.verb in {"find", "get"}]) < 50
@@ -68,7 +68,7 @@ async def test_a_signal_that_never_comes_is_made_up_for(app: App, monkeypatch: p
             raise StoreUnavailable("no signals here")
         yield Signal(SignalKind.CHANGED)
 
-    monkeypatch.setattr(app.engine, "signals", silent)
+    monkeypatch.setattr(app._core.engine, "signals", silent)
 
     @app.task
     async def pay() -> int:
@@ -159,7 +159,7 @@ async def test_who_comes_while_the_watch_for_another_ends_is_not_forgotten(app: 
             leaving.set()
             await may_leave.wait()
 
-    monkeypatch.setattr(app.engine.inner, "signals", signals)
+    monkeypatch.setattr(app._core.engine.inner, "signals", signals)
     first, second = await pay.enqueue(1), await pay.enqueue(2)
     waiting = asyncio.create_task(first.result(timeout=30))
     await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def test_who_comes_while_the_watch_for_another_ends_is_not_forgotten(app: 
 
 
 async def _is_watched(app: App, handle: JobHandle[int]) -> None:
-    while handle.ref not in app.results._watcher()._waiting:  # noqa: ASYNC110 - it is about to be
+    while handle.ref not in app._core.results._watcher()._waiting:  # noqa: ASYNC110 - it is about to be
         await asyncio.sleep(0)
 
 
@@ -221,14 +221,14 @@ async def test_the_progress_of_a_job_is_told_as_it_is_made(app: App):
     @app.task
     async def climb(context: JobContext) -> str:
         for number, step in enumerate(steps):
-            context.progress(25 * (number + 1), f"step {number}")
+            context.set_progress(25 * (number + 1), f"step {number}")
             await step.wait()
         return "up"
 
     handle = await climb.enqueue()
     told: list[int] = []
     async with asyncio.timeout(30), app.worker():
-        async for job in handle.follow():
+        async for job in handle.watch():
             if job.progress is not None and job.progress not in told:
                 told.append(job.progress)
                 steps[len(told) - 1].set()
@@ -243,5 +243,5 @@ async def test_who_follows_a_job_that_is_gone_is_told_so(app: App):
     handle = await pay.enqueue()
     await app.jobs.delete(handle)
     with pytest.raises(JobNotFound):
-        async for _ in handle.follow():
+        async for _ in handle.watch():
             pass

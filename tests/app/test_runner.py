@@ -13,12 +13,13 @@ from typing import Any
 import pydantic
 import pytest
 
-from onward import App, Backoff, Cancel, DoNotRetry, InvalidJob, JobContext, Snooze, StoreUnavailable
+from onward import App, Backoff, Cancel, DoNotRetry, InvalidValue, JobContext, Snooze, StoreUnavailable
 from onward.clock import ManualClock
 from onward.context import RunState
 from onward.engine.values import Claim
 from onward.job import JobRef
 from onward.lifecycle import Interrupted, Raised, Returned, Snoozed, Stopped
+from onward.testing import detached_context
 from onward.worker.runner import CallNext, Invocation, Middleware, Runner, run_in_thread
 
 
@@ -29,7 +30,7 @@ def claim(type: str = "handler", payload: str = "{}", **others: Any) -> Claim:
 
 @pytest.fixture
 def runner(app: App, clock: ManualClock) -> Runner:
-    return Runner(tasks=app.tasks, engine=app.engine, worker_id="me", clock=clock)
+    return Runner(handlers=app._core.handlers, engine=app._core.engine, worker_id="me", clock=clock)
 
 
 class Answer(pydantic.BaseModel):
@@ -62,7 +63,7 @@ async def test_what_a_handler_returns_is_its_result(app: App, runner: Runner, va
 
 
 async def test_a_result_that_nobody_wants_is_not_kept(app: App, runner: Runner):
-    @app.task(keep_result=False)
+    @app.task(store_result=False)
     async def handler() -> object:
         return object()
 
@@ -70,7 +71,7 @@ async def test_a_result_that_nobody_wants_is_not_kept(app: App, runner: Runner):
 
 
 async def test_a_result_that_cannot_be_stored_fails_at_once(app: App, clock: ManualClock):  # O1
-    runner = Runner(tasks=app.tasks, engine=app.engine, worker_id="me", max_result=10)
+    runner = Runner(handlers=app._core.handlers, engine=app._core.engine, worker_id="me", max_result=10)
 
     @app.task
     async def odd() -> object:
@@ -82,11 +83,11 @@ async def test_a_result_that_cannot_be_stored_fails_at_once(app: App, clock: Man
 
     result = await runner.run(claim("odd"))
     assert isinstance(result, Raised)
-    assert (result.retryable, result.failure.kind) == (False, "BadResult")
+    assert (result.retryable, result.failure.error_type) == (False, "BadResult")
     assert "result" in result.failure.message
     result = await runner.run(claim("long"))
     assert isinstance(result, Raised)
-    assert (result.retryable, result.failure.kind) == (False, "ResultTooLarge")
+    assert (result.retryable, result.failure.error_type) == (False, "ResultTooLarge")
 
 
 # Before the handler
@@ -98,7 +99,7 @@ async def test_a_job_without_a_handler_fails_at_once_and_names_the_nearest(app: 
 
     result = await runner.run(claim("send_male"))
     assert isinstance(result, Raised)
-    assert (result.retryable, result.failure.kind) == (False, "NoHandler")
+    assert (result.retryable, result.failure.error_type) == (False, "NoHandler")
     assert "did you mean 'send_mail'?" in result.failure.message
 
 
@@ -111,7 +112,7 @@ async def test_a_payload_that_does_not_fit_fails_at_once_and_names_the_argument(
 
     result = await runner.run(claim(payload='{"to":3}'))
     assert isinstance(result, Raised)
-    assert (result.retryable, result.failure.kind) == (False, "BadPayload")
+    assert (result.retryable, result.failure.error_type) == (False, "InvalidPayload")
     assert result.failure.message == "payload.to: Expected `str`, got `int`"
     assert not called
 
@@ -138,7 +139,7 @@ async def test_a_failure_says_what_and_where(app: App, runner: Runner, is_async)
     result = await runner.run(claim())
     assert isinstance(result, Raised)
     assert (result.retryable, result.delay) == (True, None)
-    assert (result.failure.kind, result.failure.message) == ("ValueError", "no � such thing ?")
+    assert (result.failure.error_type, result.failure.message) == ("ValueError", "no � such thing ?")
     trace = result.failure.traceback
     assert trace is not None
     assert "in fail\n" in trace
@@ -191,11 +192,11 @@ async def test_an_exception_that_cannot_be_shown_is_still_a_failure(app: App, ru
 
     result = await runner.run(claim())
     assert isinstance(result, Raised)
-    assert result.failure.kind.endswith("Faulty")
+    assert result.failure.error_type.endswith("Faulty")
 
 
 async def test_single_exceptions_are_retried_as_the_task_says(app: App, runner: Runner):
-    @app.task(retry={ConnectionError: Backoff.exponential(10, cap=None), ValueError: None})
+    @app.task(retry={ConnectionError: Backoff.exponential(10, cap=None), ValueError: False})
     async def handler(error: str) -> None:
         raise {"connection": ConnectionResetError, "value": UnicodeError, "key": KeyError}[error]
 
@@ -236,16 +237,16 @@ async def test_a_handler_may_end_otherwise(app: App, runner: Runner, clock: Manu
 
 def test_a_snooze_wants_one_time_to_come():
     for wrong in (None, -1, "soon", float("nan")):
-        with pytest.raises(InvalidJob):
+        with pytest.raises(InvalidValue):
             Snooze(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob):
+    with pytest.raises(InvalidValue):
         Snooze(1, until=ManualClock().now())
 
 
 async def test_an_exception_that_a_task_group_has_wrapped_counts_as_itself(app: App, runner: Runner):
     ends = {"snooze": Snooze(5), "cancel": Cancel("no"), "connection": ConnectionError()}
 
-    @app.task(retry={ConnectionError: None})
+    @app.task(retry={ConnectionError: False})
     async def handler(end: str) -> None:
         async def fail() -> None:
             raise ends[end]
@@ -282,7 +283,7 @@ async def test_an_async_handler_that_takes_too_long_is_stopped_and_fails(app: Ap
 
 
 async def test_a_timeout_is_retried_as_the_task_says_of_timeouts(app: App, runner: Runner):
-    @app.task(timeout=0.01, retry={TimeoutError: None})
+    @app.task(timeout=0.01, retry={TimeoutError: False})
     async def handler() -> None:
         await asyncio.Event().wait()
 
@@ -297,12 +298,12 @@ async def test_a_thread_that_takes_too_long_is_left_and_told(app: App, runner: R
     @app.task(timeout=0.01)
     def handler(context: JobContext) -> str:
         go_on.wait()
-        seen.append(context.is_cancelled)
+        seen.append(context.should_stop)
         return "too late"
 
     result = await runner.run(claim())
     assert isinstance(result, Raised)
-    assert result.failure.kind == "TimeoutError"
+    assert result.failure.error_type == "TimeoutError"
     assert runner.running == 0
     go_on.set()
     while not seen:
@@ -350,7 +351,7 @@ async def test_cancelling_a_job_reaches_its_handler(app: App, runner: Runner):
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            stopped.append(context.is_cancelled)
+            stopped.append(context.should_stop)
             raise
 
     run = asyncio.create_task(runner.run(claim()))
@@ -368,7 +369,7 @@ async def test_cancelling_a_job_tells_its_thread(app: App, runner: Runner):
     @app.task
     def handler(context: JobContext) -> None:
         loop.call_soon_threadsafe(running.set)
-        while not context.is_cancelled:
+        while not context.should_stop:
             pass
         stopped.set()
 
@@ -491,7 +492,7 @@ async def test_a_handler_can_know_its_job(app: App, runner: Runner):
     @app.task
     async def handler(to: str, *, about: JobContext) -> None:
         seen.extend([about.id, about.ref, about.type, about.queue, about.org_id, about.attempt, about.max_attempts])
-        seen.append(about.is_cancelled)
+        seen.append(about.should_stop)
         assert "attempt 3 of 5" in repr(about)
 
     ref = JobRef("mail", "17")
@@ -508,14 +509,14 @@ async def test_a_run_that_was_claimed_ahead_counts_itself(app: App, runner: Runn
 
 
 async def test_progress_and_lines_are_checked_where_they_are_said(app: App):
-    context = JobContext.detached()
+    context = detached_context()
     for wrong in (-1, 101, 1.5, True):
-        with pytest.raises(InvalidJob, match="progress"):
-            context.progress(wrong)  # type: ignore[arg-type]
-    with pytest.raises(InvalidJob, match="log line"):
+        with pytest.raises(InvalidValue, match="progress"):
+            context.set_progress(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="log line"):
         context.log("a\0b")
-    with pytest.raises(InvalidJob, match="progress message"):
-        context.progress(1, "\ud800")
+    with pytest.raises(InvalidValue, match="progress message"):
+        context.set_progress(1, "\ud800")
 
 
 def test_only_the_newest_thousand_lines_are_held(app: App):  # B8
@@ -538,7 +539,7 @@ async def test_a_run_is_over_when_all_that_it_said_has_arrived(
         arrived.extend(lines)
         return True
 
-    monkeypatch.setattr(app.engine, "report", report)
+    monkeypatch.setattr(app._core.engine, "report", report)
 
     @app.task
     async def handler(context: JobContext) -> None:
@@ -560,7 +561,7 @@ async def test_a_report_that_cannot_be_stored_does_not_fail_the_run(
     async def report(*_: Any, **__: Any) -> bool:
         raise StoreUnavailable("away")
 
-    monkeypatch.setattr(app.engine, "report", report)
+    monkeypatch.setattr(app._core.engine, "report", report)
 
     @app.task
     async def handler(context: JobContext) -> str:
@@ -576,7 +577,7 @@ async def test_a_report_that_finds_the_claim_lost_stops_the_handler(
     async def report(*_: Any, **__: Any) -> bool:
         return False
 
-    monkeypatch.setattr(app.engine, "report", report)
+    monkeypatch.setattr(app._core.engine, "report", report)
 
     @app.task
     async def handler(context: JobContext) -> None:
@@ -602,7 +603,12 @@ async def test_middleware_stands_around_every_run_the_first_outermost(app: App):
 
         return middleware
 
-    runner = Runner(tasks=app.tasks, engine=app.engine, worker_id="me", middleware=[named("outer"), named("inner")])
+    runner = Runner(
+        handlers=app._core.handlers,
+        engine=app._core.engine,
+        worker_id="me",
+        middleware=[named("outer"), named("inner")],
+    )
 
     @app.task
     async def asynchronous() -> str:
@@ -621,7 +627,7 @@ async def test_middleware_can_end_a_run_by_itself(app: App):
     async def closed(context: JobContext, call_next: CallNext) -> Any:
         raise Snooze(60)
 
-    runner = Runner(tasks=app.tasks, engine=app.engine, worker_id="me", middleware=[closed])
+    runner = Runner(handlers=app._core.handlers, engine=app._core.engine, worker_id="me", middleware=[closed])
 
     @app.task
     async def handler() -> None:
@@ -641,7 +647,11 @@ async def test_plain_functions_are_called_where_the_task_says(app: App):
         return invoke
 
     runner = Runner(
-        tasks=app.tasks, engine=app.engine, worker_id="me", thread=place("thread"), process=place("process")
+        handlers=app._core.handlers,
+        engine=app._core.engine,
+        worker_id="me",
+        thread=place("thread"),
+        process=place("process"),
     )
 
     @app.task

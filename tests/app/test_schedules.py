@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pytest
 
-from onward import App, InvalidJob
+from onward import App, InvalidValue
 from onward.clock import ManualClock
 from onward.cron import Cron, Interval
 from onward.schedule import Missed
@@ -16,11 +17,12 @@ from onward.schedule import Missed
 MINUTE = timedelta(minutes=1)
 
 
-def declare(app: App, *, rhythm: str | timedelta = "*/5 * * * *", user: int = 7) -> list[int]:
+def declare(app: App, *, trigger: str | timedelta = "*/5 * * * *", user: int = 7) -> list[int]:
     """Declare a task that is called again and again, and answer where it writes its calls."""
     calls: list[int] = []
+    declared = partial(app.schedule, trigger) if isinstance(trigger, str) else partial(app.schedule, every=trigger)
 
-    @app.every(rhythm, arguments={"user": user})
+    @declared(arguments={"user": user})
     @app.task
     async def digest(user: int) -> None:
         calls.append(user)
@@ -33,7 +35,7 @@ async def test_what_the_code_declares_is_there_with_the_first_tick_and_fired_in_
     report = await app.tick()
     assert (report.fired, report.completed) == (0, 0)
     (schedule,) = await app.schedules.list()
-    assert (schedule.name, schedule.rhythm, schedule.missed) == ("digest", Cron("*/5 * * * *"), Missed.ONCE)
+    assert (schedule.name, schedule.trigger, schedule.missed) == ("digest", Cron("*/5 * * * *"), Missed.ONCE)
     clock.advance(5 * MINUTE)
     report = await app.tick()  # H7
     assert (report.fired, report.completed) == (1, 1)
@@ -44,13 +46,13 @@ async def test_what_the_code_declares_is_there_with_the_first_tick_and_fired_in_
 async def test_a_tick_says_when_the_next_turn_is(app: App, clock: ManualClock):
     declare(app)
     await app.open()
-    ticker = app.ticker()
+    ticker = app._core.ticker()
     await ticker.tick(10)
     assert ticker.next_in == pytest.approx(300)
 
 
 async def test_a_worker_declares_and_fires(app: App, clock: ManualClock):
-    calls = declare(app, rhythm=timedelta(seconds=1))
+    calls = declare(app, trigger=timedelta(seconds=1))
     async with app.worker():
         async with asyncio.timeout(30):
             while not await app.schedules.list():  # noqa: ASYNC110 - the worker is about to
@@ -64,11 +66,11 @@ async def test_a_worker_declares_and_fires(app: App, clock: ManualClock):
 async def test_what_changes_in_the_code_changes_in_the_store(app: App, clock: ManualClock):
     declare(app)
     await app.tick()
-    newer = App(engine=app.engine.inner, clock=clock)
-    declare(newer, rhythm=timedelta(hours=1), user=8)
+    newer = App(engine=app._core.engine.inner, clock=clock)
+    declare(newer, trigger=timedelta(hours=1), user=8)
     await newer.tick()
     (schedule,) = await app.schedules.list()
-    assert (schedule.rhythm, schedule.job.payload) == (Interval(timedelta(hours=1)), '{"user":8}')
+    assert (schedule.trigger, schedule.job.payload) == (Interval(timedelta(hours=1)), '{"user":8}')
 
 
 async def test_what_was_paused_by_hand_stays_paused_when_the_code_declares_it_again(app: App, clock: ManualClock):
@@ -76,7 +78,7 @@ async def test_what_was_paused_by_hand_stays_paused_when_the_code_declares_it_ag
     await app.tick()
     await app.schedules.pause("digest")
     for user in (7, 8):
-        again = App(engine=app.engine.inner, clock=clock)
+        again = App(engine=app._core.engine.inner, clock=clock)
         declare(again, user=user)
         clock.advance(5 * MINUTE)
         assert (await again.tick()).fired == 0
@@ -88,7 +90,7 @@ async def test_turns_missed_while_nobody_was_there_are_not_forgotten_by_a_new_de
     declare(app)
     await app.tick()
     clock.advance(17 * MINUTE)
-    later = App(engine=app.engine.inner, clock=clock)
+    later = App(engine=app._core.engine.inner, clock=clock)
     calls = declare(later, user=8)
     assert (await later.tick()).fired == 1
     assert calls == [8]
@@ -131,28 +133,28 @@ async def test_a_schedule_that_there_is_not_is_answered_with_the_nearest(app: Ap
     declare(app)
     await app.tick()
     for ask in (app.schedules.get, app.schedules.pause, app.schedules.resume, app.schedules.delete, app.schedules.run):
-        with pytest.raises(InvalidJob, match="did you mean 'digest'"):
+        with pytest.raises(InvalidValue, match="did you mean 'digest'"):
             await ask("digets")
 
 
 def test_what_cannot_be_declared_is_refused_at_once(app: App):
-    with pytest.raises(InvalidJob, match="five fields"):
-        app.every("every day")
-    with pytest.raises(InvalidJob, match="skip, once, all"):
-        app.every("* * * * *", missed="never")
-    with pytest.raises(InvalidJob, match=r"above @app\.task"):
-        app.every("* * * * *")(print)  # type: ignore[type-var]
+    with pytest.raises(InvalidValue, match="five fields"):
+        app.schedule("every day")
+    with pytest.raises(InvalidValue, match="skip, once, all"):
+        app.schedule("* * * * *", missed="never")  # type: ignore[call-overload]
+    with pytest.raises(InvalidValue, match=r"above @app\.task"):
+        app.schedule("* * * * *")(print)  # type: ignore[type-var]
     declare(app)
-    with pytest.raises(InvalidJob, match="declared twice"):
-        app.every("* * * * *")(app.find_task("digest"))
+    with pytest.raises(InvalidValue, match="declared twice"):
+        app.schedule("* * * * *")(app._core.find_task("digest"))
 
 
 async def test_a_task_whose_arguments_are_missing_is_refused_before_anything_runs(app: App):
-    @app.every("* * * * *")
+    @app.schedule("* * * * *")
     @app.task
     async def digest(user: int) -> None: ...
 
-    with pytest.raises(InvalidJob, match="needs this argument"):
+    with pytest.raises(InvalidValue, match="needs this argument"):
         await app.tick()
     assert await app.schedules.list() == []
 
@@ -164,8 +166,8 @@ async def test_a_schedule_that_cannot_be_fired_here_keeps_no_other_from_its_turn
     for name in ("a", "b"):
         await app.schedules.set(name, digest.job(user=1), "* * * * *")
     foreign = await app.schedules.get("a")
-    elsewhere = msgspec.structs.replace(foreign, rhythm=Cron("* * * * *", "Mars/Olympus"))
-    await app.engine.save_schedule(elsewhere)
+    elsewhere = msgspec.structs.replace(foreign, trigger=Cron("* * * * *", "Mars/Olympus"))
+    await app._core.engine.save_schedule(elsewhere)
     clock.advance(MINUTE)
     assert (await app.tick()).fired == 1
     assert [schedule.name for schedule in await app.schedules.list()] == ["a", "b"]

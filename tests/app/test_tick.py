@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidJob, JobContext, Snooze, State
+from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidValue, JobContext, JobStatus, Snooze
 from onward.clock import ManualClock
 from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, HeartbeatReply, WorkerInfo
+from onward.testing import detached_context
 from onward.worker.runner import CallNext, Runner
 from tests.app.test_app import Lesser
 
@@ -41,7 +42,7 @@ async def test_a_tick_does_it_all_without_a_worker(app: App, clock: ManualClock)
     await again.enqueue()
     await run.using(delay=30).enqueue("complete")
     # A worker that dies with a job in its hands.
-    await app.engine.claim(ClaimRequest(worker_id="dead", slots=1))
+    await app._core.engine.claim(ClaimRequest(worker_id="dead", slots=1))
     clock.advance(DEFAULT_LEASE + timedelta(seconds=1))
     report = await app.tick(limit=10)
     assert msgspec.to_builtins(report) == {
@@ -71,7 +72,7 @@ async def test_a_tick_takes_no_more_than_it_may(app: App):  # H7
     assert (await app.tick(limit=130)).claimed == 130
     assert await app.jobs.count() == {"completed": 130, "pending": 120}
     assert (await app.tick(limit=1000)).claimed == 120
-    with pytest.raises(InvalidJob, match="limit = 0"):
+    with pytest.raises(InvalidValue, match="limit = 0"):
         await app.tick(limit=0)
 
 
@@ -82,14 +83,14 @@ async def test_a_tick_leaves_the_lead_to_whoever_has_it(app: App, clock: ManualC
     await run.using(delay=1).enqueue()
     await run.enqueue()
     await app.open()
-    term = await app.engine.elect("somebody", lease=timedelta(seconds=30))
+    term = await app._core.engine.elect("somebody", lease=timedelta(seconds=30))
     clock.advance(2)
     report = await app.tick()
     assert (report.promoted, report.completed) == (0, 1), "what is ready is run all the same"
     assert term is not None
-    await app.engine.resign(term)
+    await app._core.engine.resign(term)
     assert (await app.tick()).promoted == 1
-    assert await app.engine.elect("other", lease=timedelta(seconds=30)) is not None, "a tick gives the lead up"
+    assert await app._core.engine.elect("other", lease=timedelta(seconds=30)) is not None, "a tick gives the lead up"
 
 
 async def test_a_tick_needs_no_leader_where_there_is_none():  # X1, H7
@@ -116,9 +117,9 @@ async def test_attempts_are_runs_started_and_not_given_back(app: App, clock: Man
     for _ in range(6):
         await app.tick()
         clock.advance(10)
-    job = await handle.job()
+    job = await handle.info()
     assert seen == [1, 1, 2, 2], "a snooze costs nothing"
-    assert (job.status, job.attempts, job.max_attempts) == (State.DEAD_LETTER, 2, 2)
+    assert (job.status, job.attempts, job.max_attempts) == (JobStatus.DEAD_LETTER, 2, 2)
     assert [error.message for error in job.errors] == ["failure 1", "failure 2"]
     assert job.last_error == "ValueError: failure 2"
 
@@ -130,15 +131,15 @@ async def test_a_failed_attempt_backs_off_as_the_exception_says(app: App, clock:
 
     handles = await run.enqueue_many([("connection",), ("value",)])
     await app.tick()
-    waits = [(await handle.job()).next_run_at for handle in handles]
+    waits = [(await handle.info()).next_run_at for handle in handles]
     assert waits == [clock.now() + timedelta(seconds=60), clock.now() + timedelta(seconds=10)]
 
 
 async def test_a_job_without_a_handler_fails_at_once(app: App):  # O8
     handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
     assert (await app.tick()).failed == 1
-    job = await handle.job()
-    assert (job.status, job.attempts) == (State.FAILED, 1)
+    job = await handle.info()
+    assert (job.status, job.attempts) == (JobStatus.FAILED, 1)
     assert (job.last_error or "").startswith("NoHandler: this worker has no task 'unknown'")
 
 
@@ -156,7 +157,7 @@ async def test_a_job_not_started_in_time_is_cancelled(app: App, clock: ManualClo
     handle = await run.using(start_by=clock.now() + timedelta(seconds=5)).enqueue()
     clock.advance(6)
     assert (await app.tick()).claimed == 0
-    assert (await handle.job()).status is State.CANCELLED
+    assert (await handle.info()).status is JobStatus.CANCELLED
 
 
 async def test_a_tick_that_is_cancelled_gives_its_jobs_back(app: App):  # X3
@@ -173,8 +174,8 @@ async def test_a_tick_that_is_cancelled_gives_its_jobs_back(app: App):  # X3
     tick.cancel()
     with pytest.raises(asyncio.CancelledError):
         await tick
-    job = await handle.job()
-    assert (job.status, job.attempts) == (State.PENDING, 0)
+    job = await handle.info()
+    assert (job.status, job.attempts) == (JobStatus.PENDING, 0)
 
 
 async def test_a_tick_that_was_too_slow_records_nothing(app: App, clock: ManualClock):  # X3
@@ -204,7 +205,7 @@ async def test_a_tick_that_was_too_slow_records_nothing(app: App, clock: ManualC
 
 
 async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(monkeypatch: pytest.MonkeyPatch):
-    app = App("sqlite://", worker_timeout=1)
+    app = App("sqlite://", lease=1)
     running, stopped = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -217,20 +218,20 @@ async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(monkeypatc
 
     handle = await run.enqueue()
     beats: list[HeartbeatReply] = []
-    beat = app.engine.heartbeat_sync
+    beat = app._core.engine.heartbeat_sync
 
     def heartbeat(worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         beats.append(beat(worker, claims))
         return beats[-1]
 
-    monkeypatch.setattr(app.engine, "heartbeat_sync", heartbeat)
+    monkeypatch.setattr(app._core.engine, "heartbeat_sync", heartbeat)
     tick = asyncio.create_task(app.tick())
     await running.wait()
     await app.jobs.cancel(handle, reason="enough")
     await stopped.wait()
     report = await tick
     assert beats
-    assert (report.lost, (await handle.job()).last_error) == (1, "enough")
+    assert (report.lost, (await handle.info()).last_error) == (1, "enough")
     assert await app.workers.list() == [], "it leaves no worker behind"
     await app.close()
 
@@ -241,24 +242,24 @@ async def test_a_long_tick_keeps_its_jobs_and_learns_what_it_has_lost(monkeypatc
 async def test_progress_and_lines_are_stored_with_the_job(app: App):  # B8
     @app.task
     async def asynchronous(context: JobContext) -> None:
-        context.progress(10)
-        context.progress(70, "nearly")
+        context.set_progress(10)
+        context.set_progress(70, "nearly")
         for number in range(3):
             context.log(f"line {number}")
 
     @app.task
     def plain(context: JobContext) -> None:
         context.log("from a thread")
-        context.progress(100)
+        context.set_progress(100)
         raise ValueError
 
     first, second = await asynchronous.enqueue(), await plain.enqueue()
     await app.tick()
-    job = await first.job()
+    job = await first.info()
     assert (job.progress, job.progress_message) == (70, "nearly")
-    assert [line.line for line in await app.jobs.log_lines(first)] == ["line 0", "line 1", "line 2"]
-    assert (await second.job()).progress == 100
-    assert [line.line for line in await app.jobs.log_lines(second.id)] == ["from a thread"]
+    assert [line.line for line in await app.jobs.logs(first)] == ["line 0", "line 1", "line 2"]
+    assert (await second.info()).progress == 100
+    assert [line.line for line in await app.jobs.logs(second.id)] == ["from a thread"]
 
 
 async def test_progress_is_seen_while_the_job_runs(app: App):
@@ -266,26 +267,26 @@ async def test_progress_is_seen_while_the_job_runs(app: App):
 
     @app.task
     async def run(context: JobContext) -> None:
-        context.progress(50, "half-way")
+        context.set_progress(50, "half-way")
         context.log("on it")
         await go_on.wait()
         context.log("done")
 
     handle = await run.enqueue()
     tick = asyncio.create_task(app.tick())
-    job = await handle.job()
+    job = await handle.info()
     async with contextlib.aclosing(_changes(app)) as changes:
         while job.progress is None:
             await anext(changes)
-            job = await handle.job()
-    assert (job.status, job.progress, job.progress_message) == (State.RUNNING, 50, "half-way")
+            job = await handle.info()
+    assert (job.status, job.progress, job.progress_message) == (JobStatus.RUNNING, 50, "half-way")
     go_on.set()
     await tick
-    assert [line.line for line in await app.jobs.log_lines(handle)] == ["on it", "done"]
+    assert [line.line for line in await app.jobs.logs(handle)] == ["on it", "done"]
 
 
 async def _changes(app: App) -> AsyncGenerator[object, None]:
-    async for signal in app.engine.signals(("*",)):
+    async for signal in app._core.engine.signals(("*",)):
         yield signal
 
 
@@ -297,7 +298,7 @@ async def test_only_the_newest_thousand_lines_are_kept(app: App):  # B8
 
     handle = await run.enqueue()
     await app.tick()
-    assert [line.line for line in await app.jobs.log_lines(handle)] == [str(number) for number in range(500, 1500)]
+    assert [line.line for line in await app.jobs.logs(handle)] == [str(number) for number in range(500, 1500)]
 
 
 async def test_progress_is_refused_where_the_engine_has_none():  # X1
@@ -305,11 +306,11 @@ async def test_progress_is_refused_where_the_engine_has_none():  # X1
 
         @app.task(max_attempts=1)
         async def run(context: JobContext) -> None:
-            context.progress(1)
+            context.set_progress(1)
 
         handle = await run.enqueue()
         await app.tick()
-        assert "Lesser does not offer progress" in ((await handle.job()).last_error or "")
+        assert "Lesser does not offer progress" in ((await handle.info()).last_error or "")
 
 
 # Completing in a transaction of the handler's own
@@ -353,7 +354,7 @@ async def test_a_job_is_done_if_and_only_if_its_transaction_commits(booking: App
         connection = ledger.connect()
         connection.execute("begin immediate")
         connection.execute("insert into ledger values (?)", (number,))
-        await context.complete_within(connection, result=f"booked {number}")
+        await context.complete(f"booked {number}", connection=connection)
         connection.execute(end)
         connection.close()
         return "not recorded"
@@ -362,7 +363,7 @@ async def test_a_job_is_done_if_and_only_if_its_transaction_commits(booking: App
         connection = ledger.connect()
         connection.execute("begin immediate")
         connection.execute("insert into ledger values (?)", (number,))
-        context.complete_within_sync(connection, result=f"booked {number}")
+        context.complete_sync(f"booked {number}", connection=connection)
         connection.execute(end)
         connection.close()
         return "not recorded"
@@ -375,7 +376,7 @@ async def test_a_job_is_done_if_and_only_if_its_transaction_commits(booking: App
     undone = await book.enqueue(2, "rollback")
     report = await booking.tick()
     assert (report.completed, report.retried) == (0, 1), "a transaction that did not commit is a failed attempt"
-    assert "RolledBack" in ((await undone.job()).last_error or "")
+    assert "RolledBack" in ((await undone.info()).last_error or "")
     assert ledger.rows() == [1]
 
 
@@ -389,19 +390,19 @@ async def test_a_handler_may_go_on_after_it_has_completed_its_job(booking: App, 
         await asyncio.sleep(0)
         return "to the end"
 
-    runner = Runner(tasks=booking.tasks, engine=booking.engine, worker_id="me", middleware=[slowly])
+    runner = Runner(handlers=booking._core.handlers, engine=booking._core.engine, worker_id="me", middleware=[slowly])
 
     @booking.task
     async def book(context: JobContext) -> str | None:
         connection = ledger.connect()
         connection.execute("begin immediate")
-        await context.complete_within(connection, result="done")
+        await context.complete("done", connection=connection)
         connection.execute("commit")
         connection.close()
         return None
 
     handle = await book.enqueue()
-    (claim,) = (await booking.engine.claim(ClaimRequest(worker_id="me"))).claims
+    (claim,) = (await booking._core.engine.claim(ClaimRequest(worker_id="me"))).claims
     token = claim.token
     assert await runner.run(claim) is None
     assert lost == [False]
@@ -414,7 +415,7 @@ async def test_a_handler_that_fails_after_completing_is_judged_by_its_transactio
         connection = ledger.connect()
         connection.execute("begin immediate")
         connection.execute("insert into ledger values (?)", (number,))
-        await context.complete_within(connection, result=number)
+        await context.complete(number, connection=connection)
         connection.execute(end)
         connection.close()
         raise ValueError("afterwards")
@@ -423,7 +424,7 @@ async def test_a_handler_that_fails_after_completing_is_judged_by_its_transactio
     report = await booking.tick()
     assert (report.lost, report.retried) == (1, 1)
     assert await done.result() == 1
-    assert (await undone.job()).last_error == "ValueError: afterwards"
+    assert (await undone.info()).last_error == "ValueError: afterwards"
     assert ledger.rows() == [1]
 
 
@@ -442,7 +443,7 @@ async def test_a_lost_claim_cannot_complete_within_a_transaction(
             connection.execute("begin immediate")
             connection.execute("insert into ledger values (1)")
             try:
-                await context.complete_within(connection)
+                await context.complete(connection=connection)
             except ClaimLost as error:
                 told.append(error)
                 connection.execute("rollback")
@@ -460,13 +461,13 @@ async def test_a_lost_claim_cannot_complete_within_a_transaction(
     assert [type(error) for error in told] == [ClaimLost]
     assert (report.completed, ledger.rows()) == (0, [])
     await booking.tick()
-    assert (await handle.job()).status is State.COMPLETED
+    assert (await handle.info()).status is JobStatus.COMPLETED
 
 
 async def test_there_is_nothing_to_complete_when_a_handler_is_called_by_hand(ledger: Ledger):
     connection = ledger.connect()
     with pytest.raises(ClaimLost, match="called by hand"):
-        await JobContext.detached().complete_within(connection)
+        await detached_context().complete(connection=connection)
     with pytest.raises(ClaimLost, match="called by hand"):
-        JobContext.detached().complete_within_sync(connection)
+        detached_context().complete_sync(connection=connection)
     connection.close()

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from onward import App, InvalidJob, JobContext, Snooze
+from onward import App, InvalidValue, JobContext, Snooze
 from onward.engine.values import QueueInfo, QueueSettings
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.metering import Usage
 from onward.prometheus import exposition
 
@@ -42,8 +42,8 @@ async def test_a_tick_leaves_a_record_of_every_run(shop: App):  # H8
         (None, "send", "snoozed"): 1,
         (None, "sort", "completed"): 1,
     }
-    (all_,) = await shop.usage(span="all", org_id="acme")
-    assert (all_.runs, all_.attempts, sum(all_.takes)) == (3, 3, 3)
+    (all_,) = await shop.usage(bucket="all", org_id="acme")
+    assert (all_.runs, all_.attempts, sum(all_.run_histogram)) == (3, 3, 3)
 
 
 async def test_a_worker_leaves_a_record_of_every_run_by_its_end(shop: App):  # H8
@@ -52,16 +52,16 @@ async def test_a_worker_leaves_a_record_of_every_run_by_its_end(shop: App):  # H
         for handle in handles:
             await handle.result(timeout=30)
     (day,) = await shop.usage()
-    assert (day.runs, sum(day.waits)) == (30, 30)
+    assert (day.runs, sum(day.wait_histogram)) == (30, 30)
     assert day.at is not None
 
 
 async def test_what_no_usage_is_told_by_is_refused(shop: App):
-    with pytest.raises(InvalidJob, match="one of org_id, queue, type, outcome"):
-        await shop.usage(by=["colour"])
-    with pytest.raises(InvalidJob, match="one of minute, day, all"):
-        await shop.usage(span="hour")
-    with pytest.raises(InvalidJob, match="time zone"):
+    with pytest.raises(InvalidValue, match="one of org_id, queue, type, outcome"):
+        await shop.usage(by=["colour"])  # type: ignore[list-item]
+    with pytest.raises(InvalidValue, match="one of minute, day, all"):
+        await shop.usage(bucket="hour")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="time zone"):
         await shop.usage(since=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
 
 
@@ -86,7 +86,7 @@ def test_labels_of_strangers_break_no_line():
     queue = QueueInfo(
         name=name,
         settings=QueueSettings(paused=True),
-        counts={State.PENDING: 4},
+        counts={JobStatus.PENDING: 4},
         oldest_ready_at=now - timedelta(seconds=90),
     )
     text = exposition([queue], [], [Usage(queue=name, type="t", outcome="completed", runs=1)], now=now)

@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from onward import App, InvalidJob, JobFilter, JobRef, State, Unsupported
+from onward import App, InvalidValue, JobFilter, JobRef, JobStatus, Unsupported
 from onward.control_flow import DoNotRetry
 from onward.engine.values import JobFilter as Filter
-from onward.events import JobActive, JobCompleted, JobFailed, JobWaiting
+from onward.events import Active, Completed, Failed, Waiting
 from onward.webhook import QUEUE, DeliveryFailed, Webhook, headers_of, is_public, keys_of, post, verify, written
 from tests.servers import missing
 
@@ -124,7 +124,7 @@ async def test_chosen_events_are_posted_signed_and_once(tmp_path: Path, receiver
         assert messages[done.id]["type"] == "completed"
         assert messages[done.id]["data"] | {"returnvalue": 4, "queue": "default"} == messages[done.id]["data"]
         assert messages[failed.id]["type"] == "failed"
-        assert messages[failed.id]["data"]["failed_reason"] == "ValueError: 3"
+        assert messages[failed.id]["data"]["error"] == "ValueError: 3"
         for line, headers, body in receiver.got:
             assert line == "POST /hook?x=1 HTTP/1.1"
             assert headers["host"] == f"127.0.0.1:{receiver.port}"
@@ -140,7 +140,7 @@ async def test_chosen_events_are_posted_signed_and_once(tmp_path: Path, receiver
 async def bookmarked(app: App) -> None:
     """Wait until a worker has begun to read events for a webhook: what comes then is posted for certain."""
     async with asyncio.timeout(DEADLINE):
-        while await app.engine.acquire_cursor("crm", "a test", lease=timedelta(0)) is not None:  # noqa: ASYNC110
+        while await app._core.engine.acquire_cursor("crm", "a test", lease=timedelta(0)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -149,20 +149,20 @@ async def test_what_is_not_taken_is_tried_again_by_the_queue(tmp_path: Path):  #
         receiving(b"HTTP/1.1 500 Oh\r\n\r\n") as receiver,
         halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add),
     ):
-        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[JobCompleted], max_attempts=7)
+        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[Completed], max_attempts=7)
         async with app.worker():
             await bookmarked(app)
             await add(8)
             await receiver.wait_for(1)
-            job = await found(app, State.SCHEDULED)
+            job = await found(app, JobStatus.SCHEDULED)
         assert (job.attempts, job.max_attempts, job.last_error) == (1, 7, "DeliveryFailed: 127.0.0.1 answered 500")
 
 
-async def found(app: App, state: State) -> Any:
+async def found(app: App, state: JobStatus) -> Any:
     """Wait for the one delivery to be in a state."""
     async with asyncio.timeout(DEADLINE):
         while True:
-            page = await app.jobs.find(Filter(queues=(QUEUE,), states=frozenset({state})))
+            page = await app.jobs.list(Filter(queues=(QUEUE,), status=frozenset({state})))
             if page.items:
                 return page.items[0]
             await asyncio.sleep(0.01)
@@ -170,18 +170,18 @@ async def found(app: App, state: State) -> Any:
 
 async def test_a_private_address_is_refused_at_once_and_for_good(tmp_path: Path, receiver: Receiver):  # B7
     async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
-        app.webhook("crm", receiver.url, secret=SECRET, events=[JobCompleted])
+        app.webhook("crm", receiver.url, secret=SECRET, events=[Completed])
         async with app.worker():
             await bookmarked(app)
             await add(8)
-            job = await found(app, State.FAILED)
+            job = await found(app, JobStatus.FAILED)
     assert "127.0.0.1, which is no public address" in str(job.last_error)
     assert receiver.got == []
 
 
 async def test_none_is_told_of_deliveries_nor_of_what_it_did_not_ask_for(tmp_path: Path, receiver: Receiver):  # B7
     async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
-        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[JobWaiting, JobActive])
+        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[Waiting, Active])
         app.webhook("other", receiver.url, secret=SECRET, allow=LOCAL, queues=["mail/*"])
         async with app.worker():
             await bookmarked(app)
@@ -196,7 +196,7 @@ async def test_none_is_told_of_deliveries_nor_of_what_it_did_not_ask_for(tmp_pat
 async def test_a_worker_that_comes_back_delivers_what_ended_meanwhile(tmp_path: Path, receiver: Receiver):  # B7
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with halving(url) as (app, add):
-        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[JobCompleted])
+        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[Completed])
         async with app.worker():
             await bookmarked(app)
         async with halving(url) as (plain, _):  # a program that knows of no webhook
@@ -210,14 +210,14 @@ async def test_a_worker_that_comes_back_delivers_what_ended_meanwhile(tmp_path: 
 async def test_an_event_that_is_told_twice_makes_one_delivery(tmp_path: Path):  # B7
     async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
         app.webhook("crm", "https://example.com", secret=SECRET)
-        start = await app.engine.acquire_cursor("crm", "one", lease=timedelta(seconds=30))
+        start = await app._core.engine.acquire_cursor("crm", "one", lease=timedelta(seconds=30))
         assert start is not None
         await add(8)
         await app.tick()
         for _ in range(2):
             (relay,) = app._relays("one")
             await relay.step()
-            assert await app.engine.commit_cursor(
+            assert await app._core.engine.commit_cursor(
                 "crm", "one", start
             )  # as if it had died before it noted how far it was
         assert await app.jobs.count(JobFilter(queues=(QUEUE,))) == {"pending": 1}
@@ -245,7 +245,7 @@ async def test_an_event_that_is_told_twice_makes_one_delivery(tmp_path: Path):  
 def test_what_could_not_be_kept_to_is_refused(wrong: dict[str, Any], rule: str):  # B7
     told: dict[str, Any] = {"name": "crm", "url": "https://example.com/hook", "secret": SECRET, **wrong}
     name, url = told.pop("name"), told.pop("url")
-    with pytest.raises(InvalidJob, match=rule) as refusal:
+    with pytest.raises(InvalidValue, match=rule) as refusal:
         App("sqlite://").webhook(name, url, **told)
     assert "word" not in str(refusal.value)
 
@@ -253,7 +253,7 @@ def test_what_could_not_be_kept_to_is_refused(wrong: dict[str, Any], rule: str):
 def test_a_name_is_declared_once_and_only_where_there_are_events():  # B7, X1
     app = App("sqlite://")
     app.webhook("crm", "https://example.com", secret=SECRET)
-    with pytest.raises(InvalidJob, match="twice"):
+    with pytest.raises(InvalidValue, match="twice"):
         app.webhook("crm", "https://example.com", secret=SECRET)
     with pytest.raises(Unsupported, match="webhooks"):
         App("pgmq+postgresql://nowhere/db").webhook("crm", "https://example.com", secret=SECRET)
@@ -287,14 +287,14 @@ def test_only_what_was_signed_lately_with_one_of_the_secrets_is_genuine():  # B7
 
 
 def test_what_is_too_long_is_left_out_and_named():  # B7
-    about: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts_made": 1}
-    message = written(JobCompleted(**about, returnvalue="x" * 1000, cursor="secret"), room=500)
+    about: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts": 1}
+    message = written(Completed(**about, result="x" * 1000, cursor="secret"), max_bytes=500)
     assert message == {
         "type": "completed",
         "timestamp": "2030-01-01T00:00:00Z",
-        "data": {"queue": "mail", "id": "7", "attempts_made": 1, "returnvalue": None, "left_out": ["returnvalue"]},
+        "data": {"queue": "mail", "id": "7", "attempts": 1, "returnvalue": None, "left_out": ["returnvalue"]},
     }
-    assert written(JobFailed(**about, failed_reason="no"), room=500)["data"]["failed_reason"] == "no"
+    assert written(Failed(**about, error="no"), max_bytes=500)["data"]["error"] == "no"
 
 
 # Sending
@@ -420,5 +420,5 @@ async def test_a_job_for_a_webhook_that_this_program_does_not_know_waits_for_one
         task = app.tasks["onward.webhook"]
         await task.enqueue(webhook="newer", event={})
         await app.tick()
-        job = await found(app, State.SCHEDULED)
+        job = await found(app, JobStatus.SCHEDULED)
     assert "declares no webhook 'newer'" in str(job.last_error)

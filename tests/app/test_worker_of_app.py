@@ -12,7 +12,7 @@ import pytest
 from onward import App, JobContext, JobFailed
 from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
 from onward.job import NewJob
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.worker.runner import CallNext
 
 
@@ -96,5 +96,5 @@ async def test_in_a_store_shared_with_others_a_worker_takes_the_jobs_of_its_own_
         (theirs,) = await app.enqueue_many([NewJob(type="node", queue="node")])
         assert (await app.tick()).claimed == 2
         assert app.worker().options.pools == ((("mail/*", "Video Queue"), 100),)
-        assert [(await handle.job()).status for handle in ours] == [State.COMPLETED] * 2
-        assert (await theirs.job()).status is State.PENDING
+        assert [(await handle.info()).status for handle in ours] == [JobStatus.COMPLETED] * 2
+        assert (await theirs.info()).status is JobStatus.PENDING

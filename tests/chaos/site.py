@@ -23,11 +23,11 @@ from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.job import Job
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.chaos.worker_process import LEASE, make_app
 from tests.worker.harness import eventually
 
-ENDED = {State.COMPLETED, State.FAILED, State.DEAD_LETTER, State.CANCELLED}
+ENDED = {JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.DEAD_LETTER, JobStatus.CANCELLED}
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Site:
         while True:
             worker.send_signal(signal.SIGSTOP)
             with suppress(StoreUnavailable):
-                await self.app.engine.deregister("nobody")
+                await self.app._core.engine.deregister("nobody")
                 return
             worker.send_signal(signal.SIGCONT)
             await asyncio.sleep(self.random.uniform(0, 0.05))  # or it would not have come any further
@@ -181,7 +181,7 @@ class Site:
     async def registered_workers(self) -> list[WorkerInfo]:
         """List the workers; none while the store is away."""
         with suppress(StoreUnavailable):
-            return await self.app.engine.workers()
+            return await self.app._core.engine.workers()
         return []
 
     async def leader(self) -> subprocess.Popen[bytes] | None:
@@ -200,9 +200,9 @@ class Site:
         found: list[Job] = []
         after = None
         while True:
-            page = await self.app.engine.find(JobFilter(), after=after, limit=1000)
+            page = await self.app._core.engine.find(JobFilter(), cursor=after, limit=1000)
             found.extend(page.items)
-            if (after := page.after) is None:
+            if (after := page.next_cursor) is None:
                 return found
 
     # Its books
@@ -241,7 +241,7 @@ class Site:
         """Account for every job."""
         found, effects = await self.jobs(), self.ledger()
         assert len({job.id for job in found}) == len(found) == jobs
-        lost = [job for job in found if job.status is not State.COMPLETED]
+        lost = [job for job in found if job.status is not JobStatus.COMPLETED]
         assert not lost, f"not completed: {[(job.id, job.status, job.last_error) for job in lost]}"
         assert not [job.id for job in found if not effects[job.id]], "completed without ever having been run"
         # A claim is given once, and its number only rises: the outcome that stands must be of the newest that ran.

@@ -49,8 +49,8 @@ async def run_flow(site: Site, *, layers: int, width: int, kills: int, seconds: 
 async def check_order(site: Site, batch: Batch) -> None:
     jobs = {job.id: job for job in await site.jobs() if job.batch is not None}
     parents = defaultdict(list)
-    for link in await batch.links():
-        parents[link.child].append(jobs[link.parent])
+    for one in await batch.dependencies():
+        parents[one.job].append(jobs[one.depends_on])
     assert len(parents) > 0
     for child, dependencies in parents.items():
         started = jobs[child].started_at

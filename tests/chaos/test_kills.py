@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.chaos.site import Site, site_at
 from tests.servers.postgres import PostgresServer
 from tests.worker.harness import eventually
@@ -119,9 +119,9 @@ async def test_a_job_that_kills_its_worker_is_found_out_and_its_neighbours_lose_
     await site.stop_workers()
     found = {job.id: job for job in await site.jobs()}
     killed_job = found.pop(killer.id)
-    assert killed_job.status is State.DEAD_LETTER
+    assert killed_job.status is JobStatus.DEAD_LETTER
     assert killed_job.crashes == 3
     assert len(site.ledger()[killer.id]) == 4, "once in company, and three times alone"
     assert len(found) == 9
     for job in found.values():
-        assert (job.status, job.attempts, job.crashes) == (State.COMPLETED, 1, 0)
+        assert (job.status, job.attempts, job.crashes) == (JobStatus.COMPLETED, 1, 0)

@@ -23,7 +23,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
             connection.execute("set client_min_messages = warning")
             connection.execute(pgmq_sql())
         async with site_at(f"pgmq+{server.url()}&max_reads=1000", tmp_path) as site:
-            await site.app.engine.configure("default", QueueChange())
+            await site.app._core.engine.configure("default", QueueChange())
             yield site
 
 

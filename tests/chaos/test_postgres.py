@@ -36,7 +36,7 @@ async def cut(directory: Path, *, cuts: int, jobs: int, pause: float) -> Site:
     """Cut connections of workers and producers at random moments: so that what they said is done, or is not."""
     with PostgresServer.started(fsync="on") as server:
         async with Proxy.before(server.socket, random.Random(cuts)) as proxy:
-            proxy_url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?answer_within=1"
+            proxy_url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres?query_timeout=1"
             async with site_at(server.url(), directory, proxy_url=proxy_url) as site:
 
                 async def inject_fault() -> None:

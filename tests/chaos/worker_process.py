@@ -25,7 +25,7 @@ LEASE = timedelta(seconds=2)
 
 def make_app(url: str, directory: Path) -> App:
     """Make the App that workers and the test share."""
-    app = App(url, worker_timeout=LEASE)
+    app = App(url, lease=LEASE)
     ledger = os.open(directory / "ledger", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def record_effect(context: JobContext) -> int:

@@ -33,7 +33,7 @@ async def send_mail(to: str, count: int = 1) -> str:
 @app.task(queue="video/{org_id}")
 def render(context: JobContext, path: str) -> dict[str, int]:
     context.log("first line")
-    context.progress(50, "half-way")
+    context.set_progress(50, "half-way")
     return {"frames": 7}
 
 @app.task

@@ -20,10 +20,10 @@ def two(shop: Cli, on_store: OnStore) -> list[str]:
 
     async def archive(app: App) -> None:
         await app.queues.configure("mail", retention=Retention(completed=timedelta(0)))
-        term = await app.engine.elect("test", lease=timedelta(seconds=5))
+        term = await app._core.engine.elect("test", lease=timedelta(seconds=5))
         assert term is not None
-        assert (await app.engine.prune(term)).changed == 2
-        await app.engine.resign(term)
+        assert (await app._core.engine.prune(term)).changed == 2
+        await app._core.engine.resign(term)
 
     on_store(archive)
     shop("enqueue", "broken").ok()

@@ -8,10 +8,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from onward import App
-from onward.batches.values import Link
+from onward.batches.values import Dependency
 from onward.cli import graph
 from onward.job import Job
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.cli.conftest import Cli
 
 
@@ -110,12 +110,12 @@ def test_a_flow_is_told_as_json(some: Cli):
 
 def job(job_id: str, type: str = "t") -> Job:
     now = datetime.now(UTC)
-    return Job(id=job_id, type=type, queue="q", status=State.PENDING, created_at=now, updated_at=now)
+    return Job(id=job_id, type=type, queue="q", status=JobStatus.PENDING, created_at=now, updated_at=now)
 
 
 def test_a_chain_of_thousands_is_drawn_and_links_to_what_is_gone_are_left_out():
     jobs = [job(f"{number:06}") for number in range(3000)]
-    links = [Link(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Link("gone", "000000")]
+    links = [Dependency(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Dependency("gone", "000000")]
     plan = graph.graph_of(list(reversed(jobs)), links)
     assert [one.id for one in plan.jobs] == [one.id for one in jobs]
     assert len(graph.lines_of(plan)) == 3000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import Job, State
+from onward import Job, JobStatus
 from onward.cli.demo.kinds import ATTEMPTS, CRASHER, KINDS, POISON, Kind
 from onward.cli.demo.ledger import Entry, Ledger, read
 from onward.cli.demo.verification import verify
@@ -16,7 +16,7 @@ QUICK = KINDS[0]
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def stored(kind: Kind, state: State | None = None) -> Job:
+def stored(kind: Kind, state: JobStatus | None = None) -> Job:
     return Job(
         id=f"{kind.name}-1",
         type=kind.name,
@@ -49,10 +49,10 @@ def test_jobs_that_ended_as_they_must_are_accounted_for():
     ("kind", "job", "entries", "message"),
     [
         (QUICK, None, wrote(QUICK, done=1), "is gone from the store"),
-        (QUICK, stored(QUICK, State.PENDING), [], "is pending, and should be completed"),
-        (QUICK, stored(QUICK, State.DEAD_LETTER), wrote(QUICK), "is dead_letter, and should be completed"),
+        (QUICK, stored(QUICK, JobStatus.PENDING), [], "is pending, and should be completed"),
+        (QUICK, stored(QUICK, JobStatus.DEAD_LETTER), wrote(QUICK), "is dead_letter, and should be completed"),
         (QUICK, stored(QUICK), wrote(QUICK), "its work was never done"),
-        (POISON, stored(POISON, State.COMPLETED), wrote(POISON, begun=3, done=1), "should be dead_letter"),
+        (POISON, stored(POISON, JobStatus.COMPLETED), wrote(POISON, begun=3, done=1), "should be dead_letter"),
         (POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS - 1), "given up after 2 of 3 runs"),
         (POISON, stored(POISON), wrote(POISON, begun=ATTEMPTS, done=1), "but its work was done"),
     ],

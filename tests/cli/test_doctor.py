@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onward import App, QueueInfo, Rate, State, WorkerInfo
+from onward import App, JobStatus, QueueInfo, Rate, WorkerInfo
 from onward.cli.doctor import MAX_WAL_BYTES, MIN_FREE_BYTES, Finding, Level, examine
 from onward.cli.snapshot import Snapshot
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
@@ -33,11 +33,11 @@ def snapshot(**known: Any) -> Snapshot:
     return Snapshot(**(well | known))
 
 
-def queue(name: str, *, waited: float = 1.0, settings: QueueSettings | None = None, **counts: int) -> QueueInfo:
+def queue(name: str, *, wait_seconds: float = 1.0, settings: QueueSettings | None = None, **counts: int) -> QueueInfo:
     return QueueInfo(
         name=name,
-        counts={State(state): count for state, count in counts.items()},
-        oldest_ready_at=NOW - timedelta(seconds=waited) if counts.get("pending") else None,
+        counts={JobStatus(state): count for state, count in counts.items()},
+        oldest_ready_at=NOW - timedelta(seconds=wait_seconds) if counts.get("pending") else None,
         settings=settings or QueueSettings(),
     )
 
@@ -92,13 +92,13 @@ def test_where_everything_is_well_nothing_is_found():
             "deploy",
         ),
         (
-            {"queues": (queue("mail", pending=1, waited=301),)},
+            {"queues": (queue("mail", pending=1, wait_seconds=301),)},
             Level.PROBLEM,
             "the oldest ready job, in queue mail, has waited 5 min",
             "add workers",
         ),
         (
-            {"queues": (queue("mail", pending=1, waited=301, settings=QueueSettings(rate=Rate(1))),)},
+            {"queues": (queue("mail", pending=1, wait_seconds=301, settings=QueueSettings(rate=Rate(1))),)},
             Level.WARNING,
             "the queue is limited",
             "onward queues configure mail",
@@ -144,7 +144,7 @@ def test_a_worker_that_has_just_started_need_not_lead_yet():
 
 
 def test_the_work_of_a_paused_queue_is_not_held_against_its_age():
-    old = queue("mail", pending=1, waited=9999, settings=QueueSettings(paused=True))
+    old = queue("mail", pending=1, wait_seconds=9999, settings=QueueSettings(paused=True))
     assert [finding.level for finding in found(snapshot(queues=(old,)))] == [Level.WARNING]
 
 
@@ -189,7 +189,7 @@ def test_work_that_nobody_does_is_a_problem(shop: Cli):
 
 def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeypatch: pytest.MonkeyPatch):
     async def register(app: App) -> None:
-        await app.engine.heartbeat(WorkerInfo(id="vm-1-a", hostname="vm", pool_size=1, version="1"), [])
+        await app._core.engine.heartbeat(WorkerInfo(id="vm-1-a", hostname="vm", pool_size=1, version="1"), [])
 
     on_store(register)
     shop("doctor").ok()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from onward import App, QueueInfo, State, WorkerInfo
+from onward import App, JobStatus, QueueInfo, WorkerInfo
 from onward.cli.snapshot import Snapshot
 from onward.cli.top import frame, rates_of
 from onward.cli.worker_command import health_file_for
@@ -25,7 +25,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 async def register(app: App, id: str = "vm-1-a", hostname: str | None = None) -> None:
     hostname = hostname or socket.gethostname()
     info = WorkerInfo(id=id, hostname=hostname, pool_size=4, version="1", types=("send_mail",))
-    await app.engine.heartbeat(info, [])
+    await app._core.engine.heartbeat(info, [])
 
 
 def test_workers_are_listed(shop: Cli, on_store):  # O5
@@ -104,8 +104,8 @@ def snapshot(seconds: float, **completed: int) -> Snapshot:
     return Snapshot(
         at=NOW + timedelta(seconds=seconds),
         info=EngineInfo(engine="Any", server="Any 1"),
-        worker_timeout=timedelta(seconds=30),
-        queues=tuple(QueueInfo(name=name, counts={State.COMPLETED: count}) for name, count in completed.items()),
+        lease=timedelta(seconds=30),
+        queues=tuple(QueueInfo(name=name, counts={JobStatus.COMPLETED: count}) for name, count in completed.items()),
     )
 
 

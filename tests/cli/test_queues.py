@@ -73,13 +73,13 @@ def test_a_queue_is_limited_and_set_free(some: Cli, on_store):
     assert facts(result)["global concurrency"] == "3"
     assert "600/min, 3 at once" in some("queues", "list").ok().out
     settings = on_store(_mail)
-    assert (settings.rate.count, settings.rate.period.total_seconds(), settings.concurrency) == (600, 60, 3)
+    assert (settings.rate.count, settings.rate.period.total_seconds(), settings.global_concurrency) == (600, 60, 3)
     some("queues", "configure", "mail", "--rate", "5/10s", "--burst", "2").ok()
     settings = on_store(_mail)
-    assert (settings.rate.count, settings.rate.burst, settings.concurrency) == (5, 2, 3)
+    assert (settings.rate.count, settings.rate.burst, settings.global_concurrency) == (5, 2, 3)
     some("queues", "configure", "mail", "--rate", "none", "--global-concurrency", "none").ok()
     settings = on_store(_mail)
-    assert (settings.rate, settings.concurrency) == (None, None)
+    assert (settings.rate, settings.global_concurrency) == (None, None)
 
 
 def facts(result: str) -> dict[str, str]:

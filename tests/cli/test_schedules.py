@@ -41,7 +41,7 @@ def test_a_schedule_is_changed_by_setting_it_again(some: Cli):
     some("schedules", "set", "digest", "send_mail", '{"to": "bob"}', "--every", "5m", "--missed", "all").ok()
     (found,) = some("schedules", "list", "--json").ok().json["schedules"]
     assert found["job"]["payload"] == '{"to":"bob"}'
-    assert (found["rhythm"]["type"], found["missed"]) == ("interval", "all")
+    assert (found["trigger"]["type"], found["missed"]) == ("interval", "all")
 
 
 def test_a_schedule_is_paused_resumed_run_and_deleted(some: Cli):

@@ -18,7 +18,7 @@ from onward.engine.contract import Engine
 from onward.engines.bullmq.capabilities import CAPABILITIES
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
 from tests.servers.redis import Kind, redis_url
 
@@ -66,9 +66,9 @@ class BullMQStore(Store):
         step = by if isinstance(by, timedelta) else timedelta(seconds=by)
         self._client.eval(SHORTEN_TTLS, 0, f"{self.prefix}:*", round(step / timedelta(milliseconds=1) * 1_000_000))
 
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
-        assert state is State.BLOCKED
+        assert state is JobStatus.BLOCKED
         base = f"{self.prefix}:{ref.queue}:"
         assert self._client.lrem(f"{base}wait", 1, ref.id) + self._client.zrem(f"{base}prioritized", ref.id) == 1
         self._client.zadd(f"{base}waiting-children", {ref.id: 1})

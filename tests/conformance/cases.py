@@ -25,7 +25,7 @@ from onward.engine.contract import Engine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Bury, Complete, Fail, Failure, Outcome, Release, Retry, State
+from onward.lifecycle import Bury, Complete, Fail, Failure, JobStatus, Outcome, Release, Retry
 
 BOOM = Failure("ValueError", "boom", "Traceback: boom")
 
@@ -81,7 +81,7 @@ class Store(ABC):
     needed: frozenset[Feature] = frozenset()
     """What the test is about: an engine that has a feature only when it is asked for is opened with it."""
     events: Any = None
-    keep_events: int | None = None
+    max_events: int | None = None
     """What handles opened from now on tell the store of its record of events."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Store(ABC):
         """Make a further handle on this store, not yet open, on the store's clock."""
 
     @abstractmethod
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """Put a waiting job in a state that no verb leads to yet."""
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Store(ABC):
         for handle in self._handles:
             await handle.close()
 
-    async def plant(self, engine: CheckedEngine, state: State, *, queue: str = "planted") -> Planted:
+    async def plant(self, engine: CheckedEngine, state: JobStatus, *, queue: str = "planted") -> Planted:
         """Put a new job in a state, by the engine's own verbs wherever they lead there.
 
         Every planted job has been held twice, so that a token which once was good, and for illegal moves even the
@@ -161,24 +161,24 @@ class Store(ABC):
         (added,) = await engine.enqueue([NewJob(type="planted", queue=queue, payload='{"n": 1}')])
         stale = await _take(engine, added.ref)
         await _end(engine, stale, Release())
-        claim = await _take(engine, added.ref, started=state is not State.CLAIMED)
+        claim = await _take(engine, added.ref, started=state is not JobStatus.CLAIMED)
         match state:
-            case State.CLAIMED | State.RUNNING:
+            case JobStatus.CLAIMED | JobStatus.RUNNING:
                 pass
-            case State.SCHEDULED:
+            case JobStatus.SCHEDULED:
                 await _end(engine, claim, Retry(timedelta(minutes=1), BOOM))
-            case State.PENDING:
+            case JobStatus.PENDING:
                 await _end(engine, claim, Release())
-            case State.BLOCKED:
+            case JobStatus.BLOCKED:
                 await _end(engine, claim, Release())
-                await self.force(added.ref, State.BLOCKED)
-            case State.COMPLETED:
+                await self.force(added.ref, JobStatus.BLOCKED)
+            case JobStatus.COMPLETED:
                 await _end(engine, claim, Complete())
-            case State.FAILED:
+            case JobStatus.FAILED:
                 await _end(engine, claim, Fail(BOOM))
-            case State.DEAD_LETTER:
+            case JobStatus.DEAD_LETTER:
                 await _end(engine, claim, Bury(BOOM))
-            case State.CANCELLED:
+            case JobStatus.CANCELLED:
                 await engine.cancel(JobFilter(refs=(added.ref,)))
         return Planted(added.ref, claim, stale)
 
@@ -215,12 +215,12 @@ class EngineCase:
         return self.capable()
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[JobStatus]:
         """The states that the engine can tell apart."""
-        missing = set() if self.capabilities.has(Feature.CANCELLED_STATE) else {State.CANCELLED}
-        return [state for state in State if state not in self.capabilities.status_aliases and state not in missing]
+        missing = set() if self.capabilities.has(Feature.CANCELLED_STATE) else {JobStatus.CANCELLED}
+        return [state for state in JobStatus if state not in self.capabilities.status_aliases and state not in missing]
 
-    def shown_as(self, state: State) -> set[State]:
+    def shown_as(self, state: JobStatus) -> set[JobStatus]:
         """The states that the engine shows as this one."""
         return {state} | {hidden for hidden, shown in self.capabilities.status_aliases.items() if shown is state}
 
@@ -254,9 +254,9 @@ class SQLiteStore(Store):
 
     def bare(self) -> Engine:
         """See :class:`Store`."""
-        return SQLiteEngine(self.path, clock=self.clock, events=self.recorded, keep_events=self.keep_events)
+        return SQLiteEngine(self.path, clock=self.clock, events=self.recorded, max_events=self.max_events)
 
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
         self._by_hand("update onward_job set status = ? where id = ?", state, ref.id)
 
@@ -334,7 +334,7 @@ CASES: tuple[EngineCase, ...] = (SQLITE, POSTGRES, PGBOSS, BULLMQ, PGMQ)
 CASE_OF = {case.name: case for case in CASES}
 
 
-def each_state(states: Iterable[State] = State) -> pytest.MarkDecorator:
+def each_state(states: Iterable[JobStatus] = JobStatus) -> pytest.MarkDecorator:
     """Run a test once for every case and each of these states that it can tell apart."""
     wanted = frozenset(states)
     cells = [(case, state) for case in CASES for state in case.states if state in wanted]

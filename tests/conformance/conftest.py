@@ -9,7 +9,7 @@ import pytest
 
 from onward.engine.checked import CheckedEngine
 from tests.conformance.cases import CASES, EngineCase, Store
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +43,6 @@ async def engine(store: Store) -> CheckedEngine:
 
 
 @pytest.fixture
-def desk(store: Store, engine: CheckedEngine) -> Desk:
+def driver(store: Store, engine: CheckedEngine) -> Driver:
     """The sentences that tests are written in, said to the engine."""
-    return Desk(store, engine)
+    return Driver(store, engine)

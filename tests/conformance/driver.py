@@ -1,6 +1,6 @@
 """The short sentences that the tests are written in.
 
-A :class:`Desk` speaks to one handle of the engine and fills in what a test does not care for: *add* a job, *take* it,
+A :class:`Driver` speaks to one handle of the engine and fills in what a test does not care for: *add* a job, *take* it,
 *end* it, look at the *job*, let time pass, do a leader's upkeep. It checks nothing that a test should check itself.
 """
 
@@ -28,7 +28,7 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import MAX_CRASHES, Outcome, State
+from onward.lifecycle import MAX_CRASHES, JobStatus, Outcome
 from tests.conformance.cases import Store
 
 LEASE = timedelta(seconds=30)
@@ -47,7 +47,7 @@ def worker_info(worker_id: str, **fields: Any) -> WorkerInfo:
 
 
 @dataclass(frozen=True)
-class Desk:
+class Driver:
     """One handle of the engine, spoken to in short sentences."""
 
     store: Store
@@ -137,11 +137,11 @@ class Desk:
         assert job is not None, f"{ref} is gone"
         return job
 
-    async def state(self, ref: JobRef) -> State:
+    async def state(self, ref: JobRef) -> JobStatus:
         """Read where a job is."""
         return (await self.job(ref)).status
 
-    def shown(self, state: State) -> State:
+    def shown(self, state: JobStatus) -> JobStatus:
         """Say which state the engine shows for this one."""
         return self.engine.capabilities.shown(state)
 
@@ -159,9 +159,9 @@ class Desk:
         items: list[Job] = []
         after = None
         while True:
-            page = await self.engine.find(which, after=after, limit=500, newest_first=False)
+            page = await self.engine.find(which, cursor=after, limit=500, newest_first=False)
             items += page.items
-            after = page.after
+            after = page.next_cursor
             if after is None:
                 return tuple(items)
 
@@ -215,10 +215,10 @@ class Desk:
 
     async def rescue_as(self, term: Term, *, max_crashes: int = MAX_CRASHES, limit: int = 1000) -> MaintenanceResult:
         """Give back what has been lost, as a leader: at once, or where the store says so, at a second look."""
-        batch = await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
+        batch = await self.engine.rescue(term, lease=LEASE, max_crashes=max_crashes, limit=limit)
         if batch.changed or batch.next_in is None:
             return batch
-        return await self.engine.rescue(term, worker_timeout=LEASE, max_crashes=max_crashes, limit=limit)
+        return await self.engine.rescue(term, lease=LEASE, max_crashes=max_crashes, limit=limit)
 
     async def prune(self, *, limit: int = 1000) -> MaintenanceResult:
         """Remove what need not be kept, as the leader of the moment."""

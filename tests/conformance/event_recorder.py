@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from onward.events import AnyEvent
 from onward.lifecycle import Complete, Failure, Retry
-from tests.conformance.driver import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Driver
 
 DEADLINE = 10
 """Seconds until an event that must come is given up; never reached where it does."""
@@ -26,15 +26,15 @@ async def hear(events: AsyncGenerator[AnyEvent, None], until: str) -> list[AnyEv
     raise AssertionError("events have no end")
 
 
-async def live(desk: Desk, queue: str = "default") -> None:
+async def live(driver: Driver, queue: str = "default") -> None:
     """Have a job tried twice, and done."""
-    await desk.add(queue=queue)
-    claim = await desk.take_one(queue)
-    assert await desk.engine.report(claim, progress=50, message="halfway")
-    assert await desk.end(claim, Retry(timedelta(seconds=1), BOOM))
-    await desk.advance(2)
-    await desk.promote()
-    assert await desk.end(await desk.take_one(queue), Complete('{"sent":true}'))
+    await driver.add(queue=queue)
+    claim = await driver.take_one(queue)
+    assert await driver.engine.report(claim, progress=50, message="halfway")
+    assert await driver.end(claim, Retry(timedelta(seconds=1), BOOM))
+    await driver.advance(2)
+    await driver.promote()
+    assert await driver.end(await driver.take_one(queue), Complete('{"sent":true}'))
 
 
 LIFE = ["waiting", "active", "progress", "retry", "waiting", "active", "completed"]
@@ -46,7 +46,7 @@ async def take(events: AsyncGenerator[AnyEvent, None], count: int) -> list[AnyEv
         return [await anext(events) for _ in range(count)]
 
 
-async def fall_silent(desk: Desk) -> None:
+async def fall_silent(driver: Driver) -> None:
     """Let so much time pass that the leader knows that nobody listens."""
-    await desk.advance(PAST_LEASE)
-    await desk.prune()
+    await driver.advance(PAST_LEASE)
+    await driver.prune()

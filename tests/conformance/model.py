@@ -21,12 +21,12 @@ from onward.lifecycle import (
     MOVE_OF,
     MOVES,
     WAITING,
+    JobStatus,
     Move,
     Outcome,
     Release,
     Retry,
     Snooze,
-    State,
 )
 from onward.validation import matches
 
@@ -40,7 +40,7 @@ class ModelJob:
     """In the order of arrival."""
     priority: int
     type: str
-    state: State
+    state: JobStatus
     ready_at: int
     due: int
     attempts: int = 0
@@ -149,7 +149,7 @@ class Model:
             number=self._arrivals,
             priority=new.priority,
             type=new.type,
-            state=State.SCHEDULED if delay else State.PENDING,
+            state=JobStatus.SCHEDULED if delay else JobStatus.PENDING,
             ready_at=self.now,
             due=self.now + delay,
             key=new.idempotency_key,
@@ -163,7 +163,7 @@ class Model:
         found = [
             job
             for job in self.jobs.values()
-            if job.ref.queue == queue and job.state is State.PENDING and job.suspect is suspects
+            if job.ref.queue == queue and job.state is JobStatus.PENDING and job.suspect is suspects
         ]
         return sorted(found, key=lambda job: (-job.priority, job.ready_at, job.number))
 
@@ -284,7 +284,7 @@ class Model:
         if job is None or job.state not in sources & HELD:
             return False
         if isinstance(outcome, Snooze | Release):
-            job.attempts -= job.state is State.RUNNING
+            job.attempts -= job.state is JobStatus.RUNNING
         if not isinstance(outcome, Release):
             job.suspect = False
         if isinstance(outcome, Retry | Snooze):
@@ -352,13 +352,13 @@ class Model:
         """Give back what was lost; answer how many, and how many of them were buried."""
         lost = [job for job in self.jobs.values() if job.state in HELD and job.lease_until <= self.now]
         for job in lost:
-            if job.state is State.RUNNING:
+            if job.state is JobStatus.RUNNING:
                 job.attempts -= 1
                 job.suspect = True
                 job.crashes += job.alone
-            buried = job.state is State.RUNNING and job.alone and job.crashes >= max_crashes
-            job.state = State.DEAD_LETTER if buried else State.PENDING
-        return len(lost), sum(job.state is State.DEAD_LETTER for job in lost)
+            buried = job.state is JobStatus.RUNNING and job.alone and job.crashes >= max_crashes
+            job.state = JobStatus.DEAD_LETTER if buried else JobStatus.PENDING
+        return len(lost), sum(job.state is JobStatus.DEAD_LETTER for job in lost)
 
     # Looking
 
@@ -371,7 +371,7 @@ class Model:
             assert (job.attempts, job.crashes) == (known.attempts, known.crashes), job.ref
             if job.status not in FINISHED:
                 assert job.is_suspect is known.suspect, job.ref
-            if job.status is State.SCHEDULED:
+            if job.status is JobStatus.SCHEDULED:
                 assert job.next_run_at is not None
                 assert micros_of(job.next_run_at) == known.due
         for name, queue in self.queues.items():

@@ -14,7 +14,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.pgboss.engine import CAPABILITIES, PgBossEngine
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
 from tests.conformance.postgres_case import PsycopgCaller, other_database
 from tests.servers.pgboss import drop_schema, make_schema
@@ -39,9 +39,9 @@ class PgBossStore(Store):
         """See :class:`Store`."""
         return PgBossEngine(self.url, schema=self.schema, supervise=True, clock=self.clock)
 
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
-        assert state is State.BLOCKED
+        assert state is JobStatus.BLOCKED
         self._by_hand(f"update {self.schema}.job set blocked = true where id = %s", ref.id)
 
     async def edit_by_hand(self, ref: JobRef) -> None:

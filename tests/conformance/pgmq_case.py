@@ -12,7 +12,7 @@ from onward.engine.contract import Engine
 from onward.engines.pgmq.engine import CAPABILITIES, PGMQEngine
 from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
 from tests.conformance.postgres_case import PsycopgCaller, other_database
 from tests.servers.pgmq import make_database
@@ -57,9 +57,9 @@ class PGMQStore(Store):
         await super().advance(by)
         self._set_clock()
 
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
-        assert state is State.BLOCKED
+        assert state is JobStatus.BLOCKED
         self._by_hand(f"""update pgmq."q_{ref.queue}" set vt = 'infinity' where msg_id = %s""", ref.id)
 
     async def edit_by_hand(self, ref: JobRef) -> None:

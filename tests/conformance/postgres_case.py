@@ -14,7 +14,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Engine
 from onward.engines.postgres.engine import CAPABILITIES, PostgresEngine
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.conformance.cases import Caller, EngineCase, Store
 from tests.servers.pgbouncer import engines_url
 
@@ -33,12 +33,12 @@ class PostgresStore(Store):
     def bare(self) -> Engine:
         """See :class:`Store`."""
         return PostgresEngine(
-            self.url, schema=self.schema, clock=self.clock, events=self.recorded, keep_events=self.keep_events
+            self.url, schema=self.schema, clock=self.clock, events=self.recorded, max_events=self.max_events
         )
 
-    async def force(self, ref: JobRef, state: State) -> None:
+    async def force(self, ref: JobRef, state: JobStatus) -> None:
         """See :class:`Store`."""
-        assert state is State.BLOCKED
+        assert state is JobStatus.BLOCKED
         self._by_hand(f"update {self.schema}.job set pending_dependencies = 1, ready_at = null where id = %s", ref.id)
 
     async def edit_by_hand(self, ref: JobRef) -> None:

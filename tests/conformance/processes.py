@@ -160,7 +160,7 @@ async def lead(engine: CheckedEngine, pipe: Connection) -> None:
     pipe.recv()
     batches = (
         await engine.promote(term),
-        await engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES),
+        await engine.rescue(term, lease=LEASE, max_crashes=MAX_CRASHES),
         await engine.prune(term),
     )
     pipe.send([batch.changed for batch in batches])

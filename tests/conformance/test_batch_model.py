@@ -30,11 +30,11 @@ from hypothesis.stateful import (
 from onward.batches.values import Callbacks, NewBatch
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, JobFilter, Settlement
-from onward.errors import InvalidJob
-from onward.job import JobRef, NewJob, OnFailure
-from onward.lifecycle import FINISHED, HELD, WAITING, Bury, Cancel, Complete, Fail, Outcome, Retry, State
+from onward.errors import InvalidValue
+from onward.job import JobRef, NewJob, OnDependencyFailure
+from onward.lifecycle import FINISHED, HELD, WAITING, Bury, Cancel, Complete, Fail, JobStatus, Outcome, Retry
 from tests.conformance.cases import BOOM, EngineCase, needs
-from tests.conformance.driver import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.test_model import EXAMPLES, PHASES
 
 T = TypeVar("T")
@@ -44,14 +44,14 @@ ON_A_SERVER = 15
 STEPS = 40
 NAMES = ("red", "blue")
 CALLS = ("on_success", "on_failure", "on_finished")
-ENDS: dict[type[Outcome], State] = {
-    Complete: State.COMPLETED,
-    Fail: State.FAILED,
-    Bury: State.DEAD_LETTER,
-    Cancel: State.CANCELLED,
-    Retry: State.SCHEDULED,
+ENDS: dict[type[Outcome], JobStatus] = {
+    Complete: JobStatus.COMPLETED,
+    Fail: JobStatus.FAILED,
+    Bury: JobStatus.DEAD_LETTER,
+    Cancel: JobStatus.CANCELLED,
+    Retry: JobStatus.SCHEDULED,
 }
-ILL = FINISHED - {State.COMPLETED}
+ILL = FINISHED - {JobStatus.COMPLETED}
 
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [Complete(), Complete(), Complete(), Fail(BOOM), Bury(BOOM), Cancel("no"), Retry(timedelta(0), BOOM)]
@@ -63,9 +63,9 @@ picks = st.lists(st.integers(0, 10_000), min_size=1, max_size=4)
 class ModelJob:
     """A job of a batch, and whom it waits for."""
 
-    state: State
+    state: JobStatus
     batch: str
-    policy: OnFailure
+    policy: OnDependencyFailure
     waits_for: set[JobRef] = field(default_factory=set)
 
 
@@ -76,7 +76,7 @@ class ModelBatch:
     sealed: bool = False
     stopped: bool = False
     finished: bool = False
-    ended: Counter[State] = field(default_factory=Counter)
+    ended: Counter[JobStatus] = field(default_factory=Counter)
     total: int = 0
     calls: set[str] = field(default_factory=set)
 
@@ -86,9 +86,9 @@ class ModelBatch:
         ended = self.ended
         return (
             self.total,
-            ended[State.COMPLETED],
-            ended[State.FAILED] + ended[State.DEAD_LETTER],
-            ended[State.CANCELLED],
+            ended[JobStatus.COMPLETED],
+            ended[JobStatus.FAILED] + ended[JobStatus.DEAD_LETTER],
+            ended[JobStatus.CANCELLED],
         )
 
 
@@ -99,27 +99,27 @@ class Model:
         self.jobs: dict[JobRef, ModelJob] = {}
         self.batches: dict[str, ModelBatch] = {}
 
-    def end(self, ref: JobRef, state: State) -> None:
+    def end(self, ref: JobRef, state: JobStatus) -> None:
         """End a job, and tell those that wait for it."""
         job = self.jobs[ref]
         job.state = state
         self.batches[job.batch].ended[state] += 1
         self.tell(ref, state)
 
-    def tell(self, ref: JobRef, state: State) -> None:
+    def tell(self, ref: JobRef, state: JobStatus) -> None:
         """Tell those that wait for a job how it ended."""
         for other_ref, other in list(self.jobs.items()):
             if ref not in other.waits_for:
                 continue
             other.waits_for.discard(ref)
-            if other.state is not State.BLOCKED:
+            if other.state is not JobStatus.BLOCKED:
                 continue
-            if state is State.COMPLETED or other.policy is OnFailure.CONTINUE:
+            if state is JobStatus.COMPLETED or other.policy is OnDependencyFailure.RUN:
                 if not other.waits_for:
-                    other.state = State.PENDING
-            elif other.policy is OnFailure.SKIP:
+                    other.state = JobStatus.PENDING
+            elif other.policy is OnDependencyFailure.SKIP:
                 other.waits_for.clear()
-                self.end(other_ref, State.CANCELLED)
+                self.end(other_ref, JobStatus.CANCELLED)
             else:
                 self.stop(other.batch)
 
@@ -129,7 +129,7 @@ class Model:
         for ref, job in list(self.jobs.items()):
             if job.batch == name and job.state in WAITING:
                 job.waits_for.clear()
-                self.end(ref, State.CANCELLED)
+                self.end(ref, JobStatus.CANCELLED)
 
     def turn(self) -> None:
         """See which batches have come so far."""
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.store = self.case.make(Path(self.folder.name))
-        self.desk = Desk(self.store, self.run(self.store.connect()))
+        self.driver = Driver(self.store, self.run(self.store.connect()))
         self.model = Model()
         self.claims: dict[JobRef, Claim] = {}
 
@@ -175,29 +175,31 @@ class Machine(RuleBasedStateMachine):
         count=st.integers(0, 4),
         picked=picks,
         fan=st.integers(0, 3),
-        policy=st.sampled_from(list(OnFailure)),
+        policy=st.sampled_from(list(OnDependencyFailure)),
         sealed=st.booleans(),
     )
-    def put(self, name: str, count: int, picked: list[int], fan: int, policy: OnFailure, sealed: bool) -> None:
+    def put(
+        self, name: str, count: int, picked: list[int], fan: int, policy: OnDependencyFailure, sealed: bool
+    ) -> None:
         """Add jobs, some of which wait for jobs that are there, or that come with them."""
         there = self.some(picked, [ref for ref, job in self.model.jobs.items() if job.batch == name])[:fan]
         jobs = [NewJob(type="work", batch=name)] * (count > 0)
         for place in range(1, count):
             after: tuple[int | str, ...] = (*(ref.id for ref in there), place - 1) if fan else ()
-            jobs.append(NewJob(type="work", batch=name, after=after, on_failure=policy))
+            jobs.append(NewJob(type="work", batch=name, after=after, on_dependency_failure=policy))
         calls = Callbacks(**{call: NewJob(type=f"{name} {call}", queue="calls") for call in CALLS})
         known = self.model.batches.get(name)
         new = NewBatch(name=name, callbacks=calls if known is None else Callbacks(), sealed=sealed)
         if known is not None and (known.finished or (known.stopped and jobs)):
-            with pytest.raises(InvalidJob):
-                self.run(self.desk.engine.save_batch(new, jobs))
+            with pytest.raises(InvalidValue):
+                self.run(self.driver.engine.save_batch(new, jobs))
             return
-        added = [one.ref for one in self.run(self.desk.engine.save_batch(new, jobs))]
+        added = [one.ref for one in self.run(self.driver.engine.save_batch(new, jobs))]
         batch = self.model.batches.setdefault(name, ModelBatch())
         batch.total += len(added)
         for place, ref in enumerate(added):
             waits = {*there, added[place - 1]} if jobs[place].after else set()
-            state = State.BLOCKED if waits else State.PENDING
+            state = JobStatus.BLOCKED if waits else JobStatus.PENDING
             self.model.jobs[ref] = ModelJob(state, name, policy, waits)
         batch.sealed |= sealed
         for parent in there:
@@ -210,18 +212,18 @@ class Machine(RuleBasedStateMachine):
         batch = self.model.batches.get(name)
         if batch is None or batch.finished or batch.stopped:
             return
-        self.run(self.desk.engine.save_batch(NewBatch(name=name, stopped=True)))
+        self.run(self.driver.engine.save_batch(NewBatch(name=name, stopped=True)))
         self.model.stop(name)
 
     @rule(slots=st.integers(1, 6))
     def take(self, slots: int) -> None:
         """Take what is ready."""
-        ready = {ref for ref, job in self.model.jobs.items() if job.state is State.PENDING}
-        claims = self.run(self.desk.take("default", slots=slots))
+        ready = {ref for ref, job in self.model.jobs.items() if job.state is JobStatus.PENDING}
+        claims = self.run(self.driver.take("default", slots=slots))
         assert len(claims) == min(slots, len(ready))
         for claim in claims:
             assert claim.ref in ready
-            self.model.jobs[claim.ref].state = State.RUNNING
+            self.model.jobs[claim.ref].state = JobStatus.RUNNING
             self.claims[claim.ref] = claim
 
     @precondition(lambda self: any(job.state in HELD for job in self.model.jobs.values()))
@@ -230,12 +232,12 @@ class Machine(RuleBasedStateMachine):
         """End some runs, in one go."""
         refs = self.some(picked, [ref for ref, job in self.model.jobs.items() if job.state in HELD])
         ends = [(ref, outcome if place % 2 else other) for place, ref in enumerate(refs)]
-        assert not self.run(self.desk.engine.settle([Settlement(self.claims[ref], end) for ref, end in ends]))
+        assert not self.run(self.driver.engine.settle([Settlement(self.claims[ref], end) for ref, end in ends]))
         # They end in one go: whatever the ends mean for others comes behind all of them.
         for ref, end in sorted(ends, key=lambda each: ENDS[type(each[1])] in FINISHED):
             self.move(ref, ENDS[type(end)])
 
-    def move(self, ref: JobRef, state: State) -> None:
+    def move(self, ref: JobRef, state: JobStatus) -> None:
         if state in FINISHED:
             self.model.end(ref, state)
         else:
@@ -246,52 +248,52 @@ class Machine(RuleBasedStateMachine):
     def operate(self, verb: str, picked: list[int]) -> None:
         """Press a button."""
         refs = self.some(picked, self.model.jobs)[:1]  # one at a time: which of two is told of first is left open
-        changed = [change.ref for change in self.run(getattr(self.desk.engine, verb)(JobFilter(refs=refs)))]
+        changed = [change.ref for change in self.run(getattr(self.driver.engine, verb)(JobFilter(refs=refs)))]
         for ref in changed:
             job = self.model.jobs[ref]
             if verb == "replay":
                 assert job.state in ILL
                 self.model.batches[job.batch].ended[job.state] -= 1
-                job.state = State.PENDING
+                job.state = JobStatus.PENDING
                 job.waits_for.clear()
             elif verb == "cancel" or job.state in WAITING:
-                self.model.end(ref, State.CANCELLED)
+                self.model.end(ref, JobStatus.CANCELLED)
             if verb == "delete":
                 del self.model.jobs[ref]
 
     @rule()
     def lose(self) -> None:
         """Let the worker die, and give back what it held."""
-        self.run(self.desk.advance(PAST_LEASE))
-        self.run(self.desk.rescue())
+        self.run(self.driver.advance(PAST_LEASE))
+        self.run(self.driver.rescue())
         for job in self.model.jobs.values():
             if job.state in HELD:
-                job.state = State.PENDING
+                job.state = JobStatus.PENDING
         # A suspect runs alone: let it show at once that it was not the cause.
-        while claims := self.run(self.desk.take("default", alone=True)):
+        while claims := self.run(self.driver.take("default", alone=True)):
             (claim,) = claims
-            self.run(self.desk.end(claim, Complete()))
-            self.move(claim.ref, State.COMPLETED)
+            self.run(self.driver.end(claim, Complete()))
+            self.move(claim.ref, JobStatus.COMPLETED)
 
     @invariant()
     def agree(self) -> None:
         """Compare everything, when all that is left undone has been done."""
         if not hasattr(self, "model"):
             return
-        self.run(self.desk.advance(0.001))
-        while self.run(self.desk.promote()).more:
+        self.run(self.driver.advance(0.001))
+        while self.run(self.driver.promote()).more:
             pass
         for job in self.model.jobs.values():
-            if job.state is State.SCHEDULED:
-                job.state = State.PENDING
+            if job.state is JobStatus.SCHEDULED:
+                job.state = JobStatus.PENDING
         self.model.turn()
-        found = {job.ref: job.status for job in self.run(self.desk.jobs(JobFilter(types=("work",))))}
+        found = {job.ref: job.status for job in self.run(self.driver.jobs(JobFilter(types=("work",))))}
         assert found == {ref: job.state for ref, job in self.model.jobs.items()}
-        for info in self.run(self.desk.engine.batches()).items:
+        for info in self.run(self.driver.engine.batches()).items:
             known = self.model.batches[info.name]
             assert (info.total, info.completed, info.failed, info.cancelled) == known.counts
             assert (info.is_finished, info.sealed) == (known.finished, known.sealed)
-        calls = Counter(job.type for job in self.run(self.desk.jobs(JobFilter(queues=("calls",)))))
+        calls = Counter(job.type for job in self.run(self.driver.jobs(JobFilter(queues=("calls",)))))
         assert calls == Counter(f"{name} {call}" for name, batch in self.model.batches.items() for call in batch.calls)
 
     def teardown(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from onward.engine.capabilities import Feature
 from onward.job import JobRef
-from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Outcome, Release, Retry, Snooze
 from tests.conformance.cases import BOOM, needs
-from tests.conformance.driver import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Driver
 
 SOON = timedelta(seconds=1)
 
@@ -31,206 +31,208 @@ def word(outcome: Outcome) -> str:
     ],
     ids=lambda value: str(value) if isinstance(value, int) else word(value),
 )
-async def test_what_a_run_costs(desk: Desk, outcome: Outcome, attempts: int):  # Counting
-    ref = await desk.add()
-    assert await desk.end(await desk.take_one(), outcome)
-    job = await desk.job(ref)
+async def test_what_a_run_costs(driver: Driver, outcome: Outcome, attempts: int):  # Counting
+    ref = await driver.add()
+    assert await driver.end(await driver.take_one(), outcome)
+    job = await driver.job(ref)
     assert (job.attempts, job.crashes) == (attempts, 0)
 
 
 @needs(Feature.CLAIMED_STATE)
-async def test_giving_back_what_never_started_gives_back_nothing_more(desk: Desk):  # Counting
-    ref = await desk.add()
-    assert await desk.end(await desk.take_one(), Retry(SOON, BOOM))
-    await desk.wait(1)
-    (claim,) = await desk.take_ahead()
-    assert await desk.end(claim, Release())
-    assert (await desk.job(ref)).attempts == 1
-    (claim,) = await desk.take_ahead()
+async def test_giving_back_what_never_started_gives_back_nothing_more(driver: Driver):  # Counting
+    ref = await driver.add()
+    assert await driver.end(await driver.take_one(), Retry(SOON, BOOM))
+    await driver.wait(1)
+    (claim,) = await driver.take_ahead()
+    assert await driver.end(claim, Release())
+    assert (await driver.job(ref)).attempts == 1
+    (claim,) = await driver.take_ahead()
     assert claim.attempts == 1
-    job = await desk.lose(claim)
-    assert (job.status, job.attempts, job.crashes, job.is_suspect) == (State.PENDING, 1, 0, False)
+    job = await driver.lose(claim)
+    assert (job.status, job.attempts, job.crashes, job.is_suspect) == (JobStatus.PENDING, 1, 0, False)
 
 
-async def test_snoozing_for_ever_never_uses_up_the_attempts(desk: Desk):  # Counting
-    ref = await desk.add(max_attempts=1)
+async def test_snoozing_for_ever_never_uses_up_the_attempts(driver: Driver):  # Counting
+    ref = await driver.add(max_attempts=1)
     for _ in range(4):
-        claim = await desk.take_one()
+        claim = await driver.take_one()
         assert claim.attempts == 1
-        assert await desk.end(claim, Snooze(SOON))
-        await desk.wait(1)
-    assert await desk.end(await desk.take_one(), Complete())
-    assert (await desk.job(ref)).attempts == 1
+        assert await driver.end(claim, Snooze(SOON))
+        await driver.wait(1)
+    assert await driver.end(await driver.take_one(), Complete())
+    assert (await driver.job(ref)).attempts == 1
 
 
 @needs(Feature.ERROR_HISTORY)
-async def test_the_errors_of_earlier_attempts_are_kept_beside_the_last(desk: Desk):  # O2, O8
-    ref = await desk.add()
+async def test_the_errors_of_earlier_attempts_are_kept_beside_the_last(driver: Driver):  # O2, O8
+    ref = await driver.add()
     moments = []
     for number in (1, 2):
-        await desk.advance(1)
-        claim = await desk.take_one(worker=f"worker-{number}")
-        assert await desk.end(claim, Retry(SOON, Failure("KeyError", f"no {number}", f"trace {number}")))
-        moments.append(desk.now)
-        await desk.wait(1)
-    claim = await desk.take_one(worker="worker-3")
-    assert await desk.end(claim, Bury(Failure("Timeout", "")))
-    job = await desk.job(ref)
-    assert (job.status, job.last_error, job.attempts) == (State.DEAD_LETTER, "Timeout", 3)
-    assert [(error.attempt, error.kind, error.message, error.traceback, error.worker_id) for error in job.errors] == [
+        await driver.advance(1)
+        claim = await driver.take_one(worker=f"worker-{number}")
+        assert await driver.end(claim, Retry(SOON, Failure("KeyError", f"no {number}", f"trace {number}")))
+        moments.append(driver.now)
+        await driver.wait(1)
+    claim = await driver.take_one(worker="worker-3")
+    assert await driver.end(claim, Bury(Failure("Timeout", "")))
+    job = await driver.job(ref)
+    assert (job.status, job.last_error, job.attempts) == (JobStatus.DEAD_LETTER, "Timeout", 3)
+    assert [
+        (error.attempt, error.error_type, error.message, error.traceback, error.worker_id) for error in job.errors
+    ] == [
         (1, "KeyError", "no 1", "trace 1", "worker-1"),
         (2, "KeyError", "no 2", "trace 2", "worker-2"),
         (3, "Timeout", "", None, "worker-3"),
     ]
-    assert [error.at for error in job.errors] == [*moments, desk.now]
+    assert [error.at for error in job.errors] == [*moments, driver.now]
 
 
 @needs(Feature.CANCELLED_STATE)
-async def test_the_end_says_why_whichever_end_it_is(desk: Desk):  # O8
-    ends: list[tuple[Outcome, State, str]] = [
-        (Fail(Failure("NoHandler", "no handler for greet")), State.FAILED, "NoHandler: no handler for greet"),
-        (Bury(BOOM), State.DEAD_LETTER, "ValueError: boom"),
-        (Cancel("the customer left"), State.CANCELLED, "the customer left"),
+async def test_the_end_says_why_whichever_end_it_is(driver: Driver):  # O8
+    ends: list[tuple[Outcome, JobStatus, str]] = [
+        (Fail(Failure("NoHandler", "no handler for greet")), JobStatus.FAILED, "NoHandler: no handler for greet"),
+        (Bury(BOOM), JobStatus.DEAD_LETTER, "ValueError: boom"),
+        (Cancel("the customer left"), JobStatus.CANCELLED, "the customer left"),
     ]
     for outcome, state, shown in ends:
-        ref = await desk.add()
-        assert await desk.end(await desk.take_one(), outcome)
-        job = await desk.job(ref)
-        assert (job.status, job.completed_at) == (desk.engine.capabilities.shown(state), desk.now)
+        ref = await driver.add()
+        assert await driver.end(await driver.take_one(), outcome)
+        job = await driver.job(ref)
+        assert (job.status, job.completed_at) == (driver.engine.capabilities.shown(state), driver.now)
         assert job.last_error is not None
         assert shown in job.last_error
         assert job.result is None
 
 
 @needs(Feature.CLAIMED_STATE)
-async def test_a_job_without_a_handler_fails_before_it_starts(desk: Desk):  # O8
-    ref = await desk.add()
-    (claim,) = await desk.take_ahead()
-    assert await desk.end(claim, Fail(Failure("NoHandler", "")))
-    job = await desk.job(ref)
-    assert (job.status, job.attempts, job.last_error) == (State.FAILED, 0, "NoHandler")
+async def test_a_job_without_a_handler_fails_before_it_starts(driver: Driver):  # O8
+    ref = await driver.add()
+    (claim,) = await driver.take_ahead()
+    assert await driver.end(claim, Fail(Failure("NoHandler", "")))
+    job = await driver.job(ref)
+    assert (job.status, job.attempts, job.last_error) == (JobStatus.FAILED, 0, "NoHandler")
 
 
 # Loss and suspicion ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_lost_with_its_worker_gets_its_attempt_back(desk: Desk):  # Counting, O7
-    ref = await desk.add(max_attempts=1)
-    job = await desk.lose(await desk.take_one())
-    assert (job.ref, job.status, job.attempts, job.worker_id) == (ref, State.PENDING, 0, None)
+async def test_a_job_lost_with_its_worker_gets_its_attempt_back(driver: Driver):  # Counting, O7
+    ref = await driver.add(max_attempts=1)
+    job = await driver.lose(await driver.take_one())
+    assert (job.ref, job.status, job.attempts, job.worker_id) == (ref, JobStatus.PENDING, 0, None)
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_job_that_was_running_in_a_dead_process_is_a_suspect_without_blame(desk: Desk):  # Counting
-    await desk.add()
-    job = await desk.lose(await desk.take_one())
+async def test_a_job_that_was_running_in_a_dead_process_is_a_suspect_without_blame(driver: Driver):  # Counting
+    await driver.add()
+    job = await driver.lose(await driver.take_one())
     assert (job.is_suspect, job.crashes) == (True, 0)
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_suspect_comes_only_to_a_worker_that_asks_for_it_alone(desk: Desk):  # Counting
-    suspect = await suspected(desk)
-    others = await desk.add_many(2)
-    claims = await desk.claim(slots=5)
+async def test_a_suspect_comes_only_to_a_worker_that_asks_for_it_alone(driver: Driver):  # Counting
+    suspect = await suspected(driver)
+    others = await driver.add_many(2)
+    claims = await driver.claim(slots=5)
     assert [claim.ref for claim in claims.claims] == others
     assert claims.has_suspects
-    (claim,) = await desk.take(slots=5, alone=True)
+    (claim,) = await driver.take(slots=5, alone=True)
     assert (claim.ref, claim.is_suspect, claim.started, claim.attempts) == (suspect, True, True, 1)
-    claims = await desk.claim(slots=5)
+    claims = await driver.claim(slots=5)
     assert not claims.has_suspects
 
 
 @needs(Feature.SUSPECTS)
-async def test_asking_alone_gives_one_suspect_and_nothing_but_it(desk: Desk):  # Counting
-    refs = await desk.add_many(2)
-    await desk.take(slots=2)
-    await desk.advance(PAST_LEASE)
-    await desk.rescue()
-    await desk.add()
-    claims = await desk.claim(slots=5, alone=True)
+async def test_asking_alone_gives_one_suspect_and_nothing_but_it(driver: Driver):  # Counting
+    refs = await driver.add_many(2)
+    await driver.take(slots=2)
+    await driver.advance(PAST_LEASE)
+    await driver.rescue()
+    await driver.add()
+    claims = await driver.claim(slots=5, alone=True)
     (claim,) = claims.claims
     assert claim.ref in refs
     assert claims.has_suspects
 
 
 @needs(Feature.SUSPECTS)
-async def test_suspects_wait_is_said_of_the_queues_asked_for_only(desk: Desk):  # Counting
-    await suspected(desk, queue="a")
-    assert not (await desk.claim("b")).has_suspects
-    assert (await desk.claim("a")).has_suspects
-    assert await desk.take("b", alone=True) == ()
+async def test_suspects_wait_is_said_of_the_queues_asked_for_only(driver: Driver):  # Counting
+    await suspected(driver, queue="a")
+    assert not (await driver.claim("b")).has_suspects
+    assert (await driver.claim("a")).has_suspects
+    assert await driver.take("b", alone=True) == ()
 
 
 @needs(Feature.SUSPECTS)
-async def test_crashing_alone_is_counted_and_the_third_time_buries(desk: Desk):  # Counting
-    ref = await suspected(desk, max_attempts=1)
+async def test_crashing_alone_is_counted_and_the_third_time_buries(driver: Driver):  # Counting
+    ref = await suspected(driver, max_attempts=1)
     for crashes in (1, 2):
-        job = await desk.lose(await desk.take_one(alone=True))
-        assert (job.status, job.crashes, job.attempts, job.is_suspect) == (State.PENDING, crashes, 0, True)
-    await desk.take_one(alone=True)
-    await desk.advance(PAST_LEASE)
-    batch = await desk.rescue()
+        job = await driver.lose(await driver.take_one(alone=True))
+        assert (job.status, job.crashes, job.attempts, job.is_suspect) == (JobStatus.PENDING, crashes, 0, True)
+    await driver.take_one(alone=True)
+    await driver.advance(PAST_LEASE)
+    batch = await driver.rescue()
     assert (batch.changed, batch.buried) == (1, 1)
-    job = await desk.job(ref)
-    assert (job.status, job.crashes, job.completed_at) == (State.DEAD_LETTER, 3, desk.now)
+    job = await driver.job(ref)
+    assert (job.status, job.crashes, job.completed_at) == (JobStatus.DEAD_LETTER, 3, driver.now)
     assert job.last_error
 
 
 @needs(Feature.SUSPECTS)
-async def test_how_many_crashes_bury_is_the_callers_to_say(desk: Desk):  # Counting
-    await suspected(desk)
-    job = await desk.lose(await desk.take_one(alone=True), max_crashes=1)
-    assert (job.status, job.crashes) == (State.DEAD_LETTER, 1)
+async def test_how_many_crashes_bury_is_the_callers_to_say(driver: Driver):  # Counting
+    await suspected(driver)
+    job = await driver.lose(await driver.take_one(alone=True), max_crashes=1)
+    assert (job.status, job.crashes) == (JobStatus.DEAD_LETTER, 1)
 
 
 @needs(Feature.SUSPECTS)
-async def test_the_neighbours_of_a_job_that_kills_its_worker_lose_nothing(desk: Desk):  # Counting
-    killer = await desk.add(queue="deadly", max_attempts=1)
-    neighbours = [await desk.add(max_attempts=1) for _ in range(3)]
-    assert len(await desk.take("deadly", "default", slots=4)) == 4
-    await desk.advance(PAST_LEASE)
-    await desk.rescue()
+async def test_the_neighbours_of_a_job_that_kills_its_worker_lose_nothing(driver: Driver):  # Counting
+    killer = await driver.add(queue="deadly", max_attempts=1)
+    neighbours = [await driver.add(max_attempts=1) for _ in range(3)]
+    assert len(await driver.take("deadly", "default", slots=4)) == 4
+    await driver.advance(PAST_LEASE)
+    await driver.rescue()
     for _ in neighbours:
-        claim = await desk.take_one("default", alone=True)
+        claim = await driver.take_one("default", alone=True)
         assert claim.ref in neighbours
-        assert await desk.end(claim, Complete())
+        assert await driver.end(claim, Complete())
     for _ in range(3):
-        await desk.lose(await desk.take_one("deadly", alone=True))
-    assert await desk.state(killer) is State.DEAD_LETTER
+        await driver.lose(await driver.take_one("deadly", alone=True))
+    assert await driver.state(killer) is JobStatus.DEAD_LETTER
     for ref in neighbours:
-        job = await desk.job(ref)
-        assert (job.status, job.attempts, job.crashes) == (State.COMPLETED, 1, 0)
+        job = await driver.job(ref)
+        assert (job.status, job.attempts, job.crashes) == (JobStatus.COMPLETED, 1, 0)
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_cleared_suspect_runs_in_company_again(desk: Desk):  # Counting
-    ref = await suspected(desk)
-    assert await desk.end(await desk.take_one(alone=True), Retry(SOON, BOOM))
-    await desk.wait(1)
-    assert (await desk.job(ref)).attempts == 1
-    assert (await desk.take_one()).ref == ref
+async def test_a_cleared_suspect_runs_in_company_again(driver: Driver):  # Counting
+    ref = await suspected(driver)
+    assert await driver.end(await driver.take_one(alone=True), Retry(SOON, BOOM))
+    await driver.wait(1)
+    assert (await driver.job(ref)).attempts == 1
+    assert (await driver.take_one()).ref == ref
 
 
 @needs(Feature.SUSPECTS)
 @pytest.mark.parametrize("outcome", [Complete(), Retry(SOON, BOOM), Fail(BOOM), Bury(BOOM), Snooze(SOON)], ids=word)
-async def test_a_suspect_whose_run_ends_by_itself_is_cleared(desk: Desk, outcome: Outcome):  # Counting
-    ref = await suspected(desk)
-    assert await desk.end(await desk.take_one(alone=True), outcome)
-    assert not (await desk.job(ref)).is_suspect
+async def test_a_suspect_whose_run_ends_by_itself_is_cleared(driver: Driver, outcome: Outcome):  # Counting
+    ref = await suspected(driver)
+    assert await driver.end(await driver.take_one(alone=True), outcome)
+    assert not (await driver.job(ref)).is_suspect
 
 
 @needs(Feature.SUSPECTS)
-async def test_a_suspect_that_is_given_back_is_a_suspect_still(desk: Desk):  # Counting
-    ref = await suspected(desk)
-    assert await desk.end(await desk.take_one(alone=True), Release())
-    job = await desk.job(ref)
+async def test_a_suspect_that_is_given_back_is_a_suspect_still(driver: Driver):  # Counting
+    ref = await suspected(driver)
+    assert await driver.end(await driver.take_one(alone=True), Release())
+    job = await driver.job(ref)
     assert (job.is_suspect, job.attempts, job.crashes) == (True, 0, 0)
-    assert await desk.take() == ()
+    assert await driver.take() == ()
 
 
-async def suspected(desk: Desk, **fields: object) -> JobRef:
+async def suspected(driver: Driver, **fields: object) -> JobRef:
     """Add a job and let its worker die with it, so that it is a suspect."""
-    ref = await desk.add(**fields)
-    job = await desk.lose(await desk.take_one(ref.queue))
+    ref = await driver.add(**fields)
+    job = await driver.lose(await driver.take_one(ref.queue))
     assert job.is_suspect
     return ref

@@ -1,4 +1,4 @@
-"""Why a job is not running is told from what every store can say."""
+"""ReasonCode a job is not running is told from what every store can say."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import pytest
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
-from onward.explain import Why
+from onward.explain import ReasonCode
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from onward.resources import Jobs
 from tests.conformance.cases import needs
-from tests.conformance.driver import LEASE, Desk
+from tests.conformance.driver import LEASE, Driver
 
 
-async def why(desk: Desk, ref: JobRef) -> list[Why]:
+async def why(driver: Driver, ref: JobRef) -> list[ReasonCode]:
     async def opened() -> CheckedEngine:
-        return desk.engine
+        return driver.engine
 
-    return [reason.why for reason in await Jobs(opened, timeout=LEASE).explain(ref)]
+    return [reason.code for reason in await Jobs(opened, lease=LEASE).explain(ref)]
 
 
-async def test_what_is_said_of_a_job_through_its_life(desk: Desk):
-    ref = await desk.add(queue="mail")
-    assert Why.NO_WORKER in await why(desk, ref)
-    claim = await desk.take_one("mail")
-    await desk.beat(claim)
-    assert await why(desk, ref) == [Why.RUNNING]
-    await desk.end(claim, Complete())
-    assert await why(desk, ref) == [Why.ENDED]
+async def test_what_is_said_of_a_job_through_its_life(driver: Driver):
+    ref = await driver.add(queue="mail")
+    assert ReasonCode.NO_WORKER in await why(driver, ref)
+    claim = await driver.take_one("mail")
+    await driver.beat(claim)
+    assert await why(driver, ref) == [ReasonCode.RUNNING]
+    await driver.end(claim, Complete())
+    assert await why(driver, ref) == [ReasonCode.ENDED]
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(QueueChange(paused=True), Why.PAUSED, marks=needs(Feature.PAUSE)),
-        pytest.param(QueueChange(concurrency=1), Why.CONCURRENCY, marks=needs(Feature.CONCURRENCY)),
+        pytest.param(QueueChange(paused=True), ReasonCode.PAUSED, marks=needs(Feature.PAUSE)),
+        pytest.param(QueueChange(global_concurrency=1), ReasonCode.CONCURRENCY, marks=needs(Feature.CONCURRENCY)),
     ],
     ids=["paused", "full"],
 )
-async def test_what_a_queue_is_told_is_what_keeps_its_jobs(desk: Desk, change: QueueChange, reason: Why):
-    await desk.add(queue="mail")
-    ref = await desk.add(queue="mail")
-    await desk.take_one("mail")
-    await desk.engine.configure("mail", change)
-    assert reason in await why(desk, ref)
+async def test_what_a_queue_is_told_is_what_keeps_its_jobs(driver: Driver, change: QueueChange, reason: ReasonCode):
+    await driver.add(queue="mail")
+    ref = await driver.add(queue="mail")
+    await driver.take_one("mail")
+    await driver.engine.configure("mail", change)
+    assert reason in await why(driver, ref)
 
 
 @needs(Feature.DELAY)
-async def test_a_delay_keeps_a_job(desk: Desk):
-    assert Why.DELAYED in await why(desk, await desk.add(queue="mail", delay=timedelta(minutes=1)))
+async def test_a_delay_keeps_a_job(driver: Driver):
+    assert ReasonCode.DELAYED in await why(driver, await driver.add(queue="mail", delay=timedelta(minutes=1)))

@@ -28,9 +28,9 @@ from hypothesis.stateful import (
 from onward.engine.capabilities import Feature
 from onward.engine.values import Claim, ClaimRequest, Exchange, JobFilter, Rate, Settlement
 from onward.job import JobRef, NewJob
-from onward.lifecycle import MAX_CRASHES, Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
+from onward.lifecycle import MAX_CRASHES, Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
 from tests.conformance.cases import BOOM, EngineCase, needs
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.model import Model
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Machine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.store = self.case.make(Path(self.folder.name))
-        self.desks = [Desk(self.store, self.run(self.store.connect())) for _ in range(count)]
+        self.desks = [Driver(self.store, self.run(self.store.connect())) for _ in range(count)]
         self.model = Model(self.store.clock)
         self.claims: list[Claim] = []
 
@@ -101,7 +101,7 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     @property
-    def desk(self) -> Desk:
+    def driver(self) -> Driver:
         """Speak through the handles in turn; every step takes a moment, so that no two happen at once."""
         self.run(self.store.advance(MOMENT))
         self.desks.append(self.desks.pop(0))
@@ -121,7 +121,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(jobs=st.lists(new_jobs, min_size=1, max_size=4))
     def enqueue(self, jobs: list[NewJob]) -> None:
-        answers = self.run(self.desk.engine.enqueue(jobs))
+        answers = self.run(self.driver.engine.enqueue(jobs))
         for job, answer in zip(jobs, answers, strict=True):
             standing, enqueue_status = self.model.standing_for(job)
             assert answer.enqueue_status is enqueue_status
@@ -134,14 +134,14 @@ class Machine(RuleBasedStateMachine):
     @rule(queue=queues, count=st.integers(2, 6))
     def enqueue_plain(self, queue: str, count: int) -> None:
         job = NewJob(type="send", queue=queue)
-        for answer in self.run(self.desk.engine.enqueue([job] * count)):
+        for answer in self.run(self.driver.engine.enqueue([job] * count)):
             self.model.enqueue(job, answer.ref)
 
     # Work
 
     @rule(request=requests)
     def claim(self, request: ClaimRequest) -> None:
-        answer = self.run(self.desk.engine.claim(request))
+        answer = self.run(self.driver.engine.claim(request))
         self.model.check_claim(request, answer)
         self.claims += answer.claims
 
@@ -149,7 +149,7 @@ class Machine(RuleBasedStateMachine):
     @rule(queues=patterns)
     def claim_alone(self, queues: tuple[str, ...]) -> None:
         request = ClaimRequest(worker_id="w3", queues=queues, alone=True)
-        answer = self.run(self.desk.engine.claim(request))
+        answer = self.run(self.driver.engine.claim(request))
         self.model.check_claim(request, answer)
         self.claims += answer.claims
 
@@ -157,21 +157,21 @@ class Machine(RuleBasedStateMachine):
     @rule(picked=picks)
     def start(self, picked: list[int]) -> None:
         claims = self.some_claims(picked)
-        lost = self.run(self.desk.engine.start(claims))
+        lost = self.run(self.driver.engine.start(claims))
         assert lost == {claim.token for claim in claims if not self.model.start(claim)}
 
     @precondition(lambda self: self.claims)
     @rule(picked=picks, outcome=outcomes, other=outcomes)
     def settle(self, picked: list[int], outcome: Outcome, other: Outcome) -> None:
         settlements = self.settlements(picked, outcome, other)
-        lost = self.run(self.desk.engine.settle(settlements))
+        lost = self.run(self.driver.engine.settle(settlements))
         assert lost == self.lost(settlements)
 
     @precondition(lambda self: self.claims)
     @rule(picked=picks, outcome=outcomes, other=outcomes, request=requests)
     def exchange(self, picked: list[int], outcome: Outcome, other: Outcome, request: ClaimRequest) -> None:
         settlements = tuple(self.settlements(picked, outcome, other))
-        answer = self.run(self.desk.engine.exchange(Exchange(settlements=settlements, request=request)))
+        answer = self.run(self.driver.engine.exchange(Exchange(settlements=settlements, request=request)))
         assert answer.lost == self.lost(settlements)
         self.model.check_claim(request, answer.claimed)
         self.claims += answer.claimed.claims
@@ -188,12 +188,12 @@ class Machine(RuleBasedStateMachine):
     @rule(picked=picks)
     def heartbeat(self, picked: list[int]) -> None:
         claims = self.some_claims(picked)
-        pulse = self.run(self.desk.beat(*claims))
+        pulse = self.run(self.driver.beat(*claims))
         lost = [claim for claim in claims if not self.model.beat(claim)]
         assert pulse.lost == {claim.token for claim in lost}
         for claim in lost:
             job = self.model.holder(claim)
-            assert (claim.token in pulse.cancelled) is (job is not None and job.state is State.CANCELLED)
+            assert (claim.token in pulse.cancelled) is (job is not None and job.state is JobStatus.CANCELLED)
 
     # Operate
 
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
     def operate(self, verb: str, picked: list[int]) -> None:
         refs = self.some_jobs(picked)
         before = {ref: self.model.jobs[ref].state for ref in refs}
-        changed = self.run(getattr(self.desk.engine, verb)(JobFilter(refs=refs)))
+        changed = self.run(getattr(self.driver.engine, verb)(JobFilter(refs=refs)))
         assert {change.ref for change in changed} == getattr(self.model, verb)(refs)
         assert all(change.before is before[change.ref] for change in changed)
 
@@ -216,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         ),
     )
     def configure(self, queue: str, change: dict[str, Any]) -> None:
-        self.run(self.desk.set(queue, **change))
+        self.run(self.driver.set(queue, **change))
         self.model.configure(queue, **change)
 
     # Time and upkeep
@@ -227,16 +227,16 @@ class Machine(RuleBasedStateMachine):
     def pass_time(self, by: float, then: str) -> None:
         self.run(self.store.advance(by))
         if then in ("promote", "both"):
-            assert self.run(self.desk.promote()).changed == self.model.promote()
+            assert self.run(self.driver.promote()).changed == self.model.promote()
         if then in ("rescue", "both"):
-            batch = self.run(self.desk.rescue())
+            batch = self.run(self.driver.rescue())
             assert (batch.changed, batch.buried) == self.model.rescue(MAX_CRASHES)
 
     @rule()
     def restart(self) -> None:
         """Close a handle as a program that ends, and open another."""
-        desk = self.desks.pop()
-        self.desks.append(Desk(self.store, self.run(self.store.reconnect(desk.engine))))
+        driver = self.desks.pop()
+        self.desks.append(Driver(self.store, self.run(self.store.reconnect(driver.engine))))
 
     @invariant()
     def agree(self) -> None:

@@ -18,11 +18,11 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, GroupBy, JobChange, JobFilter, QueueChange, Rate, Retention, Settlement
 from onward.errors import Unsupported
 from onward.job import NewJob
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from onward.metering import UsageQuery
 from onward.schedule import Schedule
 from tests.conformance.cases import CASES, EngineCase, Lacking, Planted
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 
 Ask = Callable[[CheckedEngine, Planted], Awaitable[object]]
 
@@ -60,14 +60,14 @@ async def settle_within(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for an outcome, and for a job, in the caller's transaction."""
     settlements = [Settlement(planted.claim, Complete())]
     for ask in (
-        lambda: engine.enqueue_sync([NewJob(type="asks")], within=object()),
-        lambda: engine.settle_sync(settlements, within=object()),
+        lambda: engine.enqueue_sync([NewJob(type="asks")], connection=object()),
+        lambda: engine.settle_sync(settlements, connection=object()),
     ):
         with pytest.raises(Unsupported):
             ask()
     with pytest.raises(Unsupported):
-        await engine.enqueue([NewJob(type="asks")], within=object())
-    return await engine.settle(settlements, within=object())
+        await engine.enqueue([NewJob(type="asks")], connection=object())
+    return await engine.settle(settlements, connection=object())
 
 
 async def about_organisations(engine: CheckedEngine, planted: Planted) -> object:
@@ -86,9 +86,9 @@ async def about_organisations(engine: CheckedEngine, planted: Planted) -> object
 
 async def about_cancelled_jobs(engine: CheckedEngine, planted: Planted) -> object:
     """Ask for jobs in a state that is not kept."""
-    cancelled = JobFilter(states=frozenset({State.CANCELLED}))
+    cancelled = JobFilter(status=frozenset({JobStatus.CANCELLED}))
     with pytest.raises(Unsupported):
-        await engine.count(cancelled, by=GroupBy.STATE)
+        await engine.count(cancelled, by=GroupBy.STATUS)
     return await engine.find(cancelled)
 
 
@@ -118,7 +118,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.PAUSE: configure(paused=True),
     Feature.RATE: configure(rate=Rate(5)),
     Feature.BURST: configure(rate=Rate(5, burst=2)),
-    Feature.CONCURRENCY: configure(concurrency=1),
+    Feature.CONCURRENCY: configure(global_concurrency=1),
     Feature.WEIGHT: configure(weight=2),
     Feature.PATTERNS: claim(queues=("planted", "mail/*")),
     Feature.QUEUE_DEFAULTS: configure(max_attempts=2),
@@ -134,7 +134,7 @@ RECIPES: dict[Feature, Ask] = {
     Feature.PUSH: listen,
     Feature.EVENTS: lambda engine, planted: engine.events([planted.ref.queue]),
     Feature.SCHEDULES: lambda engine, planted: engine.save_schedule(
-        Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
+        Schedule(name="s", job=NewJob(type="t"), trigger=Cron("* * * * *"))
     ),
     Feature.THROTTLE: lambda engine, planted: engine.enqueue(
         [NewJob(type="t", queue="planted", dedupe_key="k", throttle=timedelta(seconds=1))]
@@ -166,15 +166,15 @@ def asked() -> list[object]:
 
 @pytest.mark.parametrize(("case", "feature"), asked(), indirect=["case"])
 async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
-    desk: Desk, case: EngineCase, feature: Feature
+    driver: Driver, case: EngineCase, feature: Feature
 ):  # X1
-    planted = await desk.store.plant(desk.engine, case.capabilities.shown(State.RUNNING))
-    waiting = await desk.add(queue="planted")
-    engine = desk.engine
+    planted = await driver.store.plant(driver.engine, case.capabilities.shown(JobStatus.RUNNING))
+    waiting = await driver.add(queue="planted")
+    engine = driver.engine
     if case.capabilities.has(feature):
         engine = CheckedEngine(Lacking(engine.inner, feature))
     support = engine.capabilities.features[feature]
-    before = await desk.snapshot()
+    before = await driver.snapshot()
     of_waiting = planted._replace(ref=waiting) if feature in {Feature.EDIT, Feature.PRIORITY} else planted
 
     with pytest.raises(Unsupported) as refusal:
@@ -183,19 +183,19 @@ async def test_asking_for_what_is_absent_is_refused_and_nothing_is_written(
     assert (refusal.value.engine, refusal.value.feature) == (case.capabilities.engine, feature)
     for part in (case.capabilities.engine, str(feature), support.note):
         assert part in str(refusal.value)
-    assert await desk.snapshot() == before
-    assert await desk.engine.elect("nobody-led", lease=timedelta(seconds=1)) is not None
+    assert await driver.snapshot() == before
+    assert await driver.engine.elect("nobody-led", lease=timedelta(seconds=1)) is not None
 
 
-async def test_an_unknown_queue_is_refused_where_queues_are_not_made_by_use(desk: Desk, case: EngineCase):  # X1, X5
+async def test_an_unknown_queue_is_refused_where_queues_are_not_made_by_use(driver: Driver, case: EngineCase):  # X1, X5
     if case.capabilities.has(Feature.QUEUES_BY_USE):
-        assert (await desk.enqueue(queue="never-made")).is_new
+        assert (await driver.enqueue(queue="never-made")).is_new
         return
-    before = await desk.snapshot()
+    before = await driver.snapshot()
     with pytest.raises(Unsupported) as refusal:
-        await desk.engine.enqueue([NewJob(type="greet", queue="never-made")])
+        await driver.engine.enqueue([NewJob(type="greet", queue="never-made")])
     assert case.capabilities.features[Feature.QUEUES_BY_USE].note in str(refusal.value)
-    assert await desk.snapshot() == before
+    assert await driver.snapshot() == before
 
 
 def test_every_feature_has_a_recipe_or_a_reason_for_none():  # X1

@@ -14,7 +14,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Signal
 from onward.lifecycle import Release
 from tests.conformance.cases import needs
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 
 pytestmark = needs(Feature.PUSH)
 
@@ -45,16 +45,16 @@ async def listening(engine: CheckedEngine, *queues: str) -> AsyncIterator[Callab
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_new_work_is_told_to_a_listener_of_the_same_handle(desk: Desk):
-    async with listening(desk.engine) as hear:
-        await desk.add()
+async def test_new_work_is_told_to_a_listener_of_the_same_handle(driver: Driver):
+    async with listening(driver.engine) as hear:
+        await driver.add()
         await hear()
 
 
-async def test_new_work_is_told_to_a_listener_of_another_handle(desk: Desk):
-    other = Desk(desk.store, await desk.store.connect())
+async def test_new_work_is_told_to_a_listener_of_another_handle(driver: Driver):
+    other = Driver(driver.store, await driver.store.connect())
     async with listening(other.engine) as hear:
-        ref = await desk.add()
+        ref = await driver.add()
         while not (claims := await other.take()):
             await hear()
         assert claims[0].ref == ref
@@ -69,40 +69,40 @@ async def test_new_work_is_told_to_a_listener_of_another_handle(desk: Desk):
         pytest.param("resume", marks=needs(Feature.PAUSE)),
     ],
 )
-async def test_everything_that_makes_a_job_ready_is_told(desk: Desk, how: str):
-    other = Desk(desk.store, await desk.store.connect())
-    ref = await desk.add(queue="q")
-    claim = await desk.take_one("q")
+async def test_everything_that_makes_a_job_ready_is_told(driver: Driver, how: str):
+    other = Driver(driver.store, await driver.store.connect())
+    ref = await driver.add(queue="q")
+    claim = await driver.take_one("q")
     if how == "replay":
-        await desk.cancel(ref)
+        await driver.cancel(ref)
     elif how == "promote":
-        await desk.end(claim, Release())
-        await desk.cancel(ref)
-        await desk.add(queue="q", delay=timedelta(minutes=1))
-        await desk.advance(60)
+        await driver.end(claim, Release())
+        await driver.cancel(ref)
+        await driver.add(queue="q", delay=timedelta(minutes=1))
+        await driver.advance(60)
     elif how == "resume":
-        await desk.set("q", paused=True)
-        await desk.end(claim, Release())
+        await driver.set("q", paused=True)
+        await driver.end(claim, Release())
     async with listening(other.engine) as hear:
         if how == "release":
-            await desk.end(claim, Release())
+            await driver.end(claim, Release())
         elif how == "promote":
-            await desk.promote()
+            await driver.promote()
         elif how == "replay":
-            await desk.replay(ref)
+            await driver.replay(ref)
         else:
-            await desk.set("q", paused=False)
+            await driver.set("q", paused=False)
         while not await other.take("q"):
             await hear()
 
 
-async def test_two_listeners_are_both_told(desk: Desk):
-    async with listening(desk.engine) as first, listening(desk.engine) as second:
-        await desk.add()
+async def test_two_listeners_are_both_told(driver: Driver):
+    async with listening(driver.engine) as first, listening(driver.engine) as second:
+        await driver.add()
         await asyncio.gather(first(), second())
 
 
-async def test_a_listener_that_has_gone_is_not_missed(desk: Desk):
-    async with listening(desk.engine):
+async def test_a_listener_that_has_gone_is_not_missed(driver: Driver):
+    async with listening(driver.engine):
         pass
-    assert (await desk.enqueue()).is_new
+    assert (await driver.enqueue()).is_new

@@ -22,15 +22,15 @@ from onward.lifecycle import (
     Cancel,
     Complete,
     Fail,
+    JobStatus,
     Move,
     Outcome,
     Release,
     Retry,
     Snooze,
-    State,
 )
 from tests.conformance.cases import BOOM, CASES, EngineCase, Planted
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 
 OUTCOMES: dict[Move, Outcome] = {
     Move.COMPLETE: Complete(),
@@ -58,45 +58,45 @@ def cells(moves: frozenset[Move]) -> list[object]:
     return found
 
 
-async def ask(desk: Desk, move: Move, planted: Planted, claim: Claim) -> bool:
+async def ask(driver: Driver, move: Move, planted: Planted, claim: Claim) -> bool:
     """Try a move by its verb, and say whether the engine says that it was made."""
     match move:
         case Move.START:
-            return claim.token not in await desk.engine.start([claim])
+            return claim.token not in await driver.engine.start([claim])
         case Move.CLAIM:
-            return planted.ref in [taken.ref for taken in await desk.take(planted.ref.queue)]
+            return planted.ref in [taken.ref for taken in await driver.take(planted.ref.queue)]
         case Move.PROMOTE:
-            before = await desk.state(planted.ref)
-            batch = await desk.wait(timedelta(hours=2))
-            if not desk.engine.capabilities.has(Feature.PROMOTION):
-                return before is not await desk.state(planted.ref)
+            before = await driver.state(planted.ref)
+            batch = await driver.wait(timedelta(hours=2))
+            if not driver.engine.capabilities.has(Feature.PROMOTION):
+                return before is not await driver.state(planted.ref)
             return batch.changed == 1
         case Move.CANCEL:
-            return [changed.ref for changed in await desk.cancel(planted.ref)] == [planted.ref]
+            return [changed.ref for changed in await driver.cancel(planted.ref)] == [planted.ref]
         case Move.REPLAY:
-            return [changed.ref for changed in await desk.replay(planted.ref)] == [planted.ref]
+            return [changed.ref for changed in await driver.replay(planted.ref)] == [planted.ref]
         case _:
-            return await desk.end(claim, OUTCOMES[move])
+            return await driver.end(claim, OUTCOMES[move])
 
 
 @pytest.mark.parametrize(("case", "state", "move"), cells(frozenset(Move) - WITHOUT_A_VERB), indirect=["case"])
 async def test_a_move_is_made_from_its_source_states_and_refused_from_all_others(
-    desk: Desk, case: EngineCase, state: State, move: Move
+    driver: Driver, case: EngineCase, state: JobStatus, move: Move
 ):  # O1
-    planted = await desk.store.plant(desk.engine, state)
-    before = await desk.job(planted.ref)
+    planted = await driver.store.plant(driver.engine, state)
+    before = await driver.job(planted.ref)
     assert before.status is state
 
     sources, target = MOVES[move]
     if move is Move.CLAIM and case.capabilities.has(Feature.CLAIMED_STATE):
-        target = State.RUNNING  # a claim with a free slot claims and starts in one statement (O11)
-    moved = await ask(desk, move, planted, planted.claim)
+        target = JobStatus.RUNNING  # a claim with a free slot claims and starts in one statement (O11)
+    moved = await ask(driver, move, planted, planted.claim)
 
     assert moved is bool(case.shown_as(state) & sources)
-    after = await desk.engine.get(planted.ref)
+    after = await driver.engine.get(planted.ref)
     if not moved:
         assert after == before
-    elif target is State.CANCELLED and not case.capabilities.has(Feature.CANCELLED_STATE):
+    elif target is JobStatus.CANCELLED and not case.capabilities.has(Feature.CANCELLED_STATE):
         assert after is None
     else:
         assert after is not None
@@ -105,45 +105,45 @@ async def test_a_move_is_made_from_its_source_states_and_refused_from_all_others
 
 @pytest.mark.parametrize(("case", "state", "move"), cells(FENCED), indirect=["case"])
 async def test_a_move_with_an_older_claim_of_the_same_job_is_always_refused(
-    desk: Desk, case: EngineCase, state: State, move: Move
+    driver: Driver, case: EngineCase, state: JobStatus, move: Move
 ):  # X3
-    planted = await desk.store.plant(desk.engine, state)
-    before = await desk.job(planted.ref)
+    planted = await driver.store.plant(driver.engine, state)
+    before = await driver.job(planted.ref)
 
-    assert not await ask(desk, move, planted, planted.stale)
+    assert not await ask(driver, move, planted, planted.stale)
 
-    assert await desk.job(planted.ref) == before
+    assert await driver.job(planted.ref) == before
 
 
 @pytest.mark.parametrize("stale", [False, True], ids=["newest", "older"])
 @pytest.mark.parametrize(("case", "state", "move"), cells(frozenset({Move.CANCEL})), indirect=["case"])
 async def test_a_handler_can_take_back_only_the_job_it_holds(
-    desk: Desk, case: EngineCase, state: State, move: Move, stale: bool
+    driver: Driver, case: EngineCase, state: JobStatus, move: Move, stale: bool
 ):  # O1, X3
-    planted = await desk.store.plant(desk.engine, state)
-    before = await desk.job(planted.ref)
+    planted = await driver.store.plant(driver.engine, state)
+    before = await driver.job(planted.ref)
 
-    recorded = await desk.end(planted.stale if stale else planted.claim, OUTCOMES[move])
+    recorded = await driver.end(planted.stale if stale else planted.claim, OUTCOMES[move])
 
     assert recorded is (state in HELD and not stale)
-    after = await desk.engine.get(planted.ref)
+    after = await driver.engine.get(planted.ref)
     if not recorded:
         assert after == before
     elif case.capabilities.has(Feature.CANCELLED_STATE):
         assert after is not None
-        assert after.status is State.CANCELLED
+        assert after.status is JobStatus.CANCELLED
     else:
         assert after is None
 
 
-async def test_claiming_ahead_leads_to_claimed_and_no_further(desk: Desk, case: EngineCase):  # O1
-    ref = await desk.add()
+async def test_claiming_ahead_leads_to_claimed_and_no_further(driver: Driver, case: EngineCase):  # O1
+    ref = await driver.add()
     if case.capabilities.has(Feature.CLAIMED_STATE):
-        (claim,) = await desk.take_ahead()
-        assert (claim.started, await desk.state(ref)) == (False, State.CLAIMED)
+        (claim,) = await driver.take_ahead()
+        assert (claim.started, await driver.state(ref)) == (False, JobStatus.CLAIMED)
     else:
-        assert (await desk.take_one()).started
-        assert await desk.state(ref) is case.capabilities.shown(State.CLAIMED)
+        assert (await driver.take_one()).started
+        assert await driver.state(ref) is case.capabilities.shown(JobStatus.CLAIMED)
 
 
 def test_every_outcome_and_every_fenced_move_is_in_the_grid():  # O1

@@ -13,7 +13,7 @@ import pytest
 from onward.app import App
 from onward.engine.contract import Engine
 from onward.engine.values import Exchange, Exchanged, QueueChange
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.conformance.cases import Store
 
 QUEUE = "work"
@@ -58,7 +58,7 @@ async def slowed(store: Store) -> Slowed:
 @pytest.fixture
 async def app(slowed: Slowed) -> AsyncIterator[App]:
     async with App(engine=slowed) as app:
-        await app.engine.configure(QUEUE, QueueChange())
+        await app._core.engine.configure(QUEUE, QueueChange())
         yield app
 
 
@@ -91,7 +91,7 @@ async def test_what_is_brought_to_a_worker_that_is_cancelled_goes_back(
     await asyncio.wait_for(slowed.slow.wait(), 60)
     await cancelled(working, again_and_again=again_and_again)
     assert begun == []
-    assert await counts(app) == Counter[str]({State.PENDING: 10})
+    assert await counts(app) == Counter[str]({JobStatus.PENDING: 10})
 
 
 async def test_how_a_job_ended_is_stored_by_a_worker_that_is_cancelled(app: App, slowed: Slowed):  # X3
@@ -103,7 +103,7 @@ async def test_how_a_job_ended_is_stored_by_a_worker_that_is_cancelled(app: App,
     working = asyncio.create_task(app.work())
     await asyncio.wait_for(slowed.slow.wait(), 60)
     await cancelled(working)
-    assert await counts(app) == Counter[str]({State.COMPLETED: 1})
+    assert await counts(app) == Counter[str]({JobStatus.COMPLETED: 1})
 
 
 @pytest.mark.parametrize("most", [1, 100, 250])
@@ -123,4 +123,4 @@ async def test_a_worker_that_is_cancelled_under_load_keeps_nothing(app: App, mos
         while len(begun) < most:  # noqa: ASYNC110 - at whatever turn of the loop that is
             await asyncio.sleep(0)
     await cancelled(working)
-    assert await counts(app) == Counter[str]({State.COMPLETED: len(ended), State.PENDING: 500 - len(ended)})
+    assert await counts(app) == Counter[str]({JobStatus.COMPLETED: len(ended), JobStatus.PENDING: 500 - len(ended)})

@@ -7,8 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from onward import App, BadPayload, ClaimLost, JobsRepository, State, StoreUnavailable, harmonyk_status
+from onward import App, ClaimLost, InvalidPayload, JobStatus, StoreUnavailable
 from onward.clock import ManualClock
+from onward.contrib.harmonyk import JobsRepository, simplified_status
 from onward.engine.values import Settlement, Token
 
 
@@ -21,16 +22,16 @@ async def test_jobs_are_enqueued_claimed_and_marked(app: App, repository: JobsRe
     id = await repository.enqueue("send-mail", "acme", {"to": "a"})
     (claim,) = await repository.claim(limit=5)
     assert (claim.ref.id, claim.type, claim.org_id, claim.payload) == (id, "send-mail", "acme", '{"to":"a"}')
-    assert harmonyk_status((await app.jobs.get(id)).status) == "running"
+    assert simplified_status((await app.jobs.get(id)).status) == "running"
     await repository.mark_success(id, {"sent": True})
     job = await app.jobs.get(id)
-    assert (harmonyk_status(job.status), job.result) == ("success", {"sent": True})
+    assert (simplified_status(job.status), job.result) == ("success", {"sent": True})
 
 
 async def test_a_job_waits_for_its_time(app: App, repository: JobsRepository, clock: ManualClock):  # H6
     id = await repository.enqueue("send-mail", run_at=clock.now() + timedelta(minutes=5))
     assert await repository.claim() == []
-    assert harmonyk_status((await app.jobs.get(id)).status) == "queued"
+    assert simplified_status((await app.jobs.get(id)).status) == "queued"
 
 
 async def test_a_failure_is_retried_until_its_attempts_are_used_up(
@@ -43,22 +44,22 @@ async def test_a_failure_is_retried_until_its_attempts_are_used_up(
     await repository.claim()
     await repository.mark_failure(id, "the post office is closed")
     job = await app.jobs.get(id)
-    assert (harmonyk_status(job.status), job.attempts) == ("queued", 1)
+    assert (simplified_status(job.status), job.attempts) == ("queued", 1)
     assert job.next_run_at == clock.now() + timedelta(seconds=1)
     clock.advance(1)
     await _promote(app)
     await repository.claim()
     await repository.mark_failure(id, TimeoutError("again"))
     job = await app.jobs.get(id)
-    assert (job.status, harmonyk_status(job.status)) == (State.DEAD_LETTER, "failed")
+    assert (job.status, simplified_status(job.status)) == (JobStatus.DEAD_LETTER, "failed")
     assert job.last_error == "TimeoutError: again"
 
 
 async def _promote(app: App) -> None:
-    term = await app.engine.elect("me", lease=timedelta(seconds=30))
+    term = await app._core.engine.elect("me", lease=timedelta(seconds=30))
     assert term is not None
-    await app.engine.promote(term)
-    await app.engine.resign(term)
+    await app._core.engine.promote(term)
+    await app._core.engine.resign(term)
 
 
 async def test_only_what_was_claimed_here_can_be_marked(app: App, repository: JobsRepository):  # H6, X3
@@ -91,11 +92,11 @@ async def test_a_mark_that_the_store_did_not_take_can_be_made_again(
     id = await repository.enqueue("send-mail")
     await repository.claim()
     with monkeypatch.context() as patched:
-        patched.setattr(app.engine, "settle", away)
+        patched.setattr(app._core.engine, "settle", away)
         with pytest.raises(StoreUnavailable):
             await repository.mark_success(id)
     await repository.mark_success(id)
-    assert (await app.jobs.get(id)).status is State.COMPLETED
+    assert (await app.jobs.get(id)).status is JobStatus.COMPLETED
     assert not repository._claims, "what is marked is not kept"
 
 
@@ -105,19 +106,19 @@ async def test_a_known_type_gets_its_task_s_options_and_is_held_to_its_arguments
 
     job = await app.jobs.get(await repository.enqueue("send_mail", "acme", {"to": "a"}))
     assert (job.queue, job.org_id, job.max_attempts) == ("mail/acme", "acme", 9)
-    with pytest.raises(BadPayload, match=r"payload\.too"):
+    with pytest.raises(InvalidPayload, match=r"payload\.too"):
         await repository.enqueue("send_mail", "acme", {"too": "a"})
 
 
 def test_every_state_has_one_of_the_four_words():  # H6
-    assert {state: harmonyk_status(state) for state in State} == {
-        State.SCHEDULED: "queued",
-        State.BLOCKED: "queued",
-        State.PENDING: "queued",
-        State.CLAIMED: "running",
-        State.RUNNING: "running",
-        State.COMPLETED: "success",
-        State.FAILED: "failed",
-        State.DEAD_LETTER: "failed",
-        State.CANCELLED: "failed",
+    assert {state: simplified_status(state) for state in JobStatus} == {
+        JobStatus.SCHEDULED: "queued",
+        JobStatus.BLOCKED: "queued",
+        JobStatus.PENDING: "queued",
+        JobStatus.CLAIMED: "running",
+        JobStatus.RUNNING: "running",
+        JobStatus.COMPLETED: "success",
+        JobStatus.FAILED: "failed",
+        JobStatus.DEAD_LETTER: "failed",
+        JobStatus.CANCELLED: "failed",
     }

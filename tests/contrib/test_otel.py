@@ -191,7 +191,7 @@ async def test_headers_that_cannot_be_read_count_as_not_there(app: App, spans: S
     @app.task
     async def greet() -> None: ...
 
-    await app.engine.inner.enqueue([replace(greet.job(), trace=damaged)])
+    await app._core.engine.inner.enqueue([replace(greet.job(), trace=damaged)])
     await app.tick()
     run = spans.only("run greet")
     assert (run.parent, run.status.status_code) == (None, StatusCode.UNSET)
@@ -216,5 +216,5 @@ async def test_nothing_is_sent_along_where_nobody_traces(tmp_path: Path):
         provider = TracerProvider()
         with trace.use_span(provider.get_tracer("program").start_span("request")):
             await greet.enqueue()
-        (claim,) = (await app.engine.claim(ClaimRequest(worker_id="w"))).claims
+        (claim,) = (await app._core.engine.claim(ClaimRequest(worker_id="w"))).claims
         assert claim.trace is None

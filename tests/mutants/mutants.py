@@ -376,7 +376,13 @@ LIMITS: Final = (
     ),
     Mutant(
         "claims: concurrency does not count what others hold",
-        (Edit(f"{_PY}/claims.py", "queue.concurrency - held - already_picked", "queue.concurrency - already_picked"),),
+        (
+            Edit(
+                f"{_PY}/claims.py",
+                "queue.global_concurrency - held - already_picked",
+                "queue.concurrency - already_picked",
+            ),
+        ),
         (f"{CONFORMANCE}/test_limits.py",),
     ),
     Mutant(
@@ -384,7 +390,7 @@ LIMITS: Final = (
         (
             Edit(
                 f"{_PY}/claims.py",
-                "self.capacity.left if rate is None and queue.concurrency is None else self.capacity.slots",
+                "self.capacity.left if rate is None and queue.global_concurrency is None else self.capacity.slots",
                 "self.capacity.left",
             ),
         ),
@@ -491,7 +497,7 @@ BUTTONS: Final = (
     Mutant(
         "cancel: a finished job can be cancelled",
         (
-            Edit(f"{_PY}/admin.py", "MOVES[Move.CANCEL][0]", "frozenset(State)"),
+            Edit(f"{_PY}/admin.py", "MOVES[Move.CANCEL][0]", "frozenset(JobStatus)"),
             Edit(
                 f"{_SQL}/cancel.sql",
                 "where status in ('scheduled', 'blocked', 'pending', 'claimed', 'running') and",
@@ -517,7 +523,7 @@ BUTTONS: Final = (
     Mutant(
         "delete: a held job can be deleted",
         (
-            Edit(f"{_PY}/admin.py", "WAITING | FINISHED", "frozenset(State)"),
+            Edit(f"{_PY}/admin.py", "WAITING | FINISHED", "frozenset(JobStatus)"),
             Edit(f"{_SQL}/delete.sql", "where status not in ('claimed', 'running') and", "where"),
         ),
         (f"{CONFORMANCE}/test_admin.py",),
@@ -708,13 +714,13 @@ SCHEDULES: Final = (
         in_ci=True,
     ),
     Mutant(
-        "schedule: a turn of another rhythm is fired",
-        (Edit(f"{_SQL}/schedule_fire.sql", " and rhythm = :rhythm", " and :rhythm is not null"),),
+        "schedule: a turn of another trigger is fired",
+        (Edit(f"{_SQL}/schedule_fire.sql", " and trigger = :trigger", " and :trigger is not null"),),
         (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
         "schedule: a new declaration forgets what was missed",
-        (Edit(f"{_SQL}/schedule_upsert.sql", "rhythm = excluded.rhythm then next_at", "false then next_at"),),
+        (Edit(f"{_SQL}/schedule_upsert.sql", "trigger = excluded.trigger then next_at", "false then next_at"),),
         (f"{CONFORMANCE}/test_schedule_store.py",),
     ),
     Mutant(
@@ -724,7 +730,7 @@ SCHEDULES: Final = (
     ),
     Mutant(
         "schedule: missed turns are fired one by one",
-        (Edit("schedule.py", "turns = [_latest(schedule.rhythm, due, now)]", "turns = [due]"),),
+        (Edit("schedule.py", "turns = [_latest(schedule.trigger, due, now)]", "turns = [due]"),),
         (f"{UNIT}/test_schedule.py",),
     ),
     Mutant(
@@ -2003,7 +2009,7 @@ BATCHES: Final = (
         (
             Edit(
                 f"{_SQL}/dependencies_unresolved.sql",
-                "coalesce(e.status, 'cancelled') = 'completed' or w.on_failure = 'continue'",
+                "coalesce(e.status, 'cancelled') = 'completed' or w.on_dependency_failure = 'run'",
                 "true",
             ),
         ),
@@ -2295,7 +2301,7 @@ TRACES: Final = (
         (
             Edit(
                 "engines/postgres/migrations/0002_enqueue.sql",
-                "j.pending_dependencies, j.on_failure, j.trace",
+                "j.pending_dependencies, j.on_dependency_failure, j.trace",
                 "j.pending_dependencies, j.on_failure, null",
             ),
         ),
@@ -2341,7 +2347,7 @@ TRACES: Final = (
     ),
     _of_traces(
         "an app is traced twice",
-        Edit("contrib/otel.py", "    if app.engine.tracing is not None:\n        return\n", ""),
+        Edit("contrib/otel.py", "    if core_of(app).engine.tracing is not None:\n        return\n", ""),
     ),
 )
 

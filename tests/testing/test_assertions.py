@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from onward import App, BadPayload, State
+from onward import App, InvalidPayload, JobStatus
 from onward.testing import assert_enqueued, drain, enqueued
 
 ID = UUID("0190b0c4-0000-7000-8000-000000000000")
@@ -26,7 +26,7 @@ async def test_what_was_enqueued_is_listed_in_order_whatever_became_of_it(app: A
     await other.enqueue()
     await send.using(delay=60).enqueue("b")
     jobs = await enqueued(app, send)
-    assert [(job.payload["to"], job.status) for job in jobs] == [("a", State.COMPLETED), ("b", State.SCHEDULED)]
+    assert [(job.payload["to"], job.status) for job in jobs] == [("a", JobStatus.COMPLETED), ("b", JobStatus.SCHEDULED)]
     assert [job.type for job in await enqueued(app)] == ["send", "other", "send"]
 
 
@@ -45,10 +45,10 @@ async def test_arguments_are_compared_as_values(app: App):
     await send.enqueue(ID, NOON)
     await send.enqueue(ID, NOON, subject="Bye", tags=("a",))
     assert len(await assert_enqueued(app, send)) == 2
-    assert len(await assert_enqueued(app, send, count=2, id=ID, at=NOON)) == 2
-    await assert_enqueued(app, send, count=1, subject="Hello", tags=())
-    await assert_enqueued(app, send, count=1, subject="Bye", tags=("a",))
-    await assert_enqueued(app, send, count=0, subject="Never")
+    assert len(await assert_enqueued(app, send, count=2, arguments={"id": ID, "at": NOON})) == 2
+    await assert_enqueued(app, send, count=1, arguments={"subject": "Hello", "tags": ()})
+    await assert_enqueued(app, send, count=1, arguments={"subject": "Bye", "tags": ("a",)})
+    await assert_enqueued(app, send, count=0, arguments={"subject": "Never"})
 
 
 async def test_a_failed_assertion_shows_what_there_is(app: App):
@@ -60,7 +60,7 @@ async def test_a_failed_assertion_shows_what_there_is(app: App):
     for number in range(7):
         await send.enqueue(f"{number}@example.com")
     with pytest.raises(AssertionError) as failure:
-        await assert_enqueued(app, send, count=2, to="0@example.com")
+        await assert_enqueued(app, send, count=2, arguments={"to": "0@example.com"})
     said = str(failure.value)
     assert said.startswith("expected 2 jobs send(to='0@example.com'), found 1; of this task there are 7")
     assert "{'to': '4@example.com'} (pending)" in said
@@ -71,5 +71,5 @@ async def test_an_argument_that_the_task_does_not_have_is_a_mistake_in_the_test(
     @app.task
     async def send(to: str) -> None: ...
 
-    with pytest.raises(BadPayload, match="did you mean 'to'"):
-        await assert_enqueued(app, send, count=0, too="a")
+    with pytest.raises(InvalidPayload, match="did you mean 'to'"):
+        await assert_enqueued(app, send, count=0, arguments={"too": "a"})

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward import App, Backoff, InvalidJob, JobContext, Rate, Snooze, State
+from onward import App, Backoff, InvalidValue, JobContext, JobStatus, Rate, Snooze
 from onward.clock import ManualClock
 from onward.testing import drain
 
@@ -21,7 +21,7 @@ async def test_everything_that_is_ready_is_run_and_nothing_else(app: App):
     later = await step.using(delay=60).enqueue(0)
     report = await drain(app)
     assert (report.completed, report.claimed) == (4, 4)
-    assert (await later.job()).status is State.SCHEDULED
+    assert (await later.info()).status is JobStatus.SCHEDULED
 
 
 async def test_until_idle_moves_the_clock_to_what_is_due_next(app: App, clock: ManualClock):
@@ -38,7 +38,7 @@ async def test_until_idle_moves_the_clock_to_what_is_due_next(app: App, clock: M
 
     handle = await flaky.using(delay=60).enqueue(snooze=True)
     report = await drain(app, until_idle=True)
-    assert (await handle.job()).status is State.COMPLETED
+    assert (await handle.info()).status is JobStatus.COMPLETED
     assert (report.completed, report.retried, report.snoozed) == (1, 2, 1)
     seconds = [moment.total_seconds() for _, moment in seen]
     assert [attempt for attempt, _ in seen] == [1, 1, 2, 3]
@@ -50,7 +50,7 @@ async def test_until_idle_waits_for_the_slots_of_a_limited_queue(app: App, clock
     async def send() -> None: ...
 
     await send.enqueue_many([()] * 5)
-    await app.queues.limit("slow", rate=Rate(2, timedelta(minutes=1)))
+    await app.queues.configure("slow", rate=Rate(2, timedelta(minutes=1)))
     start = clock.now()
     assert (await drain(app, until_idle=True)).completed == 5
     assert clock.now() - start >= timedelta(minutes=2)
@@ -58,7 +58,7 @@ async def test_until_idle_waits_for_the_slots_of_a_limited_queue(app: App, clock
 
 async def test_until_idle_needs_a_clock_that_can_be_moved():
     async with App("sqlite://") as app:
-        with pytest.raises(InvalidJob, match=r"clock=ManualClock\(\)"):
+        with pytest.raises(InvalidValue, match=r"clock=ManualClock\(\)"):
             await drain(app, until_idle=True)
         assert (await drain(app)).claimed == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onward import App, Backoff, JobContext, JobFailed, JobFilter, NewJob, Snooze, State
+from onward import App, Backoff, JobContext, JobFailed, JobFilter, JobStatus, NewJob, Snooze
 from onward.engine.values import Claim, ClaimRequest, Settlement
 from onward.job import Enqueued
 from onward.lifecycle import Complete
@@ -28,11 +28,11 @@ async def test_an_enqueue_runs_its_job_and_gives_a_finished_handle(app: App):
     with inline(app):
         first, second = await double.enqueue(2), await plain.enqueue(2)
         many = await double.enqueue_many([(number,) for number in range(5)])
-    assert (await first.job()).status is State.COMPLETED
+    assert (await first.info()).status is JobStatus.COMPLETED
     assert (await first.result(), await second.result()) == (4, 6)
     assert [await handle.result() for handle in many] == [0, 2, 4, 6, 8]
     after = await double.enqueue(1)
-    assert (await after.job()).status is State.PENDING
+    assert (await after.info()).status is JobStatus.PENDING
 
 
 async def test_delays_and_retries_take_no_time(app: App):
@@ -94,8 +94,8 @@ async def test_concurrent_enqueues_are_each_finished(app: App):
 
     with inline(app):
         handles = await asyncio.gather(*(double.enqueue(number) for number in range(10)))
-        states = {(await handle.job()).status for handle in handles}
-    assert states == {State.COMPLETED}
+        states = {(await handle.info()).status for handle in handles}
+    assert states == {JobStatus.COMPLETED}
     assert [await handle.result() for handle in handles] == [number * 2 for number in range(10)]
 
 
@@ -105,22 +105,22 @@ async def test_a_job_that_somebody_else_has_taken_is_waited_for(app: App, monkey
         return number * 2
 
     taken: asyncio.Queue[Claim] = asyncio.Queue()
-    store = app.engine.enqueue
+    store = app._core.engine.enqueue
 
-    async def enqueue(jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
-        enqueued = await store(jobs, within=within)
-        taken.put_nowait((await app.engine.claim(ClaimRequest(worker_id="somebody"))).claims[0])
+    async def enqueue(jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+        enqueued = await store(jobs, connection=connection)
+        taken.put_nowait((await app._core.engine.claim(ClaimRequest(worker_id="somebody"))).claims[0])
         return enqueued
 
-    monkeypatch.setattr(app.engine, "enqueue", enqueue)
+    monkeypatch.setattr(app._core.engine, "enqueue", enqueue)
     with inline(app):
         call = asyncio.create_task(double.enqueue(2))
         claim = await taken.get()
         await asyncio.wait([call], timeout=0.05)
         assert not call.done()
-        await app.engine.settle([Settlement(claim, Complete("4"))])
+        await app._core.engine.settle([Settlement(claim, Complete("4"))])
         handle = await call
-    assert (await handle.job()).status is State.COMPLETED
+    assert (await handle.info()).status is JobStatus.COMPLETED
     assert await handle.result() == 4
 
 
@@ -160,8 +160,8 @@ async def test_what_cannot_be_run_now_waits(app: App, tmp_path: Path):
 
     await app.queues.pause("paused")
     with inline(app):
-        assert {(await (await snoozes.enqueue(delay)).job()).status for delay in (0, 60)} == {State.SCHEDULED}
-        assert (await (await paused.enqueue()).job()).status is State.PENDING
+        assert {(await (await snoozes.enqueue(delay)).info()).status for delay in (0, 60)} == {JobStatus.SCHEDULED}
+        assert (await (await paused.enqueue()).info()).status is JobStatus.PENDING
 
 
 async def test_a_job_in_a_transaction_waits_for_the_commit(tmp_path: Path):  # X4
@@ -173,10 +173,10 @@ async def test_a_job_in_a_transaction_waits_for_the_commit(tmp_path: Path):  # X
         connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
         with inline(app):
             connection.execute("begin immediate")
-            handle = await send.using(within=connection).enqueue()
-            other = send.using(within=connection).enqueue_sync()
+            handle = await send.using(connection=connection).enqueue()
+            other = send.using(connection=connection).enqueue_sync()
             connection.execute("commit")
-        assert {(await one.job()).status for one in (handle, other)} == {State.PENDING}
+        assert {(await one.info()).status for one in (handle, other)} == {JobStatus.PENDING}
         connection.close()
 
 
@@ -194,9 +194,9 @@ async def test_a_job_that_enqueues_itself_for_ever_comes_to_an_end(app: App, is_
             plain.using(delay=60).enqueue_sync()
 
     with inline(app):
-        await app.find_task("again").enqueue()
+        await app._core.find_task("again").enqueue()
     assert await app.jobs.count() == {"completed": 19, "failed": 1}
-    (last,) = (await app.jobs.find(JobFilter(states=frozenset({State.FAILED})))).items
+    (last,) = (await app.jobs.list(JobFilter(status=frozenset({JobStatus.FAILED})))).items
     assert "does one enqueue itself for ever?" in (last.last_error or "")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onward.backoff import DEFAULT_BACKOFF, Backoff, BackoffKind
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 seconds = st.floats(0.001, 1e6)
 policies = st.builds(
@@ -106,7 +106,7 @@ NAN, INFINITY = float("nan"), float("inf")
     ],
 )
 def test_a_policy_that_cannot_be_kept_is_refused_by_the_name_of_its_field(field, value):  # B3
-    with pytest.raises(InvalidJob) as refused:
+    with pytest.raises(InvalidValue) as refused:
         Backoff(**{field: value})
     assert refused.value.field == f"backoff.{field}"
     assert repr(value) in str(refused.value)

@@ -6,7 +6,7 @@ import pytest
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, Level, Support, absent, emulated
 from onward.errors import Unsupported
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 ALL = dict.fromkeys(Feature, NATIVE)
 
@@ -49,6 +49,6 @@ def test_requiring_what_is_absent_is_refused_with_the_reason(feature):  # X1
 
 
 def test_states_that_an_engine_cannot_tell_apart_are_shown_as_one():  # O1
-    capabilities = Capabilities("sqlish", ALL, {State.CLAIMED: State.RUNNING})
-    assert capabilities.shown(State.CLAIMED) is State.RUNNING
-    assert capabilities.shown(State.PENDING) is State.PENDING
+    capabilities = Capabilities("sqlish", ALL, {JobStatus.CLAIMED: JobStatus.RUNNING})
+    assert capabilities.shown(JobStatus.CLAIMED) is JobStatus.RUNNING
+    assert capabilities.shown(JobStatus.PENDING) is JobStatus.PENDING

@@ -31,7 +31,7 @@ from onward.engine.values import (
     Term,
     WorkerInfo,
 )
-from onward.errors import InvalidJob, PayloadTooLarge, Unsupported
+from onward.errors import InvalidValue, PayloadTooLarge, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete
 from onward.metering import UsageQuery
@@ -39,7 +39,7 @@ from onward.schedule import Firing, Schedule
 
 SOON = datetime(2030, 1, 1, tzinfo=UTC)
 REF = JobRef("mail", "7")
-SCHEDULE = Schedule(name="s", job=NewJob(type="t"), rhythm=Cron("* * * * *"))
+SCHEDULE = Schedule(name="s", job=NewJob(type="t"), trigger=Cron("* * * * *"))
 FIRING = Firing(
     jobs=[SCHEDULE.job] * 2, last_at=datetime(2030, 1, 1, tzinfo=UTC), next_at=datetime(2030, 1, 2, tzinfo=UTC)
 )
@@ -127,7 +127,7 @@ def filtering(**fields: Any) -> list[Ask]:
     which = JobFilter(**fields)
     return [
         ask("find", which),
-        ask("count", which, by=GroupBy.STATE),
+        ask("count", which, by=GroupBy.STATUS),
         ask("cancel", which),
         ask("replay", which),
         ask("delete", which),
@@ -165,10 +165,10 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.EDIT: editing(),
     Feature.REPLAY: [ask("replay", EVERY)],
     Feature.TRANSACTIONS: [
-        ask("enqueue", [NewJob(type="t")], within=CONNECTION),
-        ask("enqueue_sync", [NewJob(type="t")], within=CONNECTION),
-        ask("settle", SETTLEMENTS, within=CONNECTION),
-        ask("settle_sync", SETTLEMENTS, within=CONNECTION),
+        ask("enqueue", [NewJob(type="t")], connection=CONNECTION),
+        ask("enqueue_sync", [NewJob(type="t")], connection=CONNECTION),
+        ask("settle", SETTLEMENTS, connection=CONNECTION),
+        ask("settle_sync", SETTLEMENTS, connection=CONNECTION),
     ],
     Feature.EVENTS: [ask("events", ["mail"])],
     Feature.SCHEDULES: [
@@ -186,7 +186,7 @@ ASKED: dict[Feature, list[Ask]] = {
     Feature.ARCHIVE: [
         *configuring(retention=Retention(archived=timedelta(days=1))),
         ask("archived", EVERY),
-        ask("count_archived", EVERY, by=GroupBy.STATE),
+        ask("count_archived", EVERY, by=GroupBy.STATUS),
         ask("purge_archived", EVERY),
     ],
     Feature.THROTTLE: [
@@ -293,7 +293,7 @@ BROKEN: list[tuple[str, list[Ask]]] = [
 )
 async def test_a_broken_rule_is_refused_before_the_engine_is_called(field, asking):  # B3, X5
     observed = engine()
-    with pytest.raises(InvalidJob) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await asking.of(observed)
     assert refused.value.field == field
     assert calls(observed) == []
@@ -311,7 +311,7 @@ async def test_a_payload_over_the_engine_s_own_limit_is_refused_before_it_is_cal
     "change", [{"count": 0}, {"count": 1.5}, {"period": timedelta(0)}, {"burst": 0}, {"burst": 11}]
 )
 def test_a_rate_that_cannot_be_kept_cannot_be_made(change):  # B3
-    with pytest.raises(InvalidJob, match=rf"^rate\.{next(iter(change))} = "):
+    with pytest.raises(InvalidValue, match=rf"^rate\.{next(iter(change))} = "):
         Rate(**{"count": 10, **change})
 
 
@@ -345,7 +345,7 @@ ASKED_OF_ALL = [
     (ask("elect", "w", lease=timedelta(seconds=30)), 1),
     (ask("resign", TERM), 1),
     (ask("promote", TERM, limit=7), 7),
-    (ask("rescue", TERM, worker_timeout=timedelta(seconds=30), max_crashes=3, limit=7), 7),
+    (ask("rescue", TERM, lease=timedelta(seconds=30), max_crashes=3, limit=7), 7),
     (ask("prune", TERM, limit=7), 7),
     (ask("schedules"), 1),
     (ask("save_schedule", SCHEDULE), 1),

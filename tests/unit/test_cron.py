@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from onward.cron import Cron, Interval, rhythm_of
-from onward.errors import InvalidJob
+from onward.cron import Cron, Interval, trigger_of
+from onward.errors import InvalidValue
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
@@ -145,8 +145,8 @@ def test_an_expression_says_when(expression, turn):
     ],
 )
 def test_what_cannot_be_a_rhythm_is_refused(every, timezone, field, says):
-    with pytest.raises(InvalidJob, match=re.escape(says)) as refused:
-        rhythm_of(every, timezone=timezone)
+    with pytest.raises(InvalidValue, match=re.escape(says)) as refused:
+        trigger_of(every, timezone=timezone)
     assert refused.value.field == field
 
 
@@ -169,4 +169,4 @@ def test_intervals_are_counted_from_their_beginning(length: timedelta, since: da
 
 def test_all_who_declare_an_interval_agree_on_its_turns():
     after = datetime(2026, 11, 15, 20, 1, 7, tzinfo=UTC)
-    assert next(rhythm_of(timedelta(minutes=5)).after(after)) == datetime(2026, 11, 15, 20, 5, tzinfo=UTC)
+    assert next(trigger_of(every=timedelta(minutes=5)).after(after)) == datetime(2026, 11, 15, 20, 5, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 from onward import errors
 from onward.errors import (
     ClaimLost,
-    InvalidJob,
+    InvalidValue,
     JobNotFound,
     OnwardError,
     PayloadTooLarge,
@@ -45,18 +45,18 @@ def test_the_tree_is_the_one_that_is_drawn():
 
 
 def test_an_invalid_job_is_also_a_value_error_and_a_missing_one_a_lookup_error():
-    assert issubclass(InvalidJob, ValueError)
+    assert issubclass(InvalidValue, ValueError)
     assert issubclass(JobNotFound, LookupError)
 
 
 def test_an_invalid_job_points_at_the_field():  # B3
-    error = InvalidJob("priority", -1, "must be 0 or more")
+    error = InvalidValue("priority", -1, "must be 0 or more")
     assert (error.field, error.value, error.rule) == ("priority", -1, "must be 0 or more")
     assert str(error) == "priority = -1: must be 0 or more"
 
 
 def test_a_long_value_is_cut_short_in_the_message():
-    message = str(InvalidJob("type", "x" * 1_000_000, "is too long"))
+    message = str(InvalidValue("type", "x" * 1_000_000, "is too long"))
     assert len(message) < 250
     assert message.endswith("xxx...: is too long")
 
@@ -69,7 +69,7 @@ def test_a_refusal_names_the_engine_the_feature_and_the_reason():  # X1
 @pytest.mark.parametrize(
     "error",
     [
-        InvalidJob("a", [1], "must be b"),
+        InvalidValue("a", [1], "must be b"),
         PayloadTooLarge(2, 1),
         Unsupported("sqlite", "push", "no"),
         ClaimLost("gone"),

@@ -9,28 +9,28 @@ import msgspec
 import pytest
 
 from onward.events import (
+    Active,
     AnyEvent,
+    Completed,
     Event,
-    JobActive,
-    JobCompleted,
-    JobFailed,
-    JobProgress,
-    JobRetry,
-    JobStalled,
-    JobWaiting,
+    Failed,
+    Progress,
+    Retry,
+    Stalled,
+    Waiting,
 )
 from onward.job import JobRef
 
-ABOUT: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts_made": 2}
+ABOUT: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts": 2}
 
 EVENTS: list[tuple[str, Event]] = [
-    ("waiting", JobWaiting(**ABOUT)),
-    ("active", JobActive(**ABOUT, worker_id="host-1-abc")),
-    ("progress", JobProgress(**ABOUT, value=40, message="halfway")),
-    ("completed", JobCompleted(**ABOUT, returnvalue={"sent": True})),
-    ("failed", JobFailed(**ABOUT, failed_reason="ValueError: no", stacktrace=("line 1",))),
-    ("stalled", JobStalled(**ABOUT)),
-    ("retry", JobRetry(**ABOUT, delay=2.0)),
+    ("waiting", Waiting(**ABOUT)),
+    ("active", Active(**ABOUT, worker_id="host-1-abc")),
+    ("progress", Progress(**ABOUT, progress=40, message="halfway")),
+    ("completed", Completed(**ABOUT, result={"sent": True})),
+    ("failed", Failed(**ABOUT, error="ValueError: no", traceback=("line 1",))),
+    ("stalled", Stalled(**ABOUT)),
+    ("retry", Retry(**ABOUT, delay=2.0)),
 ]
 
 
@@ -54,7 +54,7 @@ def test_every_event_says_its_word_its_job_its_moment_and_its_attempts(word, eve
     assert written["event"] == word
     assert written["ref"] == {"queue": "mail", "id": "7"}
     assert written["at"] == "2030-01-01T00:00:00Z"
-    assert written["attempts_made"] == 2
+    assert written["attempts"] == 2
 
 
 @pytest.mark.parametrize(("word", "event"), EVENTS)
@@ -63,4 +63,4 @@ def test_every_event_can_be_read_back_by_its_word(word, event):  # B7
 
 
 def test_attempts_are_none_where_the_store_does_not_say():  # B7
-    assert JobWaiting(ref=ABOUT["ref"], at=ABOUT["at"]).attempts_made is None
+    assert Waiting(ref=ABOUT["ref"], at=ABOUT["at"]).attempts is None

@@ -9,7 +9,7 @@ import pytest
 
 from onward.engine.values import Rate
 from onward.job import Enqueued, EnqueueStatus, Job, JobRef, NewJob, UniformJobs
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -43,13 +43,13 @@ def test_a_job_carries_what_the_rules_ask_for():  # O2
 
 
 def test_a_job_is_named_by_its_queue_and_its_id():  # O2
-    job = Job(id="1", type="t", queue="mail", status=State.PENDING, created_at=NOW, updated_at=NOW)
+    job = Job(id="1", type="t", queue="mail", status=JobStatus.PENDING, created_at=NOW, updated_at=NOW)
     assert job.ref == JobRef("mail", "1") != JobRef("news", "1")
     assert str(job.ref) == "mail:1"
 
 
 def test_a_job_has_five_attempts_and_no_priority_unless_told_otherwise():  # Counting
-    job = Job(id="1", type="t", queue="mail", status=State.PENDING, created_at=NOW, updated_at=NOW)
+    job = Job(id="1", type="t", queue="mail", status=JobStatus.PENDING, created_at=NOW, updated_at=NOW)
     assert (job.attempts, job.max_attempts, job.crashes, job.priority) == (0, 5, 0, 0)
 
 
@@ -69,7 +69,7 @@ def test_an_answer_says_whether_this_call_made_the_job(enqueue_status, is_new): 
 
 
 def test_a_job_can_be_written_as_json_and_read_back():
-    job = Job(id="1", type="t", queue="mail", status=State.DEAD_LETTER, created_at=NOW, updated_at=NOW, payload=[1])
+    job = Job(id="1", type="t", queue="mail", status=JobStatus.DEAD_LETTER, created_at=NOW, updated_at=NOW, payload=[1])
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
 
 

@@ -25,6 +25,7 @@ from onward.lifecycle import (
     Fail,
     Failure,
     Interrupted,
+    JobStatus,
     Move,
     Outcome,
     Raised,
@@ -34,7 +35,6 @@ from onward.lifecycle import (
     Returned,
     Snooze,
     Snoozed,
-    State,
     Stopped,
     can_retry,
     decide,
@@ -65,7 +65,7 @@ runs = st.builds(Run, st.integers(0, 50), st.integers(1, 50), st.none() | backof
 
 
 def test_there_are_nine_states():  # O1
-    assert {state.value for state in State} == {
+    assert {state.value for state in JobStatus} == {
         "scheduled",
         "blocked",
         "pending",
@@ -79,8 +79,8 @@ def test_there_are_nine_states():  # O1
 
 
 def test_a_job_waits_or_is_held_or_has_finished():  # O1
-    assert set(State) == WAITING | HELD | FINISHED
-    assert len(WAITING) + len(HELD) + len(FINISHED) == len(State)
+    assert set(JobStatus) == WAITING | HELD | FINISHED
+    assert len(WAITING) + len(HELD) + len(FINISHED) == len(JobStatus)
 
 
 def test_the_table_says_where_every_move_leads():  # O1
@@ -97,23 +97,23 @@ def test_no_move_stays_where_it_is(move):  # O1
 def test_only_a_replay_leaves_a_finished_state_and_never_a_completed_one():  # O1
     leaving = {move for move, (sources, _) in MOVES.items() if sources & FINISHED}
     assert leaving == {Move.REPLAY}
-    assert State.COMPLETED not in MOVES[Move.REPLAY][0]
+    assert JobStatus.COMPLETED not in MOVES[Move.REPLAY][0]
 
 
 def test_every_way_of_waiting_leads_to_ready_and_only_ready_jobs_are_claimed():  # O1
-    assert MOVES[Move.CLAIM] == (frozenset({State.PENDING}), State.CLAIMED)
-    becoming_ready = {state for sources, target in MOVES.values() if target is State.PENDING for state in sources}
-    assert WAITING - {State.PENDING} <= becoming_ready
+    assert MOVES[Move.CLAIM] == (frozenset({JobStatus.PENDING}), JobStatus.CLAIMED)
+    becoming_ready = {state for sources, target in MOVES.values() if target is JobStatus.PENDING for state in sources}
+    assert WAITING - {JobStatus.PENDING} <= becoming_ready
 
 
 def test_a_job_completes_retries_snoozes_and_is_buried_only_from_running():  # O1
     for move in (Move.COMPLETE, Move.RETRY, Move.SNOOZE, Move.BURY):
-        assert MOVES[move][0] == {State.RUNNING}
+        assert MOVES[move][0] == {JobStatus.RUNNING}
 
 
 def test_every_state_but_blocked_can_be_reached_by_a_move():  # O1
     # Jobs are born scheduled, blocked or pending; nothing blocks a job later.
-    assert {target for _, target in MOVES.values()} == set(State) - {State.BLOCKED}
+    assert {target for _, target in MOVES.values()} == set(JobStatus) - {JobStatus.BLOCKED}
 
 
 def test_the_fenced_moves_are_those_that_only_a_holder_can_make():  # X3
@@ -127,13 +127,13 @@ def test_every_outcome_makes_a_move():
 @given(runs, results)
 def test_a_decision_never_makes_an_illegal_move(run, result):  # O1
     sources, _ = MOVES[MOVE_OF[type(decide(run, result))]]
-    assert State.RUNNING in sources
+    assert JobStatus.RUNNING in sources
 
 
 @given(runs, failures)
 def test_what_may_end_a_job_before_it_starts_is_legal_from_claimed(run, failure):  # O1
     for result in (Raised(failure, retryable=False), Interrupted(), Stopped("expired")):
-        assert State.CLAIMED in MOVES[MOVE_OF[type(decide(run, result))]][0]
+        assert JobStatus.CLAIMED in MOVES[MOVE_OF[type(decide(run, result))]][0]
 
 
 @given(runs, failures, st.none() | delays)
@@ -197,15 +197,15 @@ def test_every_kind_of_result_is_decided():
     )
 
 
-@given(st.sampled_from(State), st.integers(0, 20), st.integers(1, 20))
+@given(st.sampled_from(JobStatus), st.integers(0, 20), st.integers(1, 20))
 def test_a_job_can_retry_while_attempts_are_left_unless_it_runs_or_is_done(status, attempts, most):  # H2
-    expected = status not in {State.COMPLETED, State.RUNNING} and attempts < most
+    expected = status not in {JobStatus.COMPLETED, JobStatus.RUNNING} and attempts < most
     assert can_retry(status, attempts, most) is expected
 
 
 def test_a_job_has_five_attempts_unless_told_otherwise():  # H2, Counting
-    assert can_retry(State.FAILED, 4)
-    assert not can_retry(State.FAILED, 5)
+    assert can_retry(JobStatus.FAILED, 4)
+    assert not can_retry(JobStatus.FAILED, 5)
 
 
 def test_a_failure_shows_as_one_line():
@@ -217,7 +217,7 @@ def test_a_failure_shows_as_one_line():
 def test_whatever_a_handler_raises_can_be_stored(kind, message, traceback):  # X3
     # An outcome must not be lost over the wording of its error: no store keeps NUL or lone surrogates.
     failure = Failure(kind, message, traceback)
-    for text in (failure.kind, failure.message, failure.traceback or "", Cancel(message).reason):
+    for text in (failure.error_type, failure.message, failure.traceback or "", Cancel(message).reason):
         assert "\0" not in text
         assert text.encode().decode() == text
 

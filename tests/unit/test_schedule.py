@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from onward.cron import Cron, Interval, Rhythm
-from onward.errors import InvalidJob
+from onward.cron import Cron, Interval, Trigger
+from onward.errors import InvalidValue
 from onward.job import NewJob
-from onward.schedule import MOST_MISSED, Missed, Schedule, firing_of
+from onward.schedule import MAX_MISSED, Missed, Schedule, firing_of
 from onward.validation import one_of
 
 DUE = datetime(2026, 11, 15, 20, 0, tzinfo=UTC)
@@ -20,8 +20,8 @@ HOURLY = Cron("0 * * * *")
 JOB = NewJob(type="digest", payload='{"user":1}', queue="mail", priority=3)
 
 
-def schedule(missed: Missed = Missed.ONCE, rhythm: Rhythm = HOURLY, **fields: Any) -> Schedule:
-    made = Schedule(name="digest", job=JOB, rhythm=rhythm, missed=missed, next_at=DUE)
+def schedule(missed: Missed = Missed.ONCE, trigger: Trigger = HOURLY, **fields: Any) -> Schedule:
+    made = Schedule(name="digest", job=JOB, trigger=trigger, missed=missed, next_at=DUE)
     return msgspec.structs.replace(made, **fields)
 
 
@@ -52,23 +52,23 @@ def test_who_skips_still_fires_a_turn_that_is_only_just_past():
 
 def test_a_long_absence_is_made_up_for_in_parts():
     every_minute = schedule(Missed.ALL, Interval(timedelta(minutes=1)))
-    now = DUE + timedelta(minutes=MOST_MISSED + 10)
+    now = DUE + timedelta(minutes=MAX_MISSED + 10)
     first = firing_of(every_minute, now)
-    assert len(first.jobs) == MOST_MISSED
-    assert first.next_at == DUE + timedelta(minutes=MOST_MISSED)
+    assert len(first.jobs) == MAX_MISSED
+    assert first.next_at == DUE + timedelta(minutes=MAX_MISSED)
     rest = firing_of(schedule(Missed.ALL, Interval(timedelta(minutes=1)), next_at=first.next_at), now)
     assert len(rest.jobs) == 11
     assert rest.next_at > now
 
 
 @pytest.mark.parametrize("missed", [Missed.ONCE, Missed.SKIP])
-@pytest.mark.parametrize("rhythm", [Cron("* * * * *"), Interval(timedelta(seconds=1)), Cron("0 0 1 1 *")])
-def test_after_years_the_last_turn_is_found_without_going_through_all(missed, rhythm):
+@pytest.mark.parametrize("trigger", [Cron("* * * * *"), Interval(timedelta(seconds=1)), Cron("0 0 1 1 *")])
+def test_after_years_the_last_turn_is_found_without_going_through_all(missed, trigger):
     looked: list[datetime] = []
 
     class Counted:
         def after(self, moment: datetime) -> Iterator[datetime]:
-            for turn in rhythm.after(moment):
+            for turn in trigger.after(moment):
                 looked.append(turn)
                 yield turn
 
@@ -76,17 +76,17 @@ def test_after_years_the_last_turn_is_found_without_going_through_all(missed, rh
     firing = firing_of(schedule(missed, Counted()), now)  # type: ignore[arg-type]
     assert len(looked) < 10_000
     assert firing.last_at <= now < firing.next_at
-    assert next(rhythm.after(firing.last_at)) == firing.next_at
+    assert next(trigger.after(firing.last_at)) == firing.next_at
 
 
 def test_what_is_not_due_is_not_fired():
-    with pytest.raises(InvalidJob, match="is due at"):
+    with pytest.raises(InvalidValue, match="is due at"):
         firing_of(schedule(), DUE - timedelta(seconds=1))
-    with pytest.raises(InvalidJob, match="is due at"):
+    with pytest.raises(InvalidValue, match="is due at"):
         firing_of(schedule(next_at=None, paused=True), DUE)
 
 
 def test_a_policy_that_there_is_not_is_refused():
     assert one_of("missed", Missed, "all") is Missed.ALL
-    with pytest.raises(InvalidJob, match="skip, once, all"):
+    with pytest.raises(InvalidValue, match="skip, once, all"):
         one_of("missed", Missed, "twice")

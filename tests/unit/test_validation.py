@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from onward import validation
 from onward.backoff import Backoff
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import NewJob
 from tests.unit.strategies import json_values, texts
 
@@ -24,8 +24,8 @@ SOON = datetime(2030, 1, 1, tzinfo=UTC)
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 - what the rule is about
 
 
-def refused(field: str, call: Any, /, *args: Any, **kwargs: Any) -> InvalidJob:
-    with pytest.raises(InvalidJob) as caught:
+def refused(field: str, call: Any, /, *args: Any, **kwargs: Any) -> InvalidValue:
+    with pytest.raises(InvalidValue) as caught:
         call(*args, **kwargs)
     assert caught.value.field == field
     return caught.value
@@ -332,7 +332,7 @@ def test_a_hundred_levels_are_deep_enough():  # B4
     for _ in range(101):
         deep = {"a": deep}
     for value in (nested(101), deep):
-        with pytest.raises(InvalidJob, match="deeper than 100 levels"):
+        with pytest.raises(InvalidValue, match="deeper than 100 levels"):
             validation.encode_json(value)
 
 
@@ -364,7 +364,7 @@ anything = st.recursive(
 def test_a_value_is_encoded_portably_or_refused_as_invalid(value):  # B4
     try:
         text = validation.encode_json(value)
-    except InvalidJob as error:
+    except InvalidValue as error:
         assert error.field.startswith("payload")  # noqa: PT017 - either is right, and no other exception
         return
     decoded = msgspec.json.decode(text.encode())
@@ -390,7 +390,7 @@ def test_typed_values_are_written_as_plain_json():
 
 @pytest.mark.parametrize("text", ["", "{", '{"a":}', "1 2", "nul", '{"a":1,}', "{'a': 1}"])
 def test_a_payload_that_is_no_json_is_refused(text: str):  # B4
-    with pytest.raises(InvalidJob, match=r"^payload = .*: must be JSON text"):
+    with pytest.raises(InvalidValue, match=r"^payload = .*: must be JSON text"):
         validation.check_job(NewJob(type="t", payload=text))
 
 
@@ -398,5 +398,5 @@ def test_a_name_that_others_gave_is_taken_as_it_is():  # X5
     assert validation.check_queue_name("Mail Queue:é", foreign=True) == "Mail Queue:é"
     assert validation.check_pattern("Mail Queue:é", foreign=True) == "Mail Queue:é"
     for wrong in ("", None, "a\0b", "\ud800"):
-        with pytest.raises(InvalidJob, match="queue"):
+        with pytest.raises(InvalidValue, match="queue"):
             validation.check_queue_name(wrong, foreign=True)  # type: ignore[arg-type]

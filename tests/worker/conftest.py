@@ -46,9 +46,9 @@ class FaultyEngine:
         self.stored.extend(one for one in exchange.settlements if one.claim.token not in answer.lost)
         return answer
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         self._check()
-        lost = await self._inner.settle(settlements, within=within)
+        lost = await self._inner.settle(settlements, connection=connection)
         self.stored.extend(one for one in settlements if one.claim.token not in lost)
         return lost
 

@@ -174,9 +174,7 @@ class StubMaintenance:
     async def promote(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         raise NotImplementedError
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         raise NotImplementedError
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:

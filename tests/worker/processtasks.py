@@ -34,7 +34,7 @@ def attempt(context: JobContext) -> int:
 @app.task(executor="process")
 def report(context: JobContext) -> None:
     context.log("first")
-    context.progress(50, "half-way")
+    context.set_progress(50, "half-way")
     context.log("second")
 
 

@@ -493,7 +493,7 @@ def test_one_outcome_that_cannot_be_stored_does_not_keep_its_neighbours_from_it(
     outcomes = harness.outcomes
     failed = outcomes.pop("job-3")
     assert isinstance(failed, Fail)
-    assert failed.failure.kind == "OutcomeNotStored"
+    assert failed.failure.error_type == "OutcomeNotStored"
     assert set(outcomes.values()) == {Complete()}
 
 

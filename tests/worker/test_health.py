@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from onward import WorkerOptions
 from onward.app import App
 from onward.worker.health import Health, HealthRecorder, check_health
 from tests.worker.conftest import FaultyEngine
@@ -57,7 +58,7 @@ async def test_polls_that_do_not_succeed_show(app: App, store: FaultyEngine, tmp
     def polled_at() -> float:
         return msgspec.json.decode(file.read_bytes(), type=Health).polled_at
 
-    options = {"health_file": file, "lease": timedelta(seconds=0.4), "poll": timedelta(seconds=0.05)}
+    options: WorkerOptions = {"health_file": file, "lease": timedelta(seconds=0.4), "poll": timedelta(seconds=0.05)}
     async with app.worker(**options):
         await eventually(file.exists)
         store.failing_exchanges = 1_000_000  # beats succeed, exchanges do not
@@ -74,7 +75,10 @@ async def test_polls_that_do_not_succeed_show(app: App, store: FaultyEngine, tmp
 
 
 async def test_a_file_that_cannot_be_written_does_not_stop_the_heartbeat(app: App, store: FaultyEngine, tmp_path: Path):
-    options = {"health_file": tmp_path / "no such directory" / "health.json", "lease": timedelta(seconds=0.4)}
+    options: WorkerOptions = {
+        "health_file": tmp_path / "no such directory" / "health.json",
+        "lease": timedelta(seconds=0.4),
+    }
     async with app.worker(**options):
         await eventually(lambda: len(store.heartbeats) > 3)
 

@@ -12,7 +12,7 @@ from onward.app import App
 from onward.context import JobContext
 from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, WorkerInfo
 from onward.errors import StoreUnavailable
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.inflight import Inflight
 from tests.worker.conftest import FaultyEngine
@@ -69,9 +69,9 @@ async def test_a_claim_that_is_lost_reaches_the_handler_and_its_outcome_is_dropp
         await asyncio.wait_for(stopped.wait(), 20)
         store.after_heartbeat = lambda reply: reply
     assert store.stored == []
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert job.status is State.RUNNING
+    assert job.status is JobStatus.RUNNING
 
 
 async def test_an_outcome_after_the_claim_was_lost_is_rejected_by_the_store(app: App, store: FaultyEngine):  # X3
@@ -87,12 +87,12 @@ async def test_an_outcome_after_the_claim_was_lost_is_rejected_by_the_store(app:
     async with app.worker() as worker:
         await eventually(began.is_set)
         # The claim goes to somebody else without the worker hearing of it.
-        await app.engine.inner._inner.cancel(JobFilter(refs=(handle.ref,)))  # type: ignore[attr-defined]
+        await app._core.engine.inner._inner.cancel(JobFilter(refs=(handle.ref,)))  # type: ignore[attr-defined]
         proceed.set()
         await eventually(lambda: worker.tally.get("stale_rejections") == 1)
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert job.status is State.CANCELLED
+    assert job.status is JobStatus.CANCELLED
     assert job.result is None
 
 
@@ -113,13 +113,13 @@ async def test_cancelling_a_running_job_stops_its_handler_soon(app: App):
         await asyncio.wait_for(began.wait(), 20)
         await eventually(lambda: _cancelled(app, handle.id))
         await asyncio.wait_for(stopped.wait(), 20)
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert job.status is State.CANCELLED
+    assert job.status is JobStatus.CANCELLED
 
 
 async def _cancelled(app: App, job: str) -> bool:
-    return bool(await app.engine.cancel(JobFilter(ids=(job,))))
+    return bool(await app._core.engine.cancel(JobFilter(ids=(job,))))
 
 
 async def test_cancelling_tells_a_plain_function(app: App):
@@ -128,7 +128,7 @@ async def test_cancelling_tells_a_plain_function(app: App):
     @app.task
     def work(context: JobContext) -> None:
         began.set()
-        while not context.is_cancelled:
+        while not context.should_stop:
             if give_up.wait(0.01):
                 return
         notified.set()
@@ -137,7 +137,7 @@ async def test_cancelling_tells_a_plain_function(app: App):
     handle = await work.enqueue()
     async with app.worker(lease=timedelta(hours=1)):
         await eventually(began.is_set)
-        await app.engine.cancel(JobFilter(ids=(handle.id,)))
+        await app._core.engine.cancel(JobFilter(ids=(handle.id,)))
         try:
             await eventually(notified.is_set)
         finally:
@@ -151,7 +151,7 @@ async def test_a_queue_with_a_short_lease_is_beaten_for_often_enough(app: App, s
     async def work() -> None:
         await enough.wait()
 
-    await app.engine.configure("short", QueueChange(lease=timedelta(seconds=1)))
+    await app._core.engine.configure("short", QueueChange(lease=timedelta(seconds=1)))
     handle = await work.using(queue="short").enqueue()
     async with app.worker(lease=timedelta(hours=1)):
         await eventually(lambda: sum(handle.ref in [one.ref for one in held] for _, held in store.heartbeats) >= 3)

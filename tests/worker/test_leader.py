@@ -13,6 +13,7 @@ from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask
 from onward.worker.service import Periodic
+from onward.worker.worker import Worker
 from tests.worker.harness import StubMaintenance, eventually, in_virtual_time
 
 LEASE = timedelta(seconds=30)
@@ -229,6 +230,6 @@ async def test_maintenance_tasks_of_the_application_run_too(app: App):
         done.set()
         return MaintenanceResult()
 
-    worker = app.worker(maintenance_tasks=[MaintenanceTask("mine", step, timedelta(hours=1))])
+    worker = Worker(app._core.engine, {}, maintenance_tasks=[MaintenanceTask("mine", step, timedelta(hours=1))])
     async with worker:
         await asyncio.wait_for(done.wait(), 20)

@@ -190,7 +190,7 @@ def test_nothing_that_a_run_raises_ends_the_slot(error: BaseException):
     harness = in_virtual_time(main)
     first, second = harness.settled
     assert isinstance(first[1], Retry)
-    assert first[1].failure.kind == type(error).__name__
+    assert first[1].failure.error_type == type(error).__name__
     assert second == ("job-2", Complete())
 
 

@@ -102,15 +102,15 @@ async def test_a_worker_survives_jobs_that_kill_their_process():
     async with app:
         dying = await processtasks.die.enqueue(how="killed")
         living = await processtasks.add.enqueue(one=1, two=1)
-        async with app.worker(processes=1):
+        async with app.worker(process_slots=1):
             assert (await living.result(timeout=30))["sum"] == 2
             await eventually(lambda: _ended(dying.id))
-        job = await app.engine.get(dying.ref)
+        job = await app._core.engine.get(dying.ref)
         assert job is not None
         assert job.status == "dead_letter"
         assert "SIGKILL" in (job.last_error or "")
 
 
 async def _ended(job_id: str) -> bool:
-    job = await processtasks.app.engine.get(job_id)
+    job = await processtasks.app._core.engine.get(job_id)
     return job is not None and job.completed_at is not None

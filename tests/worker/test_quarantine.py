@@ -14,13 +14,13 @@ from onward.context import JobContext
 from onward.engine.values import ClaimRequest, Claims, QueueChange
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.handle import JobHandle
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.task import Task
 from onward.worker.quarantine import Quarantine
 from onward.worker.service import Periodic
 from tests.worker.harness import claim, eventually, in_virtual_time
 
-QUICK = {"poll": timedelta(milliseconds=20)}
+POLL = timedelta(milliseconds=20)
 
 
 @pytest.fixture
@@ -37,16 +37,18 @@ async def app(tmp_path: Path, clock: ManualClock):
 async def make_suspects(app: App, clock: ManualClock, task: Task[..., None], count: int, queue: str = "default"):
     """Enqueue jobs, and let a worker that runs them die."""
     handles: list[JobHandle[None]] = [await task.using(queue=queue).enqueue() for _ in range(count)]
-    await app.engine.claim(ClaimRequest(worker_id="dead", queues=(queue,), slots=count, lease=timedelta(seconds=30)))
+    await app._core.engine.claim(
+        ClaimRequest(worker_id="dead", queues=(queue,), slots=count, lease=timedelta(seconds=30))
+    )
     clock.advance(31)
-    term = await app.engine.elect("leader", lease=timedelta(seconds=30))
+    term = await app._core.engine.elect("leader", lease=timedelta(seconds=30))
     assert term is not None
-    await app.engine.rescue(term, worker_timeout=timedelta(seconds=30), max_crashes=3)
-    await app.engine.resign(term)
+    await app._core.engine.rescue(term, lease=timedelta(seconds=30), max_crashes=3)
+    await app._core.engine.resign(term)
     for handle in handles:
-        job = await app.engine.get(handle.ref)
+        job = await app._core.engine.get(handle.ref)
         assert job is not None
-        assert (job.status, job.is_suspect, job.attempts) == (State.PENDING, True, 0)
+        assert (job.status, job.is_suspect, job.attempts) == (JobStatus.PENDING, True, 0)
     return handles
 
 
@@ -67,7 +69,7 @@ async def test_a_suspect_runs_alone_and_the_others_go_on_after_it(app: App, cloc
 
     suspects = {handle.id for handle in await make_suspects(app, clock, work, 3)}
     others = {handle.id for handle in await work.enqueue_many([{} for _ in range(200)])}
-    async with app.worker(concurrency=10, **QUICK):
+    async with app.worker(concurrency=10, poll=POLL):
         await eventually(lambda: len(order) == 203)
     assert set(order) == suspects | others
     for suspect in suspects:
@@ -80,9 +82,9 @@ async def test_a_suspect_that_ends_a_run_is_none_any_more(app: App, clock: Manua
     async def work() -> None: ...
 
     (handle,) = await make_suspects(app, clock, work, 1)
-    async with app.worker(**QUICK):
+    async with app.worker(poll=POLL):
         await handle.result(timeout=20)
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
     assert (job.attempts, job.crashes) == (1, 0)
 
@@ -95,8 +97,8 @@ async def test_a_suspect_in_a_paused_queue_does_not_keep_others_from_working(app
         done.append(context.queue)
 
     await make_suspects(app, clock, work, 1, queue="stopped")
-    await app.engine.configure("stopped", QueueChange(paused=True))
-    async with app.worker(**QUICK):
+    await app._core.engine.configure("stopped", QueueChange(paused=True))
+    async with app.worker(poll=POLL):
         for _ in range(50):
             handle = await work.using(queue="open").enqueue()
             await handle.result(timeout=20)
@@ -112,13 +114,13 @@ async def test_a_stop_while_a_suspect_runs_waits_for_it(app: App, clock: ManualC
         await proceed.wait()
 
     (handle,) = await make_suspects(app, clock, work, 1)
-    async with app.worker(**QUICK) as worker:
+    async with app.worker(poll=POLL) as worker:
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
         proceed.set()
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert job.status is State.COMPLETED
+    assert job.status is JobStatus.COMPLETED
 
 
 async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
@@ -139,11 +141,11 @@ async def test_a_stop_while_a_suspect_is_asked_for_is_not_held_against_it(
 
     (handle,) = await make_suspects(app, clock, work, 1)
     monkeypatch.setattr(SQLiteEngine, "claim", slow)
-    async with app.worker(**QUICK):
+    async with app.worker(poll=POLL):
         await asyncio.wait_for(claim_returned.wait(), 20)
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
+    assert (job.status, job.attempts, job.crashes) == (JobStatus.PENDING, 0, 0)
 
 
 class StubClaimer:

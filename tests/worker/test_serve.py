@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onward.app import App
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.worker.serve import SUPERVISOR_PIPE
 from tests.worker.harness import eventually
 from tests.worker.program import make_app
@@ -81,8 +81,8 @@ async def test_the_first_signal_stops_in_good_order(harness: ProcessHarness, num
     process.send_signal(number)
     assert await harness.exit_code(process) == 0
     assert len(harness.records("ended")) == 1
-    assert await states(harness) == {State.COMPLETED: 1}
-    assert await harness.app.engine.workers() == []
+    assert await states(harness) == {JobStatus.COMPLETED: 1}
+    assert await harness.app._core.engine.workers() == []
 
 
 async def test_what_outlasts_the_grace_is_given_back(harness: ProcessHarness):  # Counting
@@ -91,9 +91,9 @@ async def test_what_outlasts_the_grace_is_given_back(harness: ProcessHarness):  
     await harness.wait_for_records("began")
     process.terminate()
     assert await harness.exit_code(process) == 0
-    job = await harness.app.engine.get(handle.ref)
+    job = await harness.app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
 
 
 async def test_a_handler_that_will_not_stop_does_not_keep_the_process(harness: ProcessHarness):
@@ -103,9 +103,9 @@ async def test_a_handler_that_will_not_stop_does_not_keep_the_process(harness: P
     process.terminate()
     await harness.wait_for_records("refused")
     assert await harness.exit_code(process) == 0
-    job = await harness.app.engine.get(handle.ref)
+    job = await harness.app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
 
 
 async def test_the_second_signal_stops_at_once(harness: ProcessHarness):
@@ -150,7 +150,7 @@ async def test_a_worker_stops_in_good_order_when_its_supervisor_is_gone(harness:
     await harness.wait_for_records("began")
     os.close(writing)
     assert await harness.exit_code(process) == 0
-    assert await states(harness) == {State.COMPLETED: 1}
+    assert await states(harness) == {JobStatus.COMPLETED: 1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs a process namespace")
@@ -161,4 +161,4 @@ async def test_as_process_1_it_obeys_signals_too(harness: ProcessHarness):
     await harness.wait_for_records("began")
     os.kill(only_child_of(process.pid), signal.SIGTERM)
     assert await harness.exit_code(process) == 0
-    assert await states(harness) == {State.COMPLETED: 1}
+    assert await states(harness) == {JobStatus.COMPLETED: 1}

@@ -14,11 +14,11 @@ from onward.context import JobContext
 from onward.engine.values import Exchange, Exchanged
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import StoreUnavailable
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
-QUICK = {"poll": timedelta(milliseconds=50)}
+POLL = timedelta(milliseconds=50)
 
 
 async def test_what_runs_is_waited_for(app: App):
@@ -36,9 +36,9 @@ async def test_what_runs_is_waited_for(app: App):
         worker.stop()
         await asyncio.sleep(0)
         proceed.set()
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.result) == (State.COMPLETED, "done")
+    assert (job.status, job.result) == (JobStatus.COMPLETED, "done")
 
 
 async def test_nothing_is_claimed_once_it_stops(app: App):
@@ -50,12 +50,12 @@ async def test_nothing_is_claimed_once_it_stops(app: App):
         await proceed.wait()
 
     await work.enqueue(number=0)
-    async with app.worker(**QUICK) as worker:
+    async with app.worker(poll=POLL) as worker:
         await asyncio.wait_for(began.wait(), 20)
         worker.stop()
         await work.enqueue_many([{"number": n} for n in range(1, 20)])
         proceed.set()
-    assert dict(await app.jobs.count()) == {State.COMPLETED: 1, State.PENDING: 19}
+    assert dict(await app.jobs.count()) == {JobStatus.COMPLETED: 1, JobStatus.PENDING: 19}
 
 
 async def test_what_outlasts_the_grace_is_given_back_with_its_attempt(app: App):  # Counting
@@ -74,9 +74,9 @@ async def test_what_outlasts_the_grace_is_given_back_with_its_attempt(app: App):
     async with app.worker(grace=timedelta(0)):
         await asyncio.wait_for(began.wait(), 20)
     assert stopped.is_set()
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
 
 
 async def test_a_plain_function_that_outlasts_the_grace_is_given_back_too(app: App):  # Counting
@@ -91,9 +91,9 @@ async def test_a_plain_function_that_outlasts_the_grace_is_given_back_too(app: A
     async with app.worker(grace=timedelta(0)):
         await eventually(began.is_set)
     proceed.set()
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
 
 
 async def test_leases_are_kept_while_the_worker_stops(app: App, store: FaultyEngine):
@@ -112,7 +112,7 @@ async def test_leases_are_kept_while_the_worker_stops(app: App, store: FaultyEng
         await eventually(lambda: len(store.heartbeats) > heartbeats + 5)
         assert [one.ref for one in store.heartbeats[-1][1]] == [handle.ref]
         proceed.set()
-    assert dict(await app.jobs.count()) == {State.COMPLETED: 1}
+    assert dict(await app.jobs.count()) == {JobStatus.COMPLETED: 1}
 
 
 async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(app: App):
@@ -129,8 +129,8 @@ async def test_a_worker_that_is_cancelled_gives_back_what_it_holds(app: App):
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert dict(await app.jobs.count()) == {State.PENDING: 1}
-    assert await app.engine.workers() == []
+    assert dict(await app.jobs.count()) == {JobStatus.PENDING: 1}
+    assert await app._core.engine.workers() == []
 
 
 async def test_a_worker_whose_block_is_cancelled_does_not_wait_for_the_grace(app: App):
@@ -151,8 +151,8 @@ async def test_a_worker_whose_block_is_cancelled_does_not_wait_for_the_grace(app
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 20)
-    assert dict(await app.jobs.count()) == {State.PENDING: 1}
-    assert await app.engine.workers() == []
+    assert dict(await app.jobs.count()) == {JobStatus.PENDING: 1}
+    assert await app._core.engine.workers() == []
 
 
 async def test_a_worker_that_is_cancelled_while_it_stops_waits_no_longer(app: App):
@@ -173,7 +173,7 @@ async def test_a_worker_that_is_cancelled_while_it_stops_waits_no_longer(app: Ap
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running, 20)
-    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+    assert dict(await app.jobs.count()) == {JobStatus.PENDING: 1}
 
 
 async def test_a_worker_that_is_cancelled_before_its_block_begins_is_gone(app: App, store: FaultyEngine):
@@ -239,9 +239,9 @@ async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(ap
     await asyncio.wait_for(began.wait(), 20)
     await cancelled_twice(running)
     assert worker.unstoppable == 1
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.is_suspect) == (State.PENDING, 0, False)
+    assert (job.status, job.attempts, job.is_suspect) == (JobStatus.PENDING, 0, False)
     clean.set()
     await eventually(lambda: not slot_tasks())
 
@@ -267,9 +267,9 @@ async def test_what_has_ended_is_stored_though_the_rest_of_its_notes_is_not(app:
     handle = await work.enqueue()
     async with app.worker(grace=timedelta(0)):
         await asyncio.wait_for(reporting.wait(), 20)
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
-    assert (job.status, job.result) == (State.COMPLETED, "done")
+    assert (job.status, job.result) == (JobStatus.COMPLETED, "done")
 
 
 def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
@@ -299,7 +299,7 @@ def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
 
     tasks: list[asyncio.Task[None]] = []
     asyncio.run(main())  # cancels whatever still runs, the round trip as well
-    assert asyncio.run(states()) == {State.COMPLETED: 1}
+    assert asyncio.run(states()) == {JobStatus.COMPLETED: 1}
 
 
 async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: FaultyEngine, monkeypatch):
@@ -332,7 +332,7 @@ async def test_a_worker_told_to_stop_before_it_ran_does_not_work(app: App):
     worker.stop()
     async with asyncio.timeout(20):
         await worker.run()
-    assert dict(await app.jobs.count()) == {State.PENDING: 1}
+    assert dict(await app.jobs.count()) == {JobStatus.PENDING: 1}
 
 
 def test_a_worker_may_run_again_on_another_loop(tmp_path: Path):

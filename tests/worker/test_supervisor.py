@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.worker.harness import eventually
 from tests.worker.test_processes import alive
 from tests.worker.test_serve import ProcessHarness, harness, states
@@ -55,7 +55,7 @@ async def test_a_signal_is_passed_on_and_all_stop_in_good_order(harness: Process
     assert len({pid for pid, *_ in harness.records("began")}) == 2
     supervisor.terminate()
     assert await harness.exit_code(supervisor) == 0
-    assert await states(harness) == {State.COMPLETED: 2}
+    assert await states(harness) == {JobStatus.COMPLETED: 2}
 
 
 async def test_a_second_signal_is_passed_on_too(harness: ProcessHarness):

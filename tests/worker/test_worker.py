@@ -14,23 +14,24 @@ from pathlib import Path
 
 import pytest
 
+from onward import WorkerOptions
 from onward.app import App
 from onward.context import JobContext
 from onward.engine.values import ClaimRequest, QueueChange
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import NewJob
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
-QUICK = {"poll": timedelta(milliseconds=50)}
+POLL = timedelta(milliseconds=50)
 
 
 async def states(app: App) -> dict[str, int]:
     return dict(await app.jobs.count())
 
 
-async def all_in(app: App, state: State, count: int) -> bool:
+async def all_in(app: App, state: JobStatus, count: int) -> bool:
     return await states(app) == {state: count}
 
 
@@ -58,12 +59,12 @@ async def test_a_worker_that_is_told_which_tasks_to_run_leaves_the_others_to_oth
     async def render() -> None: ...
 
     left, done = await render.enqueue(), await send.enqueue()
-    async with app.worker(only=["send"]) as worker:
+    async with app.worker(tasks=["send"]) as worker:
         assert await done.result(timeout=20) == "sent"
     assert worker.options.patterns == ("mail",)
     job = await app.jobs.get(left.ref)
     assert job is not None
-    assert job.status is State.PENDING
+    assert job.status is JobStatus.PENDING
 
 
 async def test_tasks_that_share_a_queue_cannot_be_told_apart_by_a_worker(app: App):
@@ -76,13 +77,13 @@ async def test_tasks_that_share_a_queue_cannot_be_told_apart_by_a_worker(app: Ap
     @app.task(queue="video")
     async def render() -> None: ...
 
-    with pytest.raises(InvalidJob, match="must name 'spam' too, whose jobs are in 'mail/bulk'"):
-        app.worker(only=["send"])
-    with pytest.raises(InvalidJob, match="must name 'send' too"):
-        app.worker(only=["render"], queues=["*"])
-    with pytest.raises(InvalidJob, match="did you mean 'render'"):
-        app.worker(only=["rendr"])
-    assert set(app.worker(only=["send", "spam"]).options.patterns) == {"mail/*", "mail/bulk"}
+    with pytest.raises(InvalidValue, match="must name 'spam' too, whose jobs are in 'mail/bulk'"):
+        app.worker(tasks=["send"])
+    with pytest.raises(InvalidValue, match="must name 'send' too"):
+        app.worker(tasks=["render"], queues=["*"])
+    with pytest.raises(InvalidValue, match="did you mean 'render'"):
+        app.worker(tasks=["rendr"])
+    assert set(app.worker(tasks=["send", "spam"]).options.patterns) == {"mail/*", "mail/bulk"}
 
 
 async def test_a_worker_registers_itself_and_leaves_when_it_stops(app: App):  # O5
@@ -91,7 +92,7 @@ async def test_a_worker_registers_itself_and_leaves_when_it_stops(app: App):  # 
 
     async with app.worker(queues=["mail/*", "default"], concurrency=7) as worker:
         await eventually(lambda: _listed(app))
-        (info,) = await app.engine.workers()
+        (info,) = await app._core.engine.workers()
         assert info.id == worker.worker_id
         assert re.fullmatch(rf"{re.escape(socket.gethostname())}-{os.getpid()}-[0-9a-f]{{8}}", info.id)
         assert info.hostname == socket.gethostname()
@@ -101,11 +102,11 @@ async def test_a_worker_registers_itself_and_leaves_when_it_stops(app: App):  # 
         assert info.version
         assert info.started_at is not None
         assert info.last_heartbeat is not None
-    assert await app.engine.workers() == []
+    assert await app._core.engine.workers() == []
 
 
 async def _listed(app: App) -> bool:
-    return bool(await app.engine.workers())
+    return bool(await app._core.engine.workers())
 
 
 async def test_each_run_of_a_worker_has_a_name_of_its_own(app: App):  # O5
@@ -120,7 +121,7 @@ async def test_each_run_of_a_worker_has_a_name_of_its_own(app: App):  # O5
 async def test_the_leader_is_known_as_such(app: App):  # O5, O6
     async with app.worker() as worker:
         await eventually(lambda: worker.is_leader)
-        (info,) = await app.engine.workers()
+        (info,) = await app._core.engine.workers()
         assert info.is_leader
         assert info.leader_until is not None
 
@@ -144,8 +145,8 @@ async def test_urgent_jobs_run_first_then_those_that_have_waited_longer(app: App
 async def test_a_job_without_a_handler_fails_at_once(app: App):  # O8
     (handle,) = await app.enqueue_many([NewJob(type="nobody-knows")])
     async with app.worker():
-        await eventually(lambda: all_in(app, State.FAILED, 1))
-    job = await app.engine.get(handle.ref)
+        await eventually(lambda: all_in(app, JobStatus.FAILED, 1))
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
     assert "NoHandler" in (job.last_error or "")
 
@@ -159,9 +160,9 @@ async def test_a_job_that_fails_is_retried_and_in_the_end_buried(app: App):  # O
         raise RuntimeError("never again")
 
     handle = await fail.using(max_attempts=2).enqueue()
-    async with app.worker(**QUICK):
-        await eventually(lambda: all_in(app, State.DEAD_LETTER, 1))
-    job = await app.engine.get(handle.ref)
+    async with app.worker(poll=POLL):
+        await eventually(lambda: all_in(app, JobStatus.DEAD_LETTER, 1))
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
     assert runs == [1, 2]
     assert job.attempts == 2
@@ -196,7 +197,7 @@ async def test_an_outcome_is_stored_while_its_neighbours_still_run(app: App):
     handles = await work.enqueue_many([{"number": n} for n in range(10)])
     async with app.worker():
         await handles[0].result(timeout=20)
-        assert (await states(app))[State.RUNNING] == 9
+        assert (await states(app))[JobStatus.RUNNING] == 9
         release.set()
 
 
@@ -211,9 +212,9 @@ async def test_no_more_is_held_than_can_run(app: App):
         await release.wait()
 
     await work.enqueue_many([{"number": n} for n in range(50)])
-    async with app.worker(concurrency=3, **QUICK), app.worker(concurrency=2, **QUICK):
+    async with app.worker(concurrency=3, poll=POLL), app.worker(concurrency=2, poll=POLL):
         await eventually(lambda: running == 5)
-        assert await states(app) == {State.RUNNING: 5, State.PENDING: 45}
+        assert await states(app) == {JobStatus.RUNNING: 5, JobStatus.PENDING: 45}
         release.set()
 
 
@@ -229,7 +230,7 @@ async def test_each_share_of_the_queues_has_a_concurrency_of_its_own(app: App):
     for queue in running:
         for _ in range(10):
             await work.using(queue=queue).enqueue()
-    async with app.worker(queues={"video": 1, "mail/*": 4}, **QUICK):
+    async with app.worker(queues={"video": 1, "mail/*": 4}, poll=POLL):
         await eventually(lambda: sum(running.values()) == 5)
         assert running["video"] == 1
         assert running["mail/a"] + running["mail/b"] == 4
@@ -243,9 +244,9 @@ async def test_queues_that_nobody_asked_for_are_left_alone(app: App):
 
     mine = await work.using(queue="mine").enqueue()
     await work.using(queue="theirs").enqueue()
-    async with app.worker(queues=["mine"], **QUICK):
+    async with app.worker(queues=["mine"], poll=POLL):
         await mine.result(timeout=20)
-        assert (await states(app))[State.PENDING] == 1
+        assert (await states(app))[JobStatus.PENDING] == 1
 
 
 async def test_new_work_is_seen_without_waiting_for_the_poll(app: App):
@@ -280,7 +281,7 @@ async def test_a_store_that_goes_away_loses_no_outcome_and_is_taken_up_again(app
         return "done"
 
     first = await work.enqueue()
-    async with app.worker(**QUICK):
+    async with app.worker(poll=POLL):
         await eventually(lambda: runs == 1)
         store.is_unavailable = True
         release.set()
@@ -294,7 +295,7 @@ async def test_a_store_that_goes_away_loses_no_outcome_and_is_taken_up_again(app
 
 
 async def test_a_worker_gives_up_on_a_store_that_stays_away(app: App, store: FaultyEngine):
-    worker = app.worker(give_up_after=timedelta(milliseconds=300), **QUICK)
+    worker = app.worker(give_up_after=timedelta(milliseconds=300), poll=POLL)
     with pytest.raises(StoreUnavailable, match="has not answered"):
         async with worker:
             store.is_unavailable = True
@@ -308,7 +309,7 @@ async def test_an_error_other_than_an_absent_store_does_not_end_the_worker(app: 
 
     store.failing_exchanges = 3
     handle = await work.enqueue()
-    async with app.worker(**QUICK):
+    async with app.worker(poll=POLL):
         await handle.result(timeout=20)
     assert store.failing_exchanges == 0
 
@@ -320,12 +321,12 @@ async def test_a_limited_queue_is_never_claimed_for_slots_that_are_not_free(app:
     async def quick(context: JobContext) -> None:
         began.append(context.queue)
 
-    await app.engine.configure("slow", QueueChange(concurrency=1))
+    await app._core.engine.configure("slow", QueueChange(global_concurrency=1))
     await quick.enqueue_many([{} for _ in range(500)])
     await quick.using(queue="slow").enqueue_many([{} for _ in range(20)])
-    async with app.worker(concurrency=10, **QUICK):
+    async with app.worker(concurrency=10, poll=POLL):
         await eventually(lambda: len(began) == 520)
-        await eventually(lambda: all_in(app, State.COMPLETED, 520))
+        await eventually(lambda: all_in(app, JobStatus.COMPLETED, 520))
     started_later = [one for exchange in store.exchanges for one in exchange.starts]
     assert all(one.ref.queue != "slow" for one in started_later)
     assert all(exchange.request.slots <= 10 for exchange in store.exchanges if exchange.request is not None)
@@ -337,14 +338,14 @@ async def test_completing_within_a_transaction_of_the_handlers_own_is_settled_on
         connection = sqlite3.connect(tmp_path / "jobs.db")
         with contextlib.closing(connection), connection:
             connection.execute("begin immediate")
-            await context.complete_within(connection, {"made": 1})
+            await context.complete({"made": 1}, connection=connection)
 
     handle = await work.enqueue()
-    async with app.worker(**QUICK) as worker:
+    async with app.worker(poll=POLL) as worker:
         await handle.result(timeout=20)
         await eventually(lambda: worker.tally.get("complete") == 1)
     assert worker.tally == {"complete": 1}
-    job = await app.engine.get(handle.ref)
+    job = await app._core.engine.get(handle.ref)
     assert job is not None
     assert job.result == {"made": 1}
 
@@ -357,9 +358,9 @@ async def test_a_worker_retires_when_it_has_done_its_share(app: App):
     worker = app.worker(max_jobs=50, concurrency=10)
     async with asyncio.timeout(20):
         await worker.run()
-    done = (await states(app))[State.COMPLETED]
+    done = (await states(app))[JobStatus.COMPLETED]
     assert 50 <= done < 3000
-    assert await states(app) == {State.COMPLETED: done, State.PENDING: 3000 - done}
+    assert await states(app) == {JobStatus.COMPLETED: done, JobStatus.PENDING: 3000 - done}
 
 
 async def test_a_worker_retires_when_it_has_grown_too_large(app: App):
@@ -416,11 +417,11 @@ async def test_plain_functions_run_beside_the_loop(app: App):
         ("poll", {"poll": timedelta(seconds=-1)}),
         ("grace", {"grace": timedelta(seconds=-1)}),
         ("max_jobs", {"max_jobs": 0}),
-        ("processes", {"processes": 0}),
+        ("process_slots", {"process_slots": 0}),
     ],
 )
-async def test_settings_that_cannot_work_are_refused_by_name(app: App, field: str, options: dict[str, object]):
-    with pytest.raises(InvalidJob) as refusal:
+async def test_settings_that_cannot_work_are_refused_by_name(app: App, field: str, options: WorkerOptions):
+    with pytest.raises(InvalidValue) as refusal:
         app.worker(**options)
     assert refusal.value.field == field
 
@@ -433,8 +434,8 @@ async def test_what_another_worker_holds_is_not_taken(app: App):  # O3
         ran.append(context.id)
 
     await work.enqueue_many([{} for _ in range(10)])
-    theirs = await app.engine.claim(ClaimRequest(worker_id="another", slots=4))
-    async with app.worker(**QUICK):
+    theirs = await app._core.engine.claim(ClaimRequest(worker_id="another", slots=4))
+    async with app.worker(poll=POLL):
         await eventually(lambda: len(ran) == 6)
-    assert await states(app) == {State.COMPLETED: 6, State.RUNNING: 4}
+    assert await states(app) == {JobStatus.COMPLETED: 6, JobStatus.RUNNING: 4}
     assert not {claim.ref.id for claim in theirs.claims} & set(ran)

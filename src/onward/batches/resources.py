@@ -11,21 +11,21 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
 from onward.arguments import nearest
-from onward.batches.values import BatchInfo, Callbacks, Link, NewBatch
+from onward.batches.values import BatchInfo, Dependency, NewBatch
+from onward.connection import Connection
 from onward.control_flow import as_duration
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, Page, QueueChange
-from onward.errors import InvalidJob
+from onward.errors import BatchNotFound, InvalidValue
 from onward.handle import JobHandle
-from onward.ids import new_id
-from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure, UniformJobs
+from onward.job import Enqueued, Job, JobRef, NewJob, OnDependencyFailure, UniformJobs
 from onward.validation import one_of
-from onward.watch import follow
+from onward.watch import watch
 
 Opened = Callable[[], Awaitable[CheckedEngine]]
 """Gives the engine, open."""
@@ -64,21 +64,21 @@ class Batch:
         if kind is None:
             await self.seal()
 
-    async def add(self, jobs: Iterable[NewJob], *, within: object | None = None) -> list[JobHandle[Any]]:
+    async def add(self, jobs: Iterable[NewJob], *, connection: Connection | None = None) -> list[JobHandle[Any]]:
         """Add jobs: ``await batch.add([resize.job(path=…), …])``, or ``batch.add(resize.jobs(calls))`` for many alike.
 
-        Makes the batch where there is none. More than 10 000 come by several transactions, unless they come ``within``
-        one of yours.
+        Makes the batch where there is none. More than 10 000 come by several transactions, unless they come by
+        ``connection`` in one of yours.
 
         Raises:
-            InvalidJob: the batch has finished or was stopped, or a job breaks a rule.
+            InvalidValue: the batch has finished or was stopped, or a job breaks a rule.
         """
         joined = self._joined(jobs)
         engine = await self._opened()
         added: list[Enqueued] = []
-        step = _AT_ONCE if within is None else max(1, len(joined))
+        step = _AT_ONCE if connection is None else max(1, len(joined))
         for first in range(0, max(1, len(joined)), step):
-            added += await engine.save_batch(self._new, joined[first : first + step], within=within)
+            added += await engine.save_batch(self._new, joined[first : first + step], connection=connection)
         return self._handles(joined, added)
 
     def _joined(self, jobs: Iterable[NewJob]) -> Sequence[NewJob]:
@@ -97,17 +97,17 @@ class Batch:
         """Read how it stands.
 
         Raises:
-            InvalidJob: there is none of that name.
+            BatchNotFound: there is none of that name.
         """
         found = (await (await self._opened()).batches(names=[self.name])).items
         if not found:
-            raise InvalidJob("batch", self.name, "there is no such batch: add jobs to it first")
+            raise BatchNotFound(f"there is no batch {self.name!r}: add jobs to it first")
         return found[0]
 
-    async def follow(self) -> AsyncGenerator[BatchInfo, None]:
+    async def watch(self) -> AsyncGenerator[BatchInfo, None]:
         """Tell how it stands, now and whenever that has changed, until it has finished."""
         engine = await self._opened()
-        async with contextlib.aclosing(follow(engine, ("*",), self.info, lambda info: info.is_finished)) as told:
+        async with contextlib.aclosing(watch(engine, ("*",), self.info, lambda info: info.is_finished)) as told:
             async for info in told:
                 yield info
 
@@ -118,7 +118,7 @@ class Batch:
             TimeoutError: it has not finished in that time. It goes on.
         """
         seconds = None if timeout is None else as_duration("timeout", timeout).total_seconds()
-        async with asyncio.timeout(seconds), contextlib.aclosing(self.follow()) as told:
+        async with asyncio.timeout(seconds), contextlib.aclosing(self.watch()) as told:
             *_, last = [info async for info in told]
         return last
 
@@ -130,7 +130,7 @@ class Batch:
             return 0
         while await engine.cancel(JobFilter(batch=self.name), reason=reason):
             pass
-        with contextlib.suppress(InvalidJob):  # by that it has finished already
+        with contextlib.suppress(InvalidValue):  # by that it has finished already
             await engine.save_batch(NewBatch(name=self.name, sealed=True, stopped=True))
         return (await self.info()).cancelled - before.cancelled
 
@@ -138,7 +138,7 @@ class Batch:
         """Start none of its jobs until it is resumed; what runs goes on.
 
         Raises:
-            InvalidJob: it has no queue of its own, and pausing a shared one would pause others' jobs.
+            InvalidValue: it has no queue of its own, and pausing a shared one would pause others' jobs.
         """
         await self._set_paused(paused=True)
 
@@ -149,17 +149,19 @@ class Batch:
     async def _set_paused(self, *, paused: bool) -> None:
         queue = (await self.info()).queue
         if queue is None:
-            raise InvalidJob("batch", self.name, "has no queue of its own to pause: make it with app.batch(…, queue=…)")
+            raise InvalidValue(
+                "batch", self.name, "has no queue of its own to pause: make it with app.batch(…, queue=…)"
+            )
         await (await self._opened()).configure(queue, QueueChange(paused=paused))
 
-    async def links(self) -> list[Link]:
+    async def dependencies(self) -> list[Dependency]:
         """List which of its jobs wait for which."""
-        return await (await self._opened()).links(self.name)
+        return await (await self._opened()).dependencies(self.name)
 
-    async def jobs(self, *, after: str | None = None, limit: int = 100) -> Page[Job]:
+    async def jobs(self, *, cursor: str | None = None, limit: int = 100) -> Page[Job]:
         """List its jobs, the oldest first; those still kept."""
         engine = await self._opened()
-        return await engine.find(JobFilter(batch=self.name), after=after, limit=limit, newest_first=False)
+        return await engine.find(JobFilter(batch=self.name), cursor=cursor, limit=limit, newest_first=False)
 
     def flow(self) -> Flow:
         """Plan further jobs that wait for each other, or for jobs that are there."""
@@ -192,52 +194,56 @@ class Flow:
         return len(self._jobs)
 
     def add(
-        self, job: NewJob, *, after: Parent | Iterable[Parent] = (), on_failure: OnFailure | str = OnFailure.STOP
+        self,
+        job: NewJob,
+        *,
+        after: Parent | Iterable[Parent] = (),
+        on_dependency_failure: Literal["cancel", "skip", "run"] = "cancel",
     ) -> Step:
         """Plan a job, ``after`` others: it runs when they have completed.
 
         Args:
             job: as a task's ``job(…)`` makes it.
             after: steps of this flow, or jobs that its batch has already.
-            on_failure: what becomes of it when one of those does not complete: ``stop`` cancels all of the flow that
-                has not started, ``skip`` this job and what waits for it, ``continue`` runs it all the same.
+            on_dependency_failure: what to do when one of those does not complete: ``cancel`` all of the flow that has
+                not started, ``skip`` this job and what waits for it, or ``run`` it all the same.
         """
-        policy = one_of("on_failure", OnFailure, on_failure)
+        policy = one_of("on_dependency_failure", OnDependencyFailure, on_dependency_failure)
         parents = (after,) if isinstance(after, str) or not isinstance(after, Iterable) else tuple(after)
         named = tuple(self._named(parent) for parent in parents)
-        self._jobs.append(msgspec.structs.replace(job, after=named, on_failure=policy))
+        self._jobs.append(msgspec.structs.replace(job, after=named, on_dependency_failure=policy))
         return Step(self, len(self._jobs) - 1)
 
     def _named(self, parent: Parent) -> int | str:
         if isinstance(parent, Step):
             if parent.flow is not self:
-                raise InvalidJob("after", parent, "is a step of another flow: give the job that it has become")
+                raise InvalidValue("after", parent, "is a step of another flow: give the job that it has become")
             return parent.place
         if isinstance(parent, str):
             return parent
         if isinstance(parent, JobHandle | JobRef | Job):
             return parent.id
-        raise InvalidJob("after", parent, "must be a step of this flow, or a job of its batch")
+        raise InvalidValue("after", parent, "must be a step of this flow, or a job of its batch")
 
     def chain(self, *jobs: NewJob, after: Parent | Iterable[Parent] = ()) -> Step:
         """Plan jobs one after the other, and give the last."""
         if not jobs:
-            raise InvalidJob("chain", (), "must have at least one job")
+            raise InvalidValue("chain", (), "must have at least one job")
         step = self.add(jobs[0], after=after)
         for job in jobs[1:]:
             step = self.add(job, after=step)
         return step
 
-    async def start(self, *, within: object | None = None) -> Batch:
+    async def start(self, *, connection: Connection | None = None) -> Batch:
         """Write all of it to the store, in one transaction, and begin.
 
         Raises:
-            InvalidJob: the batch has finished or was stopped, or a job breaks a rule; nothing is written.
+            InvalidValue: the batch has finished or was stopped, or a job breaks a rule; nothing is written.
         """
         batch = self.batch
         engine = await batch._opened()  # noqa: SLF001 - a flow is its batch's plan
         sealed = msgspec.structs.replace(batch._new, sealed=True)  # noqa: SLF001
-        await engine.save_batch(sealed, batch._joined(self._jobs), within=within)  # noqa: SLF001
+        await engine.save_batch(sealed, batch._joined(self._jobs), connection=connection)  # noqa: SLF001
         return batch
 
 
@@ -248,42 +254,30 @@ class Batches:
         self._opened = opened
         self._handles = handles
 
-    def make(
-        self,
-        name: str | None,
-        *,
-        queue: str | None,
-        on_success: NewJob | None,
-        on_failure: NewJob | None,
-        on_finished: NewJob | None,
-    ) -> Batch:
-        """Name a batch to be: see :meth:`App.batch`."""
-        callbacks = Callbacks(on_success=on_success, on_failure=on_failure, on_finished=on_finished)
-        return Batch(NewBatch(name=name or new_id(), queue=queue, callbacks=callbacks), self._opened, self._handles)
-
-    async def list(self, *, after: str | None = None, limit: int = 50) -> Page[BatchInfo]:
+    async def list(self, *, cursor: str | None = None, limit: int = 50) -> Page[BatchInfo]:
         """List batches, the newest first."""
-        return await (await self._opened()).batches(after=after, limit=limit)
+        return await (await self._opened()).batches(cursor=cursor, limit=limit)
 
     async def get(self, name: str) -> Batch:
         """Find a batch that is there.
 
         Raises:
-            InvalidJob: there is none of that name; the message has the nearest.
+            BatchNotFound: there is none of that name; the message has the nearest.
         """
         engine = await self._opened()
         found = (await engine.batches(names=[name])).items
         if not found:
             known = [one.name for one in (await engine.batches(limit=500)).items]
-            raise InvalidJob("batch", name, f"there is no such batch{nearest(name, known)}")
+            raise BatchNotFound(f"there is no batch {name!r}{nearest(name, known)}")
         return Batch(NewBatch(name=name, queue=found[0].queue), self._opened, self._handles)
 
     async def delete(self, name: str) -> None:
         """Forget a batch that has finished; its jobs stay for as long as their queue keeps them.
 
         Raises:
-            InvalidJob: there is none of that name, or it has not finished.
+            BatchNotFound: there is none of that name.
+            InvalidValue: it has not finished.
         """
         if not await (await self._opened()).delete_batch(name):
             await self.get(name)
-            raise InvalidJob("batch", name, "has not finished: cancel it first")
+            raise InvalidValue("batch", name, "has not finished: cancel it first")

@@ -80,11 +80,11 @@ class BatchInfo(msgspec.Struct, frozen=True, kw_only=True):
         return self.finished_at is not None
 
 
-class Link(msgspec.Struct, frozen=True, order=True):
-    """One job of a batch waits for another."""
+class Dependency(msgspec.Struct, frozen=True, order=True):
+    """One job of a batch waits for another: the ids of both."""
 
-    parent: str
-    child: str
+    job: str
+    depends_on: str
 
 
 # How stores keep them -------------------------------------------------------------------------------------------------

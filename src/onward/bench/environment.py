@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 from onward.app import App
 from onward.bench.statistics import Measurement, Variant
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 
 class Baseline(Protocol):
@@ -85,4 +85,4 @@ def environment_for(url: str) -> Environment:
         return SQLiteEnvironment(url)
     if engine == "PostgreSQL":
         return PostgresEnvironment(url)
-    raise InvalidJob("url", url, f"there is no baseline for {engine}: give sqlite:///file.db or postgresql://…")
+    raise InvalidValue("url", url, f"there is no baseline for {engine}: give sqlite:///file.db or postgresql://…")

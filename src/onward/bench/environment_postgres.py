@@ -18,7 +18,7 @@ from onward.bench import baseline_postgres
 from onward.bench.isolated import run_in_parallel, run_isolated, run_pair
 from onward.bench.server import temporary_server
 from onward.bench.statistics import Measurement, Variant
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 
 
 class PostgresEnvironment:
@@ -80,7 +80,9 @@ class PostgresEnvironment:
             with psycopg.connect(_without_ours(self._url), autocommit=True) as connection:
                 yield connection
         except psycopg.errors.InsufficientPrivilege as error:
-            raise InvalidJob("url", "postgresql://…", f"its user must be allowed to make databases: {error}") from error
+            raise InvalidValue(
+                "url", "postgresql://…", f"its user must be allowed to make databases: {error}"
+            ) from error
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL: {error}") from error
 

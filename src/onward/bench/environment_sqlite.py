@@ -15,7 +15,8 @@ from onward.app import App
 from onward.bench import baseline_sqlite
 from onward.bench.isolated import run_isolated
 from onward.bench.statistics import Measurement, Variant
-from onward.errors import InvalidJob
+from onward.core import core_of
+from onward.errors import InvalidValue
 
 _BATCH: Final = 100
 """Jobs that the baseline takes at a time by default."""
@@ -29,7 +30,7 @@ class SQLiteEnvironment:
     def __init__(self, url: str) -> None:
         self.baseline = SQLiteBaseline(self)
         self._query = url.partition("?")[2]
-        path = None if url.partition("?")[0] == "sqlite://" else App(url).engine.describe()["path"]
+        path = None if url.partition("?")[0] == "sqlite://" else core_of(App(url)).engine.describe()["path"]
         self._beside = None if path is None else Path(path).parent
         self._folder = Path()
         self._numbers = count(1)
@@ -37,7 +38,7 @@ class SQLiteEnvironment:
     def __enter__(self) -> Self:
         """Make the folder."""
         if self._beside is not None and not self._beside.is_dir():
-            raise InvalidJob("url", str(self._beside), "is no folder: make it first, the benchmark takes place in it")
+            raise InvalidValue("url", str(self._beside), "is no folder: make it first, the benchmark takes place in it")
         self._folder = Path(tempfile.mkdtemp(prefix="onward-bench-", dir=self._beside))
         return self
 
@@ -79,7 +80,7 @@ class SQLiteBaseline:
     def insert(self, jobs: int, producers: int) -> Measurement:
         """Insert rows one by one."""
         if producers > 1:
-            raise InvalidJob("producers", producers, "is for servers: SQLite has one writer at a time")
+            raise InvalidValue("producers", producers, "is for servers: SQLite has one writer at a time")
         return run_isolated(baseline_sqlite.insert, *self._environment.fresh_baseline(), jobs)
 
     @property

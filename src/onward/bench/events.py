@@ -18,7 +18,7 @@ from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
 from onward.bench.statistics import Measurement, ReportProgress, Variant, run_interleaved
 from onward.bench.verification import is_verified
-from onward.events import JobCompleted
+from onward.events import Completed
 
 _EVENT_TIMEOUT: Final = 60.0
 """Seconds until an event that does not come is given up."""
@@ -35,7 +35,7 @@ def listen(url: str, jobs: int) -> tuple[int, float]:
             _barrier.wait()
             async with asyncio.timeout(_EVENT_TIMEOUT):
                 async for event in events:
-                    if isinstance(event, JobCompleted):
+                    if isinstance(event, Completed):
                         ended.add(event.ref.id)
                         if len(ended) == jobs:
                             late = time.time() - event.at.timestamp()
@@ -64,7 +64,7 @@ def events(
             nonlocal passed
             fresh = environment.fresh()
             # As many are kept as there are, or whoever listens might be left behind.
-            recording = f"{'&' if '?' in fresh else '?'}events=all&keep_events={jobs * 4}"
+            recording = f"{'&' if '?' in fresh else '?'}events=all&max_events={jobs * 4}"
             url = fresh + recording if recorded or with_listener else fresh
             run_isolated(scenarios.fill, url, Handler.ASYNC, jobs)
             if not with_listener:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from onward.app import App
 from onward.bench.stopwatch import Stopwatch
+from onward.core import core_of
 from onward.task import Task
 
 QUEUE: Final = "bench"
@@ -62,4 +63,4 @@ def make_producer(url: str) -> App:
 
 def task_of(app: App, handler: Handler) -> Task[..., Any]:
     """Find the task of a kind of handler."""
-    return app.find_task(handler)
+    return core_of(app).find_task(handler)

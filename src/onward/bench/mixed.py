@@ -12,6 +12,7 @@ from onward.bench.report import Report
 from onward.bench.statistics import ReportProgress
 from onward.bench.verification import finished_jobs, is_verified, wait_until_finished
 from onward.bench.workers import WorkerProcesses
+from onward.core import core_of
 
 _WORKERS: Final = 2
 
@@ -46,7 +47,7 @@ async def _quick_ones(url: str, jobs: int, slow: float) -> float:
     """Enqueue, wait for all to end, and read from the store how long the quick ones took, from their creation."""
     async with make_producer(url) as app:
         quick = task_of(app, Handler.ASYNC)
-        made = [app.find_task("slow").job(n=0, seconds=slow)]
+        made = [core_of(app).find_task("slow").job(n=0, seconds=slow)]
         made += [quick.job(n=number) for number in range(1, jobs)]
         await app.enqueue_many(made)
         await wait_until_finished(app, jobs, max_wait=slow + 60)

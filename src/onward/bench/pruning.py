@@ -13,8 +13,9 @@ from onward.bench.handlers import QUEUE, Handler
 from onward.bench.isolated import run_isolated
 from onward.bench.report import Report
 from onward.bench.statistics import Measurement, ReportProgress, run_interleaved
+from onward.core import core_of
 from onward.engine.values import Retention
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 
 class _Store:
@@ -48,7 +49,7 @@ def count_jobs(url: str) -> tuple[int, int]:
     async def run() -> tuple[int, int]:
         async with App(url) as app:
             kept, archived = await app.jobs.count(), await app.archive.count()
-            return kept.get(State.COMPLETED, 0), archived.get(State.COMPLETED, 0)
+            return kept.get(JobStatus.COMPLETED, 0), archived.get(JobStatus.COMPLETED, 0)
 
     return asyncio.run(run())
 
@@ -59,12 +60,12 @@ def archive_all(url: str) -> Measurement:
     async def run() -> Measurement:
         async with App(url) as app:
             archived, began, cpu = 0, time.monotonic(), time.process_time()
-            term = await app.engine.elect("bench", lease=timedelta(minutes=30))
-            while term is not None and (batch := await app.engine.prune(term)).changed:
+            term = await core_of(app).engine.elect("bench", lease=timedelta(minutes=30))
+            while term is not None and (batch := await core_of(app).engine.prune(term)).changed:
                 archived += batch.changed
             measurement = Measurement(archived, time.monotonic() - began, time.process_time() - cpu)
             if term is not None:
-                await app.engine.resign(term)
+                await core_of(app).engine.resign(term)
             return measurement
 
     return asyncio.run(run())

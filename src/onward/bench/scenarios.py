@@ -15,6 +15,7 @@ from onward.bench.isolated import wait_at_barrier
 from onward.bench.statistics import Measurement
 from onward.bench.stopwatch import Stopwatch
 from onward.clock import SystemClock, moment_of
+from onward.core import core_of
 from onward.worker.memory import resident_memory
 
 _FILL_BATCH: Final = 5_000
@@ -151,7 +152,7 @@ def sleep_without_queue(jobs: int, concurrency: int, seconds: float) -> Measurem
 
 async def _connect(app: App) -> None:
     """Have the store connected to before the watch starts, as the baseline and the peers do."""
-    await app.engine.workers()
+    await core_of(app).engine.workers()
 
 
 def _calls(jobs: int, batch: int, first: int) -> Iterator[list[dict[str, Any]]]:

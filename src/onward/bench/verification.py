@@ -10,7 +10,7 @@ from onward.app import App
 from onward.bench.handlers import QUEUE
 from onward.engine.values import JobFilter
 from onward.job import Job
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 _PAGE: Final = 2_000
 _POLL_INTERVAL: Final = 0.02
@@ -33,18 +33,18 @@ async def _verify(url: str, ran: Sequence[int], waiting: int) -> bool:
             if job.attempts != 1 or job.result != job.payload["n"] or job.result in seen:
                 return False
             seen.add(job.result)
-    others = sum(number for state, number in counts.items() if state != State.COMPLETED)
+    others = sum(number for state, number in counts.items() if state != JobStatus.COMPLETED)
     return len(ran) == len(seen) and seen == set(ran) and others == waiting
 
 
 async def finished_jobs(app: App) -> AsyncIterator[Job]:
     """Read all completed jobs of a benchmark."""
-    job_filter, after = JobFilter(queues=(QUEUE,), states=frozenset({State.COMPLETED})), None
+    job_filter, after = JobFilter(queues=(QUEUE,), status=frozenset({JobStatus.COMPLETED})), None
     while True:
-        page = await app.jobs.find(job_filter, limit=_PAGE, after=after, newest_first=False)
+        page = await app.jobs.list(job_filter, limit=_PAGE, cursor=after, newest_first=False)
         for job in page.items:
             yield job
-        after = page.after
+        after = page.next_cursor
         if after is None:
             return
 
@@ -54,7 +54,7 @@ async def wait_until_finished(app: App, jobs: int, *, max_wait: float) -> bool:
     job_filter = JobFilter(queues=(QUEUE,))
     try:
         async with asyncio.timeout(max_wait):
-            while (await app.jobs.count(job_filter)).get(State.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
+            while (await app.jobs.count(job_filter)).get(JobStatus.COMPLETED, 0) < jobs:  # noqa: ASYNC110 - other processes work
                 await asyncio.sleep(_POLL_INTERVAL)
     except TimeoutError:
         return False

@@ -22,7 +22,7 @@ async def list_archived(
     app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List archived jobs, the last one first."""
-    show_page(await app.archive.find(job_filter, limit=limit, after=cursor), json=json)
+    show_page(await app.archive.list(job_filter, limit=limit, cursor=cursor), json=json)
 
 
 @archive.command()

@@ -17,7 +17,7 @@ from onward.cli import bulk, completion, graph, output
 from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.errors import refusal
 from onward.cli.units import count, duration
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job
 
 batches = typer.Typer(no_args_is_help=True, help="Look at batches and flows, pause, resume and cancel them.")
@@ -63,7 +63,7 @@ async def pause(app: App, name: NameArgument) -> None:
     """Start none of its jobs, where it has a queue of its own."""
     try:
         await (await _find(app, name)).pause()
-    except InvalidJob as error:
+    except InvalidValue as error:
         raise refusal(str(error)) from None
     output.note(f"{name} is paused; running jobs continue")
 
@@ -94,7 +94,7 @@ async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
     bulk.confirm(f"the batch {name} will be deleted", yes=yes)
     try:
         await app.batches.delete(name)
-    except InvalidJob as error:
+    except InvalidValue as error:
         raise refusal(str(error), remedy=f"onward batches cancel {name}") from None
     output.note(f"{name} is deleted; its jobs stay for as long as their queue keeps them")
 
@@ -110,12 +110,11 @@ async def show_graph(
     """Draw the dependencies between the jobs of a flow: as a tree, as Mermaid, or as SVG."""
     batch = await _find(app, name)
     jobs = await _jobs(batch)
-    links = await batch.links()
+    dependencies = await batch.dependencies()
     if json:
-        dependencies = [{"job": link.child, "depends_on": link.parent} for link in links]
         output.show_json({"batch": await batch.info(), "jobs": jobs, "dependencies": dependencies})
         return
-    drawn = graph.graph_of(jobs, links)
+    drawn = graph.graph_of(jobs, dependencies)
     match format:
         case Format.MERMAID:
             output.write(graph.mermaid_of(drawn).rstrip())
@@ -130,12 +129,12 @@ async def show_graph(
 
 async def _jobs(batch: Batch) -> list[Job]:
     jobs: list[Job] = []
-    after: str | None = None
+    cursor: str | None = None
     while len(jobs) < _MAX_JOBS:
-        page = await batch.jobs(after=after, limit=min(500, _MAX_JOBS - len(jobs)))
+        page = await batch.jobs(cursor=cursor, limit=min(500, _MAX_JOBS - len(jobs)))
         jobs += page.items
-        after = page.after
-        if after is None:
+        cursor = page.next_cursor
+        if cursor is None:
             break
     return jobs
 
@@ -143,7 +142,7 @@ async def _jobs(batch: Batch) -> list[Job]:
 async def _find(app: App, name: str) -> Batch:
     try:
         return await app.batches.get(name)
-    except InvalidJob as error:
+    except InvalidValue as error:
         raise refusal(
             f"there is no batch {name!r}{error.rule.removeprefix('there is no such batch')}",
             remedy="onward batches list",

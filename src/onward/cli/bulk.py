@@ -18,7 +18,7 @@ from onward.cli.units import count
 from onward.engine.values import Changed, JobFilter
 from onward.errors import JobNotFound
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.resources import Archive, Jobs
 
 Act = Callable[[JobFilter | JobRef | str], Awaitable[list[Changed]]]
@@ -31,7 +31,7 @@ class Action:
     name: str
     past_tense: str
     """``cancelled``."""
-    sources: frozenset[State]
+    sources: frozenset[JobStatus]
     """States in which it can be done."""
     act: Act
     resource: Jobs | Archive
@@ -101,8 +101,8 @@ async def _explain_refusal(action: Action, name: JobRef | str) -> None:
 
 
 async def _run_all(action: Action, job_filter: JobFilter, *, yes: bool, dry_run: bool, json: bool) -> None:
-    states = action.sources if job_filter.states is None else action.sources & job_filter.states
-    job_filter = msgspec.structs.replace(job_filter, states=states)
+    states = action.sources if job_filter.status is None else action.sources & job_filter.status
+    job_filter = msgspec.structs.replace(job_filter, status=states)
     matching = sum((await action.resource.count(job_filter)).values()) if states else 0
     if dry_run or not matching:
         if json:

@@ -22,8 +22,9 @@ from onward.cli import completion
 from onward.cli.errors import report_errors, usage_error
 from onward.cli.target import find_app, is_server, refuse_missing_file
 from onward.cli.units import read_duration
+from onward.core import core_of
 from onward.engine.values import JobFilter
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 AppOption = Annotated[
     str | None,
@@ -173,7 +174,7 @@ def _option(name: str, hint: Any, default: object) -> inspect.Parameter:
 async def _run(work: Callable[[], Coroutine[Any, Any, None]], app: App, *, checks_store: bool) -> None:
     try:
         if checks_store:
-            await app.engine.check()
+            await core_of(app).engine.check()
         await work()
     finally:
         await app.close()
@@ -194,7 +195,7 @@ def filter_of(
     """Read the options that say which jobs."""
     now = datetime.now(UTC)
     return JobFilter(
-        states=_parse_statuses(status) if status else None,
+        status=_parse_statuses(status) if status else None,
         queues=tuple(queue) if queue else None,
         types=tuple(type) if type else None,
         org_id=org,
@@ -206,16 +207,16 @@ def filter_of(
     )
 
 
-def _parse_statuses(texts: list[str]) -> frozenset[State]:
+def _parse_statuses(texts: list[str]) -> frozenset[JobStatus]:
     words = [word.strip() for text in texts for word in text.split(",") if word.strip()]
     if not words:
         raise usage_error("--status names no status", remedy="--status failed,dead_letter")
     return frozenset(map(_parse_status, words))
 
 
-def _parse_status(word: str) -> State:
+def _parse_status(word: str) -> JobStatus:
     try:
-        return State(word.lower().replace("-", "_"))
+        return JobStatus(word.lower().replace("-", "_"))
     except ValueError:
-        known = [status.value for status in State]
+        known = [status.value for status in JobStatus]
         raise usage_error(f"there is no status {word!r}{nearest(word, known)}") from None

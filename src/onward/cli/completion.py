@@ -14,7 +14,7 @@ from typing import Final
 import typer
 
 from onward.app import App
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 _TIMEOUT: Final = 1.0
 """Seconds: nobody waits longer for a suggestion."""
@@ -22,7 +22,7 @@ _TIMEOUT: Final = 1.0
 
 def statuses() -> list[str]:
     """Offer the statuses."""
-    return [status.value for status in State]
+    return [status.value for status in JobStatus]
 
 
 def queues(ctx: typer.Context) -> list[str]:

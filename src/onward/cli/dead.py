@@ -9,7 +9,7 @@ from onward.cli import bulk
 from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.jobs import AllOption, show_page
 from onward.engine.values import JobFilter
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 dead = typer.Typer(no_args_is_help=True, help="Look at dead letters, and replay or purge them.")
 
@@ -20,7 +20,7 @@ async def list_dead(
     app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List dead letters, the newest first."""
-    show_page(await app.dead.find(job_filter, limit=limit, after=cursor), json=json)
+    show_page(await app.dead.list(job_filter, limit=limit, cursor=cursor), json=json)
 
 
 @dead.command()
@@ -57,5 +57,5 @@ async def purge(
     await bulk.run(action, ids or (), job_filter, everything=everything, yes=yes, dry_run=dry_run, json=json)
 
 
-def _states(app: App) -> frozenset[State]:
-    return frozenset({app.capabilities.shown(State.DEAD_LETTER)})
+def _states(app: App) -> frozenset[JobStatus]:
+    return frozenset({app.capabilities.shown(JobStatus.DEAD_LETTER)})

@@ -24,10 +24,11 @@ from onward.cli.command import JsonOption, on_app
 from onward.cli.errors import EXIT_FAILED, EXIT_STORE_UNREACHABLE, to_command_error
 from onward.cli.snapshot import Snapshot, describe_store, take_snapshot
 from onward.cli.units import count, duration, read_duration
+from onward.core import core_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import WorkerInfo
 from onward.errors import OnwardError, StoreUnavailable
-from onward.lifecycle import HELD, WAITING, State
+from onward.lifecycle import HELD, WAITING, JobStatus
 from onward.validation import matches
 
 MEGABYTE: Final = 1024 * 1024
@@ -113,7 +114,7 @@ def _workers(snapshot: Snapshot, capabilities: Capabilities) -> Iterator[Finding
     live = snapshot.live_workers
     if live and capabilities.has(Feature.LEADER) and not any(worker.is_leader for worker in live):
         youngest = max((worker.started_at or snapshot.at) for worker in live)
-        if snapshot.at - youngest > snapshot.worker_timeout:
+        if snapshot.at - youngest > snapshot.lease:
             yield Finding(
                 Level.PROBLEM,
                 "no worker leads: delayed jobs are not made ready and the jobs of dead workers not taken back",
@@ -137,7 +138,7 @@ def _silent_for(snapshot: Snapshot, worker: WorkerInfo) -> str:
 def _unserved(snapshot: Snapshot) -> Iterator[Finding]:
     live = snapshot.live_workers
     for queue in snapshot.queues:
-        ready = queue.counts.get(State.PENDING, 0)
+        ready = queue.counts.get(JobStatus.PENDING, 0)
         if not ready:
             continue
         if queue.settings.paused:
@@ -167,12 +168,12 @@ def _unserved(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _waits(snapshot: Snapshot, max_wait: timedelta) -> Iterator[Finding]:
     queue = snapshot.oldest_ready
-    if queue is None or snapshot.waited(queue) <= max_wait:
+    if queue is None or snapshot.wait_seconds(queue) <= max_wait:
         return
-    limited = queue.settings.rate is not None or queue.settings.concurrency is not None
+    limited = queue.settings.rate is not None or queue.settings.global_concurrency is not None
     yield Finding(
         Level.WARNING if limited else Level.PROBLEM,
-        f"the oldest ready job, in queue {queue.name}, has waited {duration(snapshot.waited(queue))}"
+        f"the oldest ready job, in queue {queue.name}, has waited {duration(snapshot.wait_seconds(queue))}"
         + (", and the queue is limited" if limited else ""),
         f"raise its limits: onward queues configure {queue.name}"
         if limited
@@ -198,13 +199,13 @@ def _file(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _dead_letters(snapshot: Snapshot) -> Iterator[Finding]:
-    dead = snapshot.count(State.DEAD_LETTER)
+    dead = snapshot.count(JobStatus.DEAD_LETTER)
     if dead:
         yield Finding(Level.WARNING, f"{count(dead, 'dead letter', 'wait')} for somebody to look", "onward dead list")
 
 
 def _facts(app: App, snapshot: Snapshot | None) -> dict[str, object]:
-    known: dict[str, object] = dict(app.engine.describe())
+    known: dict[str, object] = dict(core_of(app).engine.describe())
     if snapshot is not None:
         leader = next((worker.id for worker in snapshot.live_workers if worker.is_leader), None)
         oldest = snapshot.oldest_ready
@@ -219,8 +220,8 @@ def _facts(app: App, snapshot: Snapshot | None) -> dict[str, object]:
             "leader": leader,
             "waiting": snapshot.count(*WAITING),
             "running": snapshot.count(*HELD),
-            "dead": snapshot.count(State.DEAD_LETTER),
-            "oldest_ready_seconds": None if oldest is None else snapshot.waited(oldest).total_seconds(),
+            "dead": snapshot.count(JobStatus.DEAD_LETTER),
+            "oldest_ready_seconds": None if oldest is None else snapshot.wait_seconds(oldest).total_seconds(),
         }
     return known
 
@@ -244,9 +245,11 @@ def _show(app: App, snapshot: Snapshot | None, found: list[Finding]) -> None:
         leader = facts["leader"]
         fact("workers", f"{len(snapshot.live_workers)}{f', leader {leader}' if leader else ''}")
         waiting, running = snapshot.count(*WAITING), snapshot.count(*HELD)
-        fact("jobs", f"{waiting} wait, {running} run, {snapshot.count(State.DEAD_LETTER)} dead")
+        fact("jobs", f"{waiting} wait, {running} run, {snapshot.count(JobStatus.DEAD_LETTER)} dead")
         oldest = snapshot.oldest_ready
-        fact("oldest ready", "none" if oldest is None else f"{duration(snapshot.waited(oldest))}, in {oldest.name}")
+        fact(
+            "oldest ready", "none" if oldest is None else f"{duration(snapshot.wait_seconds(oldest))}, in {oldest.name}"
+        )
     console.print()
     for finding in found:
         console.print(Text.assemble(output.styled(finding.level), ": ", output.escape(finding.message)))

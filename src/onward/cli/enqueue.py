@@ -11,17 +11,18 @@ import msgspec
 import typer
 
 from onward.app import App
-from onward.arguments import BadPayload, nearest
+from onward.arguments import nearest
 from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.errors import CommandError, usage_error
 from onward.cli.units import read_datetime, read_duration
+from onward.core import core_of
 from onward.engine.values import WorkerInfo
-from onward.errors import InvalidJob, JobFailed
+from onward.errors import InvalidPayload, InvalidValue, JobFailed
 from onward.handle import JobHandle
 from onward.job import EnqueueStatus, NewJob
-from onward.lifecycle import State
-from onward.task import Task
+from onward.lifecycle import JobStatus
+from onward.task import Task, handler_of
 from onward.validation import encode_json, matches
 
 Arguments = dict[str, Any]
@@ -110,23 +111,23 @@ def read_job(app: App, task: str, arguments: list[str], options: dict[str, Any])
     given, texts = _parse_arguments(arguments)
     try:
         return (
-            _job(app.find_task(task).using(**options), given, texts)
+            _job(core_of(app).find_task(task).using(**options), given, texts)
             if app.tasks
             else _job_without_task(task, given, options)
         )
-    except InvalidJob as error:
+    except InvalidValue as error:
         raise usage_error(str(error), remedy=_remedy(app, task, error)) from None
 
 
-def _remedy(app: App, name: str, error: InvalidJob) -> str:
+def _remedy(app: App, name: str, error: InvalidValue) -> str:
     """Say what would have been right."""
     if error.field == "org_id":
         return "add --org ORG"
-    if not isinstance(error, BadPayload):
+    if not isinstance(error, InvalidPayload):
         return ""
-    task = app.find_task(name)
+    task = core_of(app).find_task(name)
     signature = inspect.signature(task.function)
-    wanted = [str(one) for one in signature.parameters.values() if one.name != task.arguments.context]
+    wanted = [str(one) for one in signature.parameters.values() if one.name != handler_of(task).arguments.context]
     return f"{name} takes {', '.join(wanted) or 'no arguments'}"
 
 
@@ -134,7 +135,7 @@ def _job(task: Task[..., Any], given: Arguments, texts: dict[str, str]) -> NewJo
     """Make a job of a task. A value that was typed as NAME=7 is a number, unless the task wants text."""
     try:
         return task.job(**given)
-    except BadPayload as error:
+    except InvalidPayload as error:
         name = error.field.removeprefix("payload.").partition(".")[0]
         if isinstance(given.get(name), str) or name not in texts:
             raise
@@ -202,13 +203,13 @@ async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, jso
     except JobFailed as error:
         if not json:
             raise CommandError(str(error), remedy=f"onward jobs show {handle.id}") from None
-    except InvalidJob:
+    except InvalidValue:
         pass  # not what the task says it returns; it is shown as it is stored
-    job = await handle.job()
+    job = await handle.info()
     if json:
         known = {"id": job.id, "queue": job.queue, "status": job.status}
         output.show_json({**known, "result": job.result, "error": job.last_error})
     else:
         output.show_json(job.result)
-    if job.status is not State.COMPLETED:
+    if job.status is not JobStatus.COMPLETED:
         raise typer.Exit(1)

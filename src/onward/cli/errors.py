@@ -14,7 +14,7 @@ from typing import Final
 
 from onward.errors import (
     EngineNotIncluded,
-    InvalidJob,
+    InvalidValue,
     JobFailed,
     JobNotFound,
     OnwardError,
@@ -81,9 +81,9 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
     match error:
         case CommandError():
             return error
-        case InvalidJob(field="after" | "cursor"):
+        case InvalidValue(field="after" | "cursor"):
             return usage_error(f"{error.value!r} is not a cursor: give the next_cursor of the page before")
-        case InvalidJob():
+        case InvalidValue():
             return CommandError(str(error), effect="nothing was done", remedy=_remedy_for(error), code=EXIT_USAGE)
         case EngineNotIncluded():
             return CommandError(str(error), effect="nothing was done", code=EXIT_USAGE)
@@ -108,7 +108,7 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
             )
 
 
-def _remedy_for(error: InvalidJob) -> str:
+def _remedy_for(error: InvalidValue) -> str:
     if error.field in {"queue", "queues"}:
         return "onward queues list"
     return ""

@@ -26,14 +26,14 @@ async def explain(
         return
     output.write(output.styled(job.status).append(f" {job.type} in {job.queue}", style=""))
     for reason in reasons:
-        output.write(f"- {reason.says}{_until(reason)}")
+        output.write(f"- {reason.message}{_until(reason)}")
         if reason.remedy:
             output.note(f"  {reason.remedy}")
 
 
 def _json(reason: Reason) -> dict[str, object]:
-    code = reason.why.value.replace(" ", "_")
-    return {"code": code, "message": reason.says, "until": reason.until, "remedy": reason.remedy}
+    code = reason.code.value.replace(" ", "_")
+    return {"code": code, "message": reason.message, "until": reason.until, "remedy": reason.remedy}
 
 
 def _until(reason: Reason) -> str:

@@ -8,31 +8,31 @@ from typing import Final
 
 import msgspec
 
-from onward.batches.values import Link
+from onward.batches.values import Dependency
 from onward.job import Job
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
-_MARKS: Final[Mapping[State, str]] = {
-    State.COMPLETED: "✓",
-    State.FAILED: "✗",
-    State.DEAD_LETTER: "✗",
-    State.CANCELLED: "–",
-    State.RUNNING: "▶",
-    State.CLAIMED: "▶",
-    State.PENDING: "●",
-    State.SCHEDULED: "◷",
-    State.BLOCKED: "○",
+_MARKS: Final[Mapping[JobStatus, str]] = {
+    JobStatus.COMPLETED: "✓",
+    JobStatus.FAILED: "✗",
+    JobStatus.DEAD_LETTER: "✗",
+    JobStatus.CANCELLED: "–",
+    JobStatus.RUNNING: "▶",
+    JobStatus.CLAIMED: "▶",
+    JobStatus.PENDING: "●",
+    JobStatus.SCHEDULED: "◷",
+    JobStatus.BLOCKED: "○",
 }
-_COLOURS: Final[Mapping[State, str]] = {
-    State.COMPLETED: "#2da44e",
-    State.FAILED: "#cf222e",
-    State.DEAD_LETTER: "#cf222e",
-    State.CANCELLED: "#8c959f",
-    State.RUNNING: "#0969da",
-    State.CLAIMED: "#0969da",
-    State.PENDING: "#bf8700",
-    State.SCHEDULED: "#1b7c83",
-    State.BLOCKED: "#6e7781",
+_COLOURS: Final[Mapping[JobStatus, str]] = {
+    JobStatus.COMPLETED: "#2da44e",
+    JobStatus.FAILED: "#cf222e",
+    JobStatus.DEAD_LETTER: "#cf222e",
+    JobStatus.CANCELLED: "#8c959f",
+    JobStatus.RUNNING: "#0969da",
+    JobStatus.CLAIMED: "#0969da",
+    JobStatus.PENDING: "#bf8700",
+    JobStatus.SCHEDULED: "#1b7c83",
+    JobStatus.BLOCKED: "#6e7781",
 }
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN = 168, 40, 64, 20, 16
 
@@ -52,15 +52,15 @@ class Graph(msgspec.Struct, frozen=True):
         return layers
 
 
-def graph_of(jobs: Sequence[Job], links: Sequence[Link]) -> Graph:
-    """Put jobs in an order in which none comes before what it waits for; links to jobs that are gone are left out."""
+def graph_of(jobs: Sequence[Job], dependencies: Sequence[Dependency]) -> Graph:
+    """Sort jobs topologically; dependencies on jobs that have been pruned are left out."""
     known = {job.id: job for job in jobs}
     parents: dict[str, list[str]] = {job_id: [] for job_id in known}
     children: dict[str, list[str]] = {job_id: [] for job_id in known}
-    for link in links:
-        if link.parent in known and link.child in known:
-            parents[link.child].append(link.parent)
-            children[link.parent].append(link.child)
+    for one in dependencies:
+        if one.depends_on in known and one.job in known:
+            parents[one.job].append(one.depends_on)
+            children[one.depends_on].append(one.job)
     missing = {job_id: len(above) for job_id, above in parents.items()}
     ready = [job_id for job_id in reversed(known) if not missing[job_id]]
     order: list[Job] = []

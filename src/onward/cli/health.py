@@ -17,6 +17,7 @@ from onward.cli.command import AppOption, DebugOption, JsonOption, UrlOption
 from onward.cli.errors import EXIT_STORE_UNREACHABLE, CommandError, report_errors, usage_error
 from onward.cli.target import find_app, refuse_missing_file
 from onward.cli.units import count, duration, read_duration
+from onward.core import core_of
 
 _MAX_AGE: Final = timedelta(seconds=30)
 _TIMEOUT: Final = timedelta(seconds=5)
@@ -88,7 +89,7 @@ def _check_file(file: Path, max_age: timedelta) -> str:
 async def _check_store(app: App, max_age: timedelta | None, max_wait: timedelta) -> str:
     try:
         async with asyncio.timeout(max_wait.total_seconds()):
-            info = await app.engine.check()
+            info = await core_of(app).engine.check()
             here = [] if max_age is None else await _live_workers(app, max_age)
     except TimeoutError:
         raise CommandError(
@@ -112,7 +113,7 @@ async def _live_workers(app: App, max_age: timedelta) -> list[str]:
     now = datetime.now(UTC)
     return [
         worker.id
-        for worker in await app.engine.workers()
+        for worker in await core_of(app).engine.workers()
         if worker.hostname == socket.gethostname()
         and worker.last_heartbeat is not None
         and now - worker.last_heartbeat <= max_age

@@ -17,7 +17,7 @@ from onward.cli.units import age, duration
 from onward.engine.capabilities import Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
-from onward.lifecycle import FINISHED, MOVES, WAITING, Move, State
+from onward.lifecycle import FINISHED, MOVES, WAITING, JobStatus, Move
 
 jobs = typer.Typer(no_args_is_help=True, help="Look at jobs, and cancel, replay or delete them.")
 
@@ -30,14 +30,14 @@ async def list_jobs(
     app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List jobs, the newest first."""
-    page = await app.jobs.find(job_filter, limit=limit, after=cursor)
+    page = await app.jobs.list(job_filter, limit=limit, cursor=cursor)
     show_page(page, json=json)
 
 
 def show_page(page: Page[Job], *, json: bool) -> None:
     """Write some jobs, and how to get more."""
     if json:
-        output.show_json({"jobs": page.items, "next_cursor": page.after})
+        output.show_json({"jobs": page.items, "next_cursor": page.next_cursor})
         return
     if not page.items:
         output.note("no jobs")
@@ -58,19 +58,19 @@ def show_page(page: Page[Job], *, json: bool) -> None:
         ],
         right=("attempts", "age"),
     )
-    if page.after is not None:
-        output.note(f"more jobs: --cursor {page.after}")
+    if page.next_cursor is not None:
+        output.note(f"more jobs: --cursor {page.next_cursor}")
 
 
 def summary_of(job: Job) -> str:
     """Say in a few words what is up with a job."""
     match job.status:
-        case State.SCHEDULED:
+        case JobStatus.SCHEDULED:
             due = f"due {age(job.next_run_at)}" if job.next_run_at else ""
             return f"{due} after {job.last_error}" if job.last_error else due
-        case State.RUNNING if job.progress is not None:
+        case JobStatus.RUNNING if job.progress is not None:
             return f"{job.progress} % {job.progress_message or ''}".rstrip()
-        case State.FAILED | State.DEAD_LETTER | State.CANCELLED:
+        case JobStatus.FAILED | JobStatus.DEAD_LETTER | JobStatus.CANCELLED:
             return job.last_error or ""
         case _:
             return f"suspect, {job.crashes} crashes" if job.is_suspect else ""
@@ -81,7 +81,7 @@ def summary_of(job: Job) -> str:
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
     """Show everything about one job: its arguments, errors and log."""
     job = await app.jobs.get(bulk.parse_job_ref(id))
-    lines = await app.jobs.log_lines(job) if app.capabilities.has(Feature.LOG_LINES) else []
+    lines = await app.jobs.logs(job) if app.capabilities.has(Feature.LOG_LINES) else []
     show_job(job, lines, json=json)
 
 
@@ -124,13 +124,16 @@ def show_job(job: Job, lines: Sequence[LogLine], *, json: bool) -> None:
     moment("started", job.started_at)
     moment("ended", job.completed_at)
     fact("arguments", _json(job.payload))
-    if job.status is State.COMPLETED:
+    if job.status is JobStatus.COMPLETED:
         fact("result", _json(job.result))
     fact("last error", job.last_error)
     for error in job.errors:
         console.print()
         console.print(
-            Text(output.escape(f"attempt {error.attempt}, {age(error.at)}: {error.kind}: {error.message}"), style="red")
+            Text(
+                output.escape(f"attempt {error.attempt}, {age(error.at)}: {error.error_type}: {error.message}"),
+                style="red",
+            )
         )
         if error.traceback:
             console.print(Text(output.escape_lines(error.traceback.rstrip()), style="dim"))

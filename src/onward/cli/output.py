@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 STYLES: Final[Mapping[str, str]] = {
-    State.SCHEDULED: "cyan",
-    State.BLOCKED: "cyan",
-    State.PENDING: "yellow",
-    State.CLAIMED: "blue",
-    State.RUNNING: "bold blue",
-    State.COMPLETED: "green",
-    State.FAILED: "red",
-    State.DEAD_LETTER: "bold red",
-    State.CANCELLED: "dim",
+    JobStatus.SCHEDULED: "cyan",
+    JobStatus.BLOCKED: "cyan",
+    JobStatus.PENDING: "yellow",
+    JobStatus.CLAIMED: "blue",
+    JobStatus.RUNNING: "bold blue",
+    JobStatus.COMPLETED: "green",
+    JobStatus.FAILED: "red",
+    JobStatus.DEAD_LETTER: "bold red",
+    JobStatus.CANCELLED: "dim",
     "ok": "green",
     "note": "cyan",
     "warning": "yellow",

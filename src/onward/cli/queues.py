@@ -26,7 +26,7 @@ from onward.cli.units import (
     read_retention,
 )
 from onward.engine.values import QueueInfo, Rate, Retention
-from onward.lifecycle import HELD, State
+from onward.lifecycle import HELD, JobStatus
 
 queues = typer.Typer(no_args_is_help=True, help="Look at queues, pause, resume and configure them.")
 
@@ -164,7 +164,7 @@ def _show_settings(queue: QueueInfo) -> None:
     facts = {
         "queue": queue.name,
         "rate": rate_text,
-        "global concurrency": "unlimited" if settings.concurrency is None else str(settings.concurrency),
+        "global concurrency": "unlimited" if settings.global_concurrency is None else str(settings.global_concurrency),
         "weight": str(settings.weight),
         "lease": "the worker's" if settings.lease is None else duration(settings.lease),
         "max attempts": "the task's" if settings.max_attempts is None else str(settings.max_attempts),
@@ -239,16 +239,16 @@ def row(queue: QueueInfo, now: datetime) -> tuple[str | Text, ...]:
     """Lay out one queue."""
     counts = queue.counts
     oldest = "" if queue.oldest_ready_at is None else duration(max(0.0, (now - queue.oldest_ready_at).total_seconds()))
-    waiting = counts.get(State.SCHEDULED, 0) + counts.get(State.BLOCKED, 0)
+    waiting = counts.get(JobStatus.SCHEDULED, 0) + counts.get(JobStatus.BLOCKED, 0)
     return (
         queue.name,
         Text("paused", style="bold yellow") if queue.settings.paused else Text("open", style="dim"),
-        output.number(counts.get(State.PENDING, 0), output.STYLES[State.PENDING]),
-        output.number(waiting, output.STYLES[State.SCHEDULED]),
-        output.number(sum(counts.get(state, 0) for state in HELD), output.STYLES[State.RUNNING]),
-        output.number(counts.get(State.COMPLETED, 0), output.STYLES[State.COMPLETED]),
-        output.number(counts.get(State.FAILED, 0), output.STYLES[State.FAILED]),
-        output.number(counts.get(State.DEAD_LETTER, 0), output.STYLES[State.DEAD_LETTER]),
+        output.number(counts.get(JobStatus.PENDING, 0), output.STYLES[JobStatus.PENDING]),
+        output.number(waiting, output.STYLES[JobStatus.SCHEDULED]),
+        output.number(sum(counts.get(state, 0) for state in HELD), output.STYLES[JobStatus.RUNNING]),
+        output.number(counts.get(JobStatus.COMPLETED, 0), output.STYLES[JobStatus.COMPLETED]),
+        output.number(counts.get(JobStatus.FAILED, 0), output.STYLES[JobStatus.FAILED]),
+        output.number(counts.get(JobStatus.DEAD_LETTER, 0), output.STYLES[JobStatus.DEAD_LETTER]),
         oldest,
         limits_of(queue),
     )
@@ -257,6 +257,6 @@ def row(queue: QueueInfo, now: datetime) -> tuple[str | Text, ...]:
 def limits_of(queue: QueueInfo) -> str:
     """Say what limits a queue has."""
     limits = [rate(queue.settings.rate)]
-    if queue.settings.concurrency is not None:
-        limits.append(f"{queue.settings.concurrency} at once")
+    if queue.settings.global_concurrency is not None:
+        limits.append(f"{queue.settings.global_concurrency} at once")
     return ", ".join(filter(None, limits))

@@ -14,7 +14,7 @@ from onward.cli.command import JsonOption, YesOption, on_app
 from onward.cli.enqueue import read_job
 from onward.cli.errors import refusal, usage_error
 from onward.cli.units import duration, read_duration
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.schedule import Missed, Schedule
 
 schedules = typer.Typer(no_args_is_help=True, help="Look at what is enqueued again and again, and change it.")
@@ -43,8 +43,7 @@ async def show(
 ) -> None:
     """Show a schedule, its job, and when its next turns are."""
     schedule = await _find(app, name)
-    later_runs = [] if schedule.next_at is None else schedule.turns(upcoming - 1, after=schedule.next_at)
-    runs = later_runs if schedule.next_at is None else [schedule.next_at, *later_runs]
+    runs = schedule.upcoming(upcoming)
     if json:
         output.show_json({"schedule": schedule, "upcoming": runs})
         return
@@ -82,15 +81,14 @@ async def set_schedule(
     json: JsonOption = False,
 ) -> None:
     """Make a schedule, or change the one of that name."""
-    rhythm = cron if cron is not None else every
-    if rhythm is None or (cron is not None and every is not None):
+    if (cron is None) == (every is None):
         raise usage_error(
             "when? give --cron or --every", remedy=f'onward schedules set {name} {task} --cron "0 6 * * *"'
         )
     job = read_job(app, task, arguments or [], {} if queue is None else {"queue": queue})
     try:
-        made = await app.schedules.set(name, job, rhythm, timezone=timezone, missed=missed)
-    except InvalidJob as error:
+        made = await app.schedules.set(name, job, cron, every=every, timezone=timezone, missed=missed.value)
+    except InvalidValue as error:
         raise usage_error(str(error)) from None
     _show([made], json=json)
 
@@ -136,7 +134,7 @@ async def delete(app: App, name: NameArgument, yes: YesOption = False) -> None:
 async def _find(app: App, name: str) -> Schedule:
     try:
         return await app.schedules.get(name)
-    except InvalidJob as error:
+    except InvalidValue as error:
         nearby = error.rule.removeprefix("there is no such schedule")
         raise refusal(f"there is no schedule {name!r}{nearby}", remedy="onward schedules list") from None
 
@@ -155,7 +153,7 @@ def _row(schedule: Schedule, now: datetime) -> tuple[str | Text, ...]:
     return (
         schedule.name,
         Text("paused", style="bold yellow") if schedule.paused else Text("on", style="dim"),
-        str(schedule.rhythm),
+        str(schedule.trigger),
         schedule.job.type,
         schedule.job.queue,
         "" if schedule.next_at is None else _in(schedule.next_at - now),

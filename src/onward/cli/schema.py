@@ -13,6 +13,7 @@ from onward.cli.command import JsonOption, on_app
 from onward.cli.errors import CommandError, usage_error
 from onward.cli.snapshot import describe_store
 from onward.cli.target import is_missing
+from onward.core import core_of
 from onward.errors import SchemaTooOld
 
 
@@ -57,7 +58,7 @@ async def migrate(
         now = before
     else:
         await app.open()
-        now = (await app.engine.check()).schema or 0
+        now = (await core_of(app).engine.check()).schema or 0
     if json:
         output.show_json({"schema": now, "changed": before != now})
     else:
@@ -65,7 +66,7 @@ async def migrate(
 
 
 async def _install(app: App) -> None:
-    engine = app.engine.inner
+    engine = core_of(app).engine.inner
     if not isinstance(engine, SchemaInstaller):
         raise usage_error(
             f"--pgmq is for URLs that begin with pgmq+postgresql://, this one names {app.capabilities.engine}"
@@ -80,13 +81,13 @@ async def _schema(app: App) -> int | None:
     if is_missing(app):
         return None  # looking would make the file
     try:
-        return (await app.engine.check()).schema or 0
+        return (await core_of(app).engine.check()).schema or 0
     except SchemaTooOld:
         return None
 
 
 def _script(app: App) -> str:
-    written = app.engine.schema_script()
+    written = core_of(app).engine.schema_script()
     if written is None:
         raise CommandError(
             f"{app.capabilities.engine} has a schema of its own, which is not for Onward to write",

@@ -11,8 +11,9 @@ import msgspec
 
 from onward.app import App
 from onward.cli.workers import is_silent
-from onward.engine.values import EngineInfo, GroupBy, JobFilter, QueueInfo, WorkerInfo
-from onward.lifecycle import WAITING, State
+from onward.core import core_of
+from onward.engine.values import EngineInfo, JobFilter, QueueInfo, WorkerInfo
+from onward.lifecycle import WAITING, JobStatus
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,13 +27,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How long its write-ahead log is."""
     free_bytes: int | None = None
     """What is left on its disk."""
-    worker_timeout: timedelta
+    lease: timedelta
     queues: tuple[QueueInfo, ...] = ()
     workers: tuple[WorkerInfo, ...] = ()
     waiting_types: Mapping[str, int] = {}
     """How many jobs of each task wait."""
 
-    def count(self, *states: State) -> int:
+    def count(self, *states: JobStatus) -> int:
         """Count the jobs in some states, over all queues."""
         return sum(queue.counts.get(state, 0) for queue in self.queues for state in states)
 
@@ -43,7 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_silent(self, worker: WorkerInfo) -> bool:
         """Say whether a worker counts as dead."""
-        return is_silent(worker, self.worker_timeout, self.at)
+        return is_silent(worker, self.lease, self.at)
 
     @property
     def oldest_ready(self) -> QueueInfo | None:
@@ -51,17 +52,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         waiting = [queue for queue in self.queues if queue.oldest_ready_at is not None and not queue.settings.paused]
         return min(waiting, key=lambda queue: queue.oldest_ready_at or self.at, default=None)
 
-    def waited(self, queue: QueueInfo) -> timedelta:
+    def wait_seconds(self, queue: QueueInfo) -> timedelta:
         """Say how long the first ready job of a queue has waited."""
         return max(timedelta(0), self.at - (queue.oldest_ready_at or self.at))
 
 
 async def take_snapshot(app: App, *, with_types: bool = False) -> Snapshot:
     """Look at a store."""
-    info = await app.engine.check()
-    path = app.engine.describe().get("path")
+    info = await core_of(app).engine.check()
+    path = core_of(app).engine.describe().get("path")
     file = None if path is None else Path(path)
-    types = await app.jobs.count(JobFilter(states=WAITING), by=GroupBy.TYPE) if with_types else {}
+    types = await app.jobs.count(JobFilter(status=WAITING), by="type") if with_types else {}
     return Snapshot(
         queues=tuple(await app.queues.list()),
         workers=tuple(await app.workers.list()),
@@ -70,14 +71,14 @@ async def take_snapshot(app: App, *, with_types: bool = False) -> Snapshot:
         path=path,
         wal_bytes=None if file is None else _size(file.with_name(f"{file.name}-wal")),
         free_bytes=None if file is None else shutil.disk_usage(file.parent).free,
-        worker_timeout=app.config.worker_timeout,
+        lease=core_of(app).config.lease,
         at=datetime.now(UTC),
     )
 
 
 def describe_store(app: App) -> str:
     """Say where a store is: a file by its path, a server by what is known of its address."""
-    known = app.engine.describe()
+    known = core_of(app).engine.describe()
     if "path" in known:
         return str(known["path"])
     return " ".join(f"{name}={value}" for name, value in known.items() if name != "engine" and value is not None)

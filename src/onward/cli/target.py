@@ -19,6 +19,7 @@ from onward.app import App
 from onward.arguments import nearest
 from onward.cli.errors import EXIT_FAILED, EXIT_STORE_UNREACHABLE, CommandError, usage_error
 from onward.config import URL_VARIABLE
+from onward.core import core_of
 
 APP_VARIABLE: Final = "ONWARD_APP"
 
@@ -50,7 +51,7 @@ def _load_with_url(app_path: str, url: str) -> App:
     """Load an App for a URL that was asked for: one that names its own store cannot be told another."""
     os.environ[URL_VARIABLE] = url
     app = load(app_path)
-    if app.config.url != url:
+    if core_of(app).config.url != url:
         raise usage_error(
             f"{app_path} names its own store, so --url {url} cannot be used with it",
             remedy=f"leave --url out, or write App() in {app_path.partition(':')[0]}: it then takes {URL_VARIABLE}",
@@ -118,21 +119,21 @@ def _modules_here() -> list[str]:
 
 def refuse_missing_file(app: App) -> None:
     """Refuse to look at a database that is not there: looking would make an empty one, and a typing error unseen."""
-    if is_missing(app) and app.config.url != "sqlite://":
+    if is_missing(app) and core_of(app).config.url != "sqlite://":
         raise CommandError(
-            f"there is no database {app.engine.describe()['path']}",
+            f"there is no database {core_of(app).engine.describe()['path']}",
             effect="nothing was done, and no empty one was made",
-            remedy=f"check the path, or make it: onward migrate --url {app.config.url}",
+            remedy=f"check the path, or make it: onward migrate --url {core_of(app).config.url}",
             code=EXIT_STORE_UNREACHABLE,
         )
 
 
 def is_server(app: App) -> bool:
     """Say whether an App's store is a server: to open it there for a look would make its tables, or change them."""
-    return "path" not in app.engine.describe()
+    return "path" not in core_of(app).engine.describe()
 
 
 def is_missing(app: App) -> bool:
     """Say whether an App's store is a file that is not there yet."""
-    path = app.engine.describe().get("path")
+    path = core_of(app).engine.describe().get("path")
     return path is not None and not Path(path).exists()

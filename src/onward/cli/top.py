@@ -22,7 +22,7 @@ from onward.cli.snapshot import Snapshot, take_snapshot
 from onward.cli.units import duration, read_duration
 from onward.engine.values import QueueInfo
 from onward.errors import StoreUnavailable
-from onward.lifecycle import FINISHED, HELD, State
+from onward.lifecycle import FINISHED, HELD, JobStatus
 
 _INTERVAL: Final = timedelta(seconds=1)
 _MAX_WORKERS: Final = 8
@@ -72,7 +72,7 @@ def _write(snapshot: Snapshot) -> None:
     output.write()
     queues.show_queues(list(snapshot.queues), json=False)
     output.write()
-    workers.show_workers(list(snapshot.workers), snapshot.worker_timeout)
+    workers.show_workers(list(snapshot.workers), snapshot.lease)
 
 
 @contextmanager
@@ -138,7 +138,7 @@ def frame(snapshots: list[Snapshot], *, height: int | None, error_text: str = ""
     parts.append(Text())
     if now.workers:
         shown_workers = now.workers if height is None else now.workers[:_MAX_WORKERS]
-        rows = [list(workers.row(worker, now.worker_timeout, now.at)) for worker in shown_workers]
+        rows = [list(workers.row(worker, now.lease, now.at)) for worker in shown_workers]
         parts.append(output.table(workers.COLUMNS, rows, right=("slots", "tasks")))
         if len(shown_workers) < len(now.workers):
             parts.append(Text(f"… and {len(now.workers) - len(shown_workers)} more workers", style="dim"))
@@ -164,17 +164,17 @@ def _totals(now: Snapshot, rates: dict[str, float]) -> Text:
     oldest = now.oldest_ready
     return Text.assemble(
         ("ready ", "dim"),
-        (f"{now.count(State.PENDING):,}", output.STYLES[State.PENDING]),
+        (f"{now.count(JobStatus.PENDING):,}", output.STYLES[JobStatus.PENDING]),
         ("   scheduled ", "dim"),
-        (f"{now.count(State.SCHEDULED, State.BLOCKED):,}", output.STYLES[State.SCHEDULED]),
+        (f"{now.count(JobStatus.SCHEDULED, JobStatus.BLOCKED):,}", output.STYLES[JobStatus.SCHEDULED]),
         ("   running ", "dim"),
-        (f"{now.count(*HELD):,}", output.STYLES[State.RUNNING]),
+        (f"{now.count(*HELD):,}", output.STYLES[JobStatus.RUNNING]),
         ("   done ", "dim"),
-        (f"{now.count(*FINISHED):,}", output.STYLES[State.COMPLETED]),
+        (f"{now.count(*FINISHED):,}", output.STYLES[JobStatus.COMPLETED]),
         ("   per s ", "dim"),
         f"{sum(rates.values()):,.1f}" if rates else "–",
         ("   oldest ", "dim"),
-        "none" if oldest is None else f"{duration(now.waited(oldest))} ({oldest.name})",
+        "none" if oldest is None else f"{duration(now.wait_seconds(oldest))} ({oldest.name})",
         ("   workers ", "dim"),
         str(len(now.live_workers)),
     )
@@ -196,7 +196,7 @@ def _ended(queue: QueueInfo) -> int:
 
 
 def _importance(queue: QueueInfo, rates: dict[str, float]) -> tuple[float, ...]:
-    busy = sum(queue.counts.get(state, 0) for state in (*HELD, State.PENDING))
+    busy = sum(queue.counts.get(state, 0) for state in (*HELD, JobStatus.PENDING))
     return (busy > 0, rates.get(queue.name, 0.0), busy, sum(queue.counts.values()))
 
 

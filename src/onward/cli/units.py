@@ -10,7 +10,7 @@ import typer
 
 from onward.backoff import Backoff, BackoffKind
 from onward.engine.values import Rate
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0}
 _UNIT: Final = "|".join(sorted((*_SECONDS, "day"), key=len, reverse=True))
@@ -47,7 +47,7 @@ def read_rate(text: str) -> Rate | None:
     count, number, unit = match.groups()
     try:
         return Rate(int(count), timedelta(seconds=float(number or 1) * _seconds(unit)))
-    except (InvalidJob, OverflowError) as error:
+    except (InvalidValue, OverflowError) as error:
         raise typer.BadParameter(f"{text!r}: {error}") from None
 
 
@@ -74,7 +74,7 @@ def read_backoff(text: str) -> Backoff | None:
         if not dots:
             return Backoff.fixed(read_duration(first))
         return Backoff.exponential(read_duration(first), cap=read_duration(cap))
-    except InvalidJob as error:
+    except InvalidValue as error:
         raise typer.BadParameter(f"{text!r}: {error}") from None
 
 

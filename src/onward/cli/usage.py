@@ -12,14 +12,14 @@ from onward.app import App
 from onward.cli import completion, output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.units import duration, read_duration
-from onward.metering import Span, UsageBy
+from onward.metering import Bucket, UsageBy
 
 
 @on_app()
 async def usage(
     app: App,
     by: Annotated[list[UsageBy] | None, typer.Option(help="What to tell apart; may be given several times.")] = None,
-    bucket: Annotated[Span, typer.Option(help="Period that each row sums up.")] = Span.DAY,
+    bucket: Annotated[Bucket, typer.Option(help="Period that each row sums up.")] = Bucket.DAY,
     last: Annotated[
         timedelta | None,
         typer.Option(metavar="DURATION", parser=read_duration, help="How far to look back: 7d.", show_default="all"),
@@ -37,7 +37,9 @@ async def usage(
 ) -> None:
     """Sum up what was run: how many runs, how long they waited and took."""
     since = None if last is None else datetime.now(UTC) - last
-    usage_rows = await app.usage(span=bucket, by=by or (), since=since, org_id=org, queue=queue, type=type)
+    usage_rows = await app.usage(
+        bucket=bucket.value, by=[field.value for field in by or ()], since=since, org_id=org, queue=queue, type=type
+    )
     if json:
         output.show_json({"usage": usage_rows})
         return
@@ -47,16 +49,16 @@ async def usage(
     shown = [UsageBy(word) for word in dict.fromkeys(by or ())]
     rows = []
     for one in usage_rows:
-        began = "" if one.at is None else one.at.strftime("%Y-%m-%d" if bucket is Span.DAY else "%Y-%m-%d %H:%M")
+        began = "" if one.at is None else one.at.strftime("%Y-%m-%d" if bucket is Bucket.DAY else "%Y-%m-%d %H:%M")
         keys = [getattr(one, word) or "" for word in shown]
         rows.append(
             (
                 began,
                 *keys,
                 f"{one.runs}",
-                duration(one.waited / one.runs),
-                duration(one.took / one.runs),
-                duration(one.took),
+                duration(one.wait_seconds / one.runs),
+                duration(one.run_seconds / one.runs),
+                duration(one.run_seconds),
             )
         )
     output.show_table(

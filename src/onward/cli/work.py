@@ -151,7 +151,7 @@ def work(
                 leader_lease=leader_lease,
                 max_crashes=max_crashes,
                 max_jobs=max_jobs,
-                max_memory=None if max_memory is None else max_memory * 1024 * 1024,
+                max_memory=max_memory,
                 health_file=None if health_file is None else str(health_file),
             ),
         )

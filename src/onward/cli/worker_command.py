@@ -22,6 +22,7 @@ import msgspec
 from onward.app import App
 from onward.cli.errors import to_command_error
 from onward.cli.target import find_app
+from onward.core import core_of
 from onward.errors import StoreUnavailable
 from onward.worker import logs
 from onward.worker.serve import serve
@@ -33,12 +34,11 @@ _FLUSH_TIMEOUT: Final = timedelta(seconds=10)
 """What a child may need beyond its grace to store what its jobs have said."""
 
 
-_KEYWORDS: Final = {"tasks": "only", "process_slots": "processes"}
 """Settings whose keyword of :meth:`App.worker` has another name."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of a worker that were given; None: as :class:`~onward.worker.options.WorkerOptions` has it."""
+    """The settings of a worker that were given; None: as :class:`~onward.worker.options.WorkerSettings` has it."""
 
     queues: list[str] | dict[str, int] | None = None
     tasks: list[str] | None = None
@@ -56,9 +56,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def given(self) -> dict[str, Any]:
         """Lay them out for :meth:`App.worker`."""
         known = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
-        for option, keyword in _KEYWORDS.items():
-            if option in known:
-                known[keyword] = known.pop(option)
         if self.health_file is not None:
             known["health_file"] = health_file_for(Path(self.health_file), os.environ.get("ONWARD_PROCESS_NUMBER"))
         return known
@@ -108,7 +105,7 @@ async def _opened(app: App) -> AsyncIterator[None]:
             _warn_of_no_tasks()
         with suppress(StoreUnavailable):
             await app.open()
-            info = await app.engine.check()
+            info = await core_of(app).engine.check()
             log.info("store", extra={"server": info.server, "schema": info.schema, "durability": info.durability})
             for warning in (*info.problems, *info.warnings):
                 log.warning("store: %s", warning)

@@ -10,6 +10,7 @@ from onward.app import App
 from onward.cli import output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.units import age
+from onward.core import core_of
 from onward.engine.values import WorkerInfo
 
 
@@ -19,10 +20,10 @@ async def workers(app: App, json: JsonOption = False) -> None:
     found = await app.workers.list()
     if json:
         now = datetime.now(UTC)
-        silent = [worker.id for worker in found if is_silent(worker, app.config.worker_timeout, now)]
+        silent = [worker.id for worker in found if is_silent(worker, core_of(app).config.lease, now)]
         output.show_json({"workers": found, "silent": silent})
     elif found:
-        show_workers(found, app.config.worker_timeout)
+        show_workers(found, core_of(app).config.lease)
     else:
         output.note("no workers: start one with onward work --app module:app")
 

@@ -13,29 +13,30 @@ from typing import Any, Final, Literal
 
 from onward.app import App
 from onward.arguments import to_json
+from onward.core import core_of
 from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Settlement
 from onward.errors import ClaimLost
 from onward.job import NewJob
-from onward.lifecycle import Failure, Raised, Result, Returned, State, decide
+from onward.lifecycle import Failure, JobStatus, Raised, Result, Returned, decide
 
-HarmonykStatus = Literal["queued", "running", "success", "failed"]
+SimplifiedStatus = Literal["queued", "running", "success", "failed"]
 
-_STATUS: Final[Mapping[State, HarmonykStatus]] = {
-    State.SCHEDULED: "queued",
-    State.BLOCKED: "queued",
-    State.PENDING: "queued",
-    State.CLAIMED: "running",
-    State.RUNNING: "running",
-    State.COMPLETED: "success",
-    State.FAILED: "failed",
-    State.DEAD_LETTER: "failed",
-    State.CANCELLED: "failed",
+_STATUS: Final[Mapping[JobStatus, SimplifiedStatus]] = {
+    JobStatus.SCHEDULED: "queued",
+    JobStatus.BLOCKED: "queued",
+    JobStatus.PENDING: "queued",
+    JobStatus.CLAIMED: "running",
+    JobStatus.RUNNING: "running",
+    JobStatus.COMPLETED: "success",
+    JobStatus.FAILED: "failed",
+    JobStatus.DEAD_LETTER: "failed",
+    JobStatus.CANCELLED: "failed",
 }
 
 
-def harmonyk_status(state: State) -> HarmonykStatus:
-    """Say a state in Harmonyk's four words."""
-    return _STATUS[state]
+def simplified_status(status: JobStatus) -> SimplifiedStatus:
+    """Return a job's status as one of the four words queued, running, success, failed."""
+    return _STATUS[status]
 
 
 class JobsRepository:
@@ -46,6 +47,7 @@ class JobsRepository:
         from onward.worker.identity import new_worker_id  # noqa: PLC0415 - who only enqueues need not load the worker
 
         self._app = app
+        self._core = core_of(app)
         self._lease = lease
         self._worker_id = new_worker_id()
         self._claims: dict[str, Claim] = {}
@@ -73,7 +75,7 @@ class JobsRepository:
         """Take at most ``limit`` jobs that are ready, and start them. Mark each before its lease has run out."""
         await self._app.open()
         request = ClaimRequest(worker_id=self._worker_id, queues=tuple(queues), slots=limit, lease=self._lease)
-        taken = list((await self._app.engine.claim(request)).claims)
+        taken = list((await self._core.engine.claim(request)).claims)
         self._claims.update((claim.ref.id, claim) for claim in taken)
         return taken
 
@@ -99,7 +101,7 @@ class JobsRepository:
         if claim is None:
             message = f"job {id} is not held by this repository: claim it here before you mark it, and mark it once"
             raise ClaimLost(message)
-        lost = await self._app.engine.settle([Settlement(claim, decide(claim, result))])
+        lost = await self._core.engine.settle([Settlement(claim, decide(claim, result))])
         del self._claims[id]  # not before the store has answered: whoever could not reach it may mark again
         if lost:
             raise ClaimLost(f"job {id} was given to somebody else, or taken back, before it was marked")

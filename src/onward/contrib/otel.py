@@ -22,8 +22,9 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, Trac
 
 from onward import validation
 from onward.app import App
-from onward.context import CallNext, JobContext
+from onward.context import CallNext, JobContext, trace_of
 from onward.control_flow import Cancel, Snooze
+from onward.core import core_of
 from onward.job import Enqueued, NewJob, UniformJobs
 
 _SYSTEM: Final = "onward"
@@ -39,10 +40,10 @@ def instrument(app: App, *, tracer_provider: TracerProvider | None = None) -> No
         app: whose jobs to trace.
         tracer_provider: whose spans to make; by default the one that is set for the whole process.
     """
-    if app.engine.tracing is not None:
+    if core_of(app).engine.tracing is not None:
         return
     tracing = _Tracing(trace.get_tracer("onward", tracer_provider=tracer_provider))
-    app.engine.tracing = tracing.enqueuing
+    core_of(app).engine.tracing = tracing.enqueuing
     app.middleware.insert(0, tracing.run)
 
 
@@ -93,7 +94,7 @@ class _Tracing:
         if context.org_id is not None:
             attributes["onward.job.org_id"] = context.org_id
         with (
-            _going_on(context.trace),
+            _going_on(trace_of(context)),
             self._tracer.start_as_current_span(
                 f"run {context.type}",
                 kind=SpanKind.CONSUMER,

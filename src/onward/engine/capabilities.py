@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from onward.errors import Unsupported
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 
 class Feature(StrEnum):
@@ -98,7 +98,7 @@ class Capabilities:
 
     engine: str
     features: Mapping[Feature, Support]
-    status_aliases: Mapping[State, State]
+    status_aliases: Mapping[JobStatus, JobStatus]
     """States that this engine cannot tell apart from another, and which it shows instead (O1)."""
     is_shared: bool = False
     """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
@@ -125,6 +125,6 @@ class Capabilities:
         if support.level is Level.ABSENT:
             raise Unsupported(self.engine, feature, support.note)
 
-    def shown(self, state: State) -> State:
+    def shown(self, state: JobStatus) -> JobStatus:
         """Say which state this engine shows for a job that is in ``state``."""
         return self.status_aliases.get(state, state)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from onward import validation
-from onward.batches.values import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
 from onward.engine.values import (
@@ -45,10 +45,10 @@ from onward.engine.values import (
     Token,
     WorkerInfo,
 )
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidValue, PayloadTooLarge
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
@@ -166,29 +166,29 @@ class CheckedEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
-        self._check_jobs(jobs, within)
+        self._check_jobs(jobs, connection)
         if self.observer is None and self.tracing is None:
-            return await self.inner.enqueue(jobs, within=within)
+            return await self.inner.enqueue(jobs, connection=connection)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
-            answers = await self.inner.enqueue(stamped.jobs, within=within)
+            answers = await self.inner.enqueue(stamped.jobs, connection=connection)
             stamped.answered(answers)
             return answers
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
-        self._check_jobs(jobs, within)
+        self._check_jobs(jobs, connection)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
-            answers = self.inner.enqueue_sync(stamped.jobs, within=within)
+            answers = self.inner.enqueue_sync(stamped.jobs, connection=connection)
             stamped.answered(answers)
             return answers
 
     def _stamped(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Stamped]:
         return nullcontext(_AsTheyAre(jobs)) if self.tracing is None or not jobs else self.tracing(jobs)
 
-    def _check_jobs(self, jobs: Sequence[NewJob], within: object | None) -> None:
-        if within is not None:
+    def _check_jobs(self, jobs: Sequence[NewJob], connection: object | None) -> None:
+        if connection is not None:
             self.capabilities.require(Feature.TRANSACTIONS)
         if isinstance(jobs, UniformJobs):
             template, room = self._checked
@@ -245,17 +245,17 @@ class CheckedEngine:
         with self._observed("start", len(claims)):
             return await self.inner.start(claims)
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        self._check_settlements(settlements, within)
+        self._check_settlements(settlements, connection)
         with self._observed("settle", len(settlements)):
-            return await self.inner.settle(settlements, within=within)
+            return await self.inner.settle(settlements, connection=connection)
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        self._check_settlements(settlements, within)
+        self._check_settlements(settlements, connection)
         with self._observed("settle", len(settlements)):
-            return self.inner.settle_sync(settlements, within=within)
+            return self.inner.settle_sync(settlements, connection=connection)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
@@ -265,8 +265,8 @@ class CheckedEngine:
         with self._observed("exchange", len(exchange.settlements)):
             return await self.inner.exchange(exchange)
 
-    def _check_settlements(self, settlements: Sequence[Settlement], within: object | None = None) -> None:
-        if within is not None:
+    def _check_settlements(self, settlements: Sequence[Settlement], connection: object | None = None) -> None:
+        if connection is not None:
             self.capabilities.require(Feature.TRANSACTIONS)
         if not self._keeps_results:
             for settlement in settlements:
@@ -334,13 +334,13 @@ class CheckedEngine:
             return await self.inner.get(ref)
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         self._check_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("find", limit):
-            return await self.inner.find(which, after=after, limit=limit, newest_first=newest_first)
+            return await self.inner.find(which, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -361,26 +361,26 @@ class CheckedEngine:
         with self._observed("workers"):
             return await self.inner.workers()
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
         self.capabilities.require(Feature.LOG_LINES)
-        with self._observed("log_lines"):
-            return await self.inner.log_lines(ref)
+        with self._observed("logs"):
+            return await self.inner.logs(ref)
 
     async def events(
-        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+        self, queues: Sequence[str], *, cursor: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
         self.capabilities.require(Feature.EVENTS)
         for pattern in queues:
             validation.check_pattern(pattern, foreign=self._foreign)
         with self._observed("events"):
-            return await self.inner.events(queues, after=after, types=types)
+            return await self.inner.events(queues, cursor=cursor, types=types)
 
     def _check_filter(self, which: JobFilter) -> None:
         for pattern in which.queues or ():
             validation.check_pattern(pattern, foreign=self._foreign)
-        if which.states is not None and State.CANCELLED in which.states:
+        if which.status is not None and JobStatus.CANCELLED in which.status:
             self.capabilities.require(Feature.CANCELLED_STATE)
         if which.org_id is not None:
             self.capabilities.require(Feature.ORGANISATIONS)
@@ -455,15 +455,17 @@ class CheckedEngine:
             if change.rate is not None and change.rate.burst > 1:
                 require(Feature.BURST)
             require(Feature.RATE)
-        if change.concurrency is not UNSET:
+        if change.global_concurrency is not UNSET:
             require(Feature.CONCURRENCY)
-            if change.concurrency is not None:
-                validation.check_at_least("concurrency", change.concurrency, 1)
+            if change.global_concurrency is not None:
+                validation.check_at_least("global_concurrency", change.global_concurrency, 1)
         if change.weight is not UNSET:
             require(Feature.WEIGHT)
             validation.check_at_least("weight", change.weight, 1)
         if change.lease is not UNSET and change.lease is not None and change.lease < timedelta(seconds=1):
-            raise InvalidJob("lease", change.lease, "must be at least a second: a worker beats several times within it")
+            raise InvalidValue(
+                "lease", change.lease, "must be at least a second: a worker beats several times within it"
+            )
         if change.max_attempts is not UNSET or change.backoff is not UNSET:
             require(Feature.QUEUE_DEFAULTS)
             if change.max_attempts is not UNSET and change.max_attempts is not None:
@@ -491,12 +493,10 @@ class CheckedEngine:
         with self._observed("promote", limit):
             return await self.inner.promote(term, limit=limit)
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         with self._observed("rescue", limit):
-            return await self.inner.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=limit)
+            return await self.inner.rescue(term, lease=lease, max_crashes=max_crashes, limit=limit)
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
@@ -521,9 +521,9 @@ class CheckedEngine:
         store = self._schedule_store
         validation.check_name("schedule", schedule.name)
         if schedule.job.run_at is not None or schedule.job.start_by is not None:
-            raise InvalidJob("schedule", schedule.name, "has a job with a date: each turn would have the same")
+            raise InvalidValue("schedule", schedule.name, "has a job with a date: each turn would have the same")
         if schedule.job.idempotency_key is not None:
-            raise InvalidJob("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
+            raise InvalidValue("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
         self._check_job(schedule.job)
         with self._observed("save_schedule"):
             return await store.save_schedule(schedule)
@@ -554,7 +554,7 @@ class CheckedEngine:
         return cast("BatchStore", self.inner)
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
     ) -> list[Enqueued]:
         """See the contract. Every job is checked before anything is written, callbacks too."""
         store = self._batch_store
@@ -566,24 +566,24 @@ class CheckedEngine:
             if callback is not None:
                 self._check_job(callback)
                 if callback.batch is not None:
-                    raise InvalidJob(field, callback.batch, "must belong to no batch: this one would never finish")
+                    raise InvalidValue(field, callback.batch, "must belong to no batch: this one would never finish")
         for job in [jobs.template] if isinstance(jobs, UniformJobs) else jobs:
             if job.batch != batch.name:
-                raise InvalidJob("batch", job.batch, f"must be {batch.name}, since the job is added to it")
-        self._check_jobs(jobs, within)
+                raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
+        self._check_jobs(jobs, connection)
         with self._stamped(jobs) as stamped, self._observed("save_batch", len(jobs)):
-            answers = await store.save_batch(batch, stamped.jobs, within=within)
+            answers = await store.save_batch(batch, stamped.jobs, connection=connection)
             stamped.answered(answers)
             return answers
 
     async def batches(
-        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+        self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
         store = self._batch_store
         validation.check_at_least("limit", limit, 1)
         with self._observed("batches", limit):
-            return await store.batches(names=names, after=after, limit=limit)
+            return await store.batches(names=names, cursor=cursor, limit=limit)
 
     async def delete_batch(self, name: str) -> bool:
         """See the contract."""
@@ -591,17 +591,17 @@ class CheckedEngine:
         with self._observed("delete_batch"):
             return await store.delete_batch(name)
 
-    async def links(self, name: str) -> list[Link]:
+    async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
         store = self._batch_store
-        with self._observed("links"):
-            return await store.links(name)
+        with self._observed("dependencies"):
+            return await store.dependencies(name)
 
-    async def parents(self, ref: JobRef) -> list[Job]:
+    async def dependency_jobs(self, ref: JobRef) -> list[Job]:
         """See the contract."""
         store = self._batch_store
-        with self._observed("parents"):
-            return await store.parents(ref)
+        with self._observed("dependency_jobs"):
+            return await store.dependency_jobs(ref)
 
     # UsageStore
 
@@ -633,13 +633,13 @@ class CheckedEngine:
         self.capabilities.require(Feature.ARCHIVE)
         return cast("ArchiveStore", self.inner)
 
-    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+    async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
         store = self._archive_store
         self._check_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("archived", limit):
-            return await store.archived(which, after=after, limit=limit)
+            return await store.archived(which, cursor=cursor, limit=limit)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -671,7 +671,7 @@ class CheckedEngine:
             return await cursors.acquire_cursor(name, holder, lease=lease, anew=anew)
 
     async def read_events(
-        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+        self, queues: Sequence[str], *, cursor: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """See the contract."""
         cursors = self._event_cursors
@@ -679,7 +679,7 @@ class CheckedEngine:
             validation.check_pattern(pattern, foreign=self._foreign)
         validation.check_at_least("limit", limit, 1)
         with self._observed("read_events", limit):
-            return await cursors.read_events(queues, after=after, types=types, limit=limit)
+            return await cursors.read_events(queues, cursor=cursor, types=types, limit=limit)
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from onward.batches.values import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.engine.capabilities import Capabilities
 from onward.engine.values import (
     Changed,
@@ -53,15 +53,15 @@ from onward.schedule import Firing, Schedule
 class Producer(Protocol):
     """Puts jobs in."""
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """Store jobs, all or none, and answer for each which job stands for it now.
 
-        Durable when it returns. With ``within``, a connection of the caller's, the jobs are part of the caller's
+        Durable when it returns. With ``connection``, a connection of the caller's, the jobs are part of the caller's
         transaction: they exist if and only if it commits.
         """
         ...
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """Do the same from code without an event loop."""
         ...
 
@@ -77,11 +77,11 @@ class Consumer(Protocol):
         """Record that the handlers of claimed jobs start now, and answer which claims are lost."""
         ...
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """Record how runs ended, and answer which claims were lost: their outcomes were not recorded."""
         ...
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """Do the same from code without an event loop."""
         ...
 
@@ -123,7 +123,7 @@ class Reader(Protocol):
         ...
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """List jobs by when they were created."""
         ...
@@ -140,16 +140,16 @@ class Reader(Protocol):
         """List the workers that have registered and not gone."""
         ...
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """Read what a job's handler has written."""
         ...
 
     async def events(
-        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+        self, queues: Sequence[str], *, cursor: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """Begin to tell what happens to jobs, in the order of commit, without an end.
 
-        When it returns, it has begun: what is committed from then on is told of. With ``after``, the cursor of an
+        When it returns, it has begun: what is committed from then on is told of. With ``cursor``, that of an
         event, or ``OLDEST``, all that came after that is told first. An event may come twice to whoever goes on from a
         cursor, and none is left out; a cursor older than what the store keeps is refused. ``types`` are the words of
         events; None: all.
@@ -196,9 +196,7 @@ class Maintenance(Protocol):
         """Make what is due ready, cancel what has expired before it started, go on with batches left undone."""
         ...
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent."""
         ...
 
@@ -220,7 +218,7 @@ class ScheduleStore(Protocol):
     async def save_schedule(self, schedule: Schedule) -> Schedule:
         """Make a schedule, or change the one of that name, and answer what it is now.
 
-        One that goes on in the same rhythm keeps its next turn: what it has missed is not forgotten.
+        One that goes on in the same trigger keeps its next turn: what it has missed is not forgotten.
         """
         ...
 
@@ -249,13 +247,13 @@ class BatchStore(Protocol):
     """
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
     ) -> list[Enqueued]:
         """Make a batch, or change the one of that name, and add jobs to it, all in one transaction."""
         ...
 
     async def batches(
-        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+        self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """List batches, the newest first."""
         ...
@@ -264,11 +262,11 @@ class BatchStore(Protocol):
         """Forget a batch that has finished. Its jobs stay."""
         ...
 
-    async def links(self, name: str) -> list[Link]:
+    async def dependencies(self, name: str) -> list[Dependency]:
         """List which jobs of a batch wait for which."""
         ...
 
-    async def parents(self, ref: JobRef) -> list[Job]:
+    async def dependency_jobs(self, ref: JobRef) -> list[Job]:
         """Read the jobs that a job has waited for, in the order in which it named them; those still kept."""
         ...
 
@@ -288,7 +286,7 @@ class UsageStore(Protocol):
 class ArchiveStore(Protocol):
     """Keeps ended jobs for a while after their queue no longer does."""
 
-    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+    async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """List archived jobs, the last one first."""
         ...
 
@@ -313,7 +311,7 @@ class EventCursors(Protocol):
         ...
 
     async def read_events(
-        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+        self, queues: Sequence[str], *, cursor: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """Read what came after a cursor, and wait for nothing. A cursor older than what the store keeps is refused."""
         ...

@@ -20,17 +20,17 @@ from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, 
 import msgspec
 
 from onward.clock import moment_of
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.events import (
+    Active,
     AnyEvent,
+    Completed,
     EventPage,
-    JobActive,
-    JobCompleted,
-    JobFailed,
-    JobProgress,
-    JobRetry,
-    JobStalled,
-    JobWaiting,
+    Failed,
+    Progress,
+    Retry,
+    Stalled,
+    Waiting,
 )
 from onward.job import JobRef
 from onward.validation import check_at_least, matches
@@ -39,7 +39,7 @@ log = logging.getLogger("onward.events")
 
 P = TypeVar("P")
 
-Events = Literal["all", "listened"]
+Events = Literal["all", "on_demand"]
 """When events are recorded: always, or while somebody listens."""
 
 LEASE: Final = timedelta(seconds=30)
@@ -60,9 +60,9 @@ TOO_OLD: Final = "is too old: some events after it are no longer kept (events.OL
 def check_settings(events: str | None, kept: int | None) -> None:
     """Refuse what a record cannot keep to."""
     if events is not None and events not in get_args(Events):
-        raise InvalidJob("events", events, "must be 'all' or 'listened'")
+        raise InvalidValue("events", events, "must be 'all' or 'listened'")
     if kept is not None:
-        check_at_least("keep_events", kept, 1)
+        check_at_least("max_events", kept, 1)
 
 
 class LogEntry(NamedTuple):
@@ -102,15 +102,15 @@ class EventLog(Protocol[P]):
         """Read a cursor.
 
         Raises:
-            InvalidJob: it is none.
+            InvalidValue: it is none.
         """
         ...
 
-    async def begin(self, after: str | None) -> P:
+    async def begin(self, cursor: str | None) -> P:
         """Do the same, and find the place to begin at; when it returns, whatever is committed comes after it.
 
         Raises:
-            InvalidJob: ``after`` is no cursor, or one of so long ago that what came after it is no longer kept.
+            InvalidValue: ``after`` is no cursor, or one of so long ago that what came after it is no longer kept.
         """
         ...
 
@@ -118,7 +118,7 @@ class EventLog(Protocol[P]):
         """Read what came after a place, in the order of commit.
 
         Raises:
-            InvalidJob: it is no longer kept.
+            InvalidValue: it is no longer kept.
         """
         ...
 
@@ -131,15 +131,15 @@ class EventReader(Generic[P]):
         self._signals = signals
 
     async def begin(
-        self, queues: Sequence[str], after: str | None, types: frozenset[str] | None
+        self, queues: Sequence[str], cursor: str | None, types: frozenset[str] | None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        place = await self._record.begin(after)
+        place = await self._record.begin(cursor)
         return self._events(tuple(queues), place, types)
 
-    async def read(self, queues: Sequence[str], after: str, types: frozenset[str] | None, limit: int) -> EventPage:
+    async def read(self, queues: Sequence[str], cursor: str, types: frozenset[str] | None, limit: int) -> EventPage:
         """See the contract's ``read_events``."""
-        read = await self._record.read(self._record.place(after), _recorded(types), limit)
+        read = await self._record.read(self._record.place(cursor), _recorded(types), limit)
         events = [event_of(one) for one in read.entries if any(matches(pattern, one.queue) for pattern in queues)]
         return EventPage(events=tuple(events), cursor=str(read.place), more=read.more)
 
@@ -206,26 +206,26 @@ def event_of(entry: LogEntry) -> AnyEvent:
     about: dict[str, Any] = {
         "ref": JobRef(entry.queue, entry.id),
         "at": moment_of(entry.at),
-        "attempts_made": entry.attempts,
+        "attempts": entry.attempts,
         "cursor": entry.cursor,
     }
     match entry.event:
         case "waiting":
-            return JobWaiting(**about)
+            return Waiting(**about)
         case "active":
-            return JobActive(**about, worker_id=entry.said)
+            return Active(**about, worker_id=entry.said)
         case "progress":
-            return JobProgress(**about, value=entry.number, message=entry.said)
+            return Progress(**about, progress=entry.number, message=entry.said)
         case "completed":
-            return JobCompleted(**about, returnvalue=None if entry.said is None else msgspec.json.decode(entry.said))
+            return Completed(**about, result=None if entry.said is None else msgspec.json.decode(entry.said))
         case "failed" | "cancelled":
             stack = () if entry.stack is None else (entry.stack,)
             is_cancelled = entry.event == "cancelled"
-            return JobFailed(**about, failed_reason=entry.said or "", stacktrace=stack, is_cancelled=is_cancelled)
+            return Failed(**about, error=entry.said or "", traceback=stack, is_cancelled=is_cancelled)
         case "stalled":
-            return JobStalled(**about)
+            return Stalled(**about)
         case "retry":
-            return JobRetry(**about, delay=(entry.number or 0) / 1e6)
+            return Retry(**about, delay=(entry.number or 0) / 1e6)
         case word:
             message = f"the record has an event of a newer version: {word}"
-            raise InvalidJob("event", word, message)
+            raise InvalidValue("event", word, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -10,9 +11,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from onward.backoff import Backoff
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import JobRef
-from onward.lifecycle import MAX_ATTEMPTS, Outcome, State
+from onward.lifecycle import MAX_ATTEMPTS, JobStatus, Outcome
 from onward.schedule import Schedule
 
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     backoff: Backoff | None = None
     trace: str | None = None
     """As in :class:`~onward.job.NewJob`."""
-    waited: float = 0.0
+    wait_seconds: float = 0.0
     """Seconds between becoming ready and being claimed, by the store's clock."""
     start_within: float | None = None
     """On a limited queue: the handler must start this many seconds after the claim was asked for, or the job be
@@ -167,7 +168,8 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None = None
     """Names and patterns."""
     types: tuple[str, ...] | None = None
-    states: frozenset[State] | None = None
+    status: frozenset[JobStatus] | None = None
+    """Any of these."""
     org_id: str | None = None
     batch: str | None = None
     worker_id: str | None = None
@@ -181,14 +183,14 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Some of what was found, and where to go on."""
 
     items: tuple[T, ...] = ()
-    after: str | None = None
-    """Hand it in for the next page; None: there is none."""
+    next_cursor: str | None = None
+    """Pass it as ``cursor`` to read the next page; None: this is the last page."""
 
 
 class GroupBy(StrEnum):
     """What to count by."""
 
-    STATE = "state"
+    STATUS = "status"
     QUEUE = "queue"
     TYPE = "type"
     ORG = "org_id"
@@ -202,6 +204,12 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 # Queues ---------------------------------------------------------------------------------------------------------------
+
+
+_RATE: Final = re.compile(r"(\d{1,9})\s*/\s*(\d{1,4})?\s*(s|sec|second|m|min|minute|h|hour|d|day)s?")
+_PERIODS: Final = {
+    "s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)
+}  # fmt: skip
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -218,11 +226,20 @@ class Rate(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
         if type(self.count) is not int or self.count < 1:
-            raise InvalidJob("rate.count", self.count, "must be a whole number of at least 1")
+            raise InvalidValue("rate.count", self.count, "must be a whole number of at least 1")
         if not timedelta(milliseconds=10) <= self.period <= timedelta(days=366):
-            raise InvalidJob("rate.period", self.period, "must be between 10 ms and a year")
+            raise InvalidValue("rate.period", self.period, "must be between 10 ms and a year")
         if type(self.burst) is not int or not 1 <= self.burst <= self.count:
-            raise InvalidJob("rate.burst", self.burst, f"must be between 1 and rate.count ({self.count})")
+            raise InvalidValue("rate.burst", self.burst, f"must be between 1 and rate.count ({self.count})")
+
+    @classmethod
+    def parse(cls, text: str) -> Rate:
+        """Read a rate such as ``600/min``, ``10/s`` or ``5000/2h``."""
+        match = _RATE.fullmatch(text.strip())
+        if match is None:
+            raise InvalidValue("rate", text, "must be a number of starts and a period, such as 600/min, 10/s or 50/2h")
+        count, number, unit = match.groups()
+        return cls(int(count), int(number or 1) * _PERIODS[unit[0]])
 
     @property
     def slack(self) -> timedelta:
@@ -259,13 +276,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("completed", "failed", "cancelled", "archived"):
             age = getattr(self, field)
             if age is not None and (not isinstance(age, timedelta) or age < timedelta(0)):
-                raise InvalidJob(
+                raise InvalidValue(
                     f"retention.{field}", age, "must be a timedelta of zero or more, or None: until purged"
                 )
         for field in ("completed_count", "failed_count"):
             kept = getattr(self, field)
             if kept is not None and (type(kept) is not int or kept < 0):
-                raise InvalidJob(f"retention.{field}", kept, "must be a whole number of at least 0, or None: all")
+                raise InvalidValue(f"retention.{field}", kept, "must be a whole number of at least 0, or None: all")
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,7 +290,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     paused: bool = False
     rate: Rate | None = None
-    concurrency: int | None = None
+    global_concurrency: int | None = None
     """Jobs of this queue held at once, by all workers together."""
     weight: int = 1
     """Its share of a claim over several queues."""
@@ -291,7 +308,7 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True):
 
     paused: bool | UnsetType = UNSET
     rate: Rate | UnsetType | None = UNSET
-    concurrency: int | UnsetType | None = UNSET
+    global_concurrency: int | UnsetType | None = UNSET
     weight: int | UnsetType = UNSET
     lease: timedelta | UnsetType | None = UNSET
     max_attempts: int | UnsetType | None = UNSET
@@ -304,7 +321,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     settings: QueueSettings = QueueSettings()
-    counts: dict[State, int] = {}
+    counts: dict[JobStatus, int] = {}
     oldest_ready_at: datetime | None = None
     """When the job that has waited longest became ready."""
     next_permit_at: datetime | None = None
@@ -324,7 +341,7 @@ class Changed(msgspec.Struct, frozen=True):
     """A job that an operator's verb has moved, and the state it had before."""
 
     ref: JobRef
-    before: State
+    before: JobStatus
 
 
 # Maintenance ----------------------------------------------------------------------------------------------------------

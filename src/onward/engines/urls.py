@@ -12,7 +12,7 @@ URL                            engine
 =============================  ==========  =============================================================
 
 Settings of an engine stand behind a question mark: ``sqlite:///jobs.db?synchronous=normal``. SQLite and PostgreSQL also
-have ``events=all|listened`` and ``keep_events=10000`` (docs/guides/events.md).
+have ``events=all|listened`` and ``max_events=10000`` (docs/guides/events.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
 from onward.engine.event_reader import Events
-from onward.errors import EngineNotIncluded, InvalidJob
+from onward.errors import EngineNotIncluded, InvalidValue
 
 _REDIS: Final = ("redis", "rediss", "unix")
 _SCHEMES: Final = ("sqlite", "postgresql", *_REDIS, "pgboss+postgresql", "pgmq+postgresql")
@@ -39,7 +39,7 @@ def open_engine(url: str, *, clock: Clock | None = None, events: Events | None =
     ``events`` says when a store that keeps a record of events does so; one that always does need not be told.
 
     Raises:
-        InvalidJob: the URL names nothing that could be opened.
+        InvalidValue: the URL names nothing that could be opened.
         EngineNotIncluded: the engine is not in this version.
         Unsupported: it was told of events, and has none.
     """
@@ -53,7 +53,7 @@ def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
     scheme, found, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
     scheme = scheme.lower()
     if not found:
-        raise InvalidJob("url", url, "must be a URL such as sqlite:///jobs.db")
+        raise InvalidValue("url", url, "must be a URL such as sqlite:///jobs.db")
     if scheme == "sqlite":
         return _open_sqlite(url, clock, events)
     if scheme in {"postgresql", "postgres"}:
@@ -66,15 +66,15 @@ def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
         return _open_bullmq(url, clock)
     close = difflib.get_close_matches(scheme, _SCHEMES, n=1)
     hint = f"did you mean {close[0]}://?" if close else f"there are {', '.join(f'{each}://' for each in _SCHEMES)}"
-    raise InvalidJob("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
+    raise InvalidValue("url", f"{scheme}://…", f"names no engine of ours: {hint}")  # the rest may hold a password
 
 
 def _record(settings: dict[str, str], events: Events | None) -> dict[str, Any]:
     """Take what a URL says of the record of events out of its settings; what was said beside it counts more."""
-    said, kept = settings.pop("events", None), settings.pop("keep_events", None)
+    said, kept = settings.pop("events", None), settings.pop("max_events", None)
     if kept is not None and not kept.isdecimal():
-        raise InvalidJob("url", f"keep_events={kept}", "must be a whole number of at least 1")
-    return {"events": events or said, "keep_events": None if kept is None else int(kept)}
+        raise InvalidValue("url", f"max_events={kept}", "must be a whole number of at least 1")
+    return {"events": events or said, "max_events": None if kept is None else int(kept)}
 
 
 def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine:
@@ -83,20 +83,22 @@ def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine
 
     parts = urlsplit(url)
     if parts.netloc or parts.fragment:
-        raise InvalidJob("url", url, _FILE_RULE)
+        raise InvalidValue("url", url, _FILE_RULE)
     path = unquote(parts.path.removeprefix("/")) or None
     if path is not None and (path.endswith("/") or ":memory:" in path):
-        raise InvalidJob("url", url, f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them")
+        raise InvalidValue(
+            "url", url, f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them"
+        )
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = settings.pop("synchronous", "full")
     record = _record(settings, events)
     for name in settings:
-        rule = "is no setting of SQLite: there are synchronous=full|normal, events=all|listened and keep_events=10000"
-        raise InvalidJob("url", name, rule)
+        rule = "is no setting of SQLite: there are synchronous=full|normal, events=all|listened and max_events=10000"
+        raise InvalidValue("url", name, rule)
     return SQLiteEngine(path, clock=clock, synchronous=cast("Synchronous", synchronous), **record)
 
 
-_POSTGRES: Final = frozenset({"schema", "notify", "direct", "answer_within", "events", "keep_events"})
+_POSTGRES: Final = frozenset({"schema", "notify", "listen_url", "query_timeout", "events", "max_events"})
 
 
 def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engine:
@@ -116,16 +118,16 @@ def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engi
     record = _record(ours, events)
     notify = ours.get("notify", "on")
     if notify not in {"on", "off"}:
-        raise InvalidJob("url", f"notify={notify}", "must be on or off")
-    answer_within = ours.get("answer_within", "30")
-    if not answer_within.isdecimal() or not int(answer_within):
-        raise InvalidJob("url", f"answer_within={answer_within}", "must be seconds, 1 or more")
+        raise InvalidValue("url", f"notify={notify}", "must be on or off")
+    query_timeout = ours.get("query_timeout", "30")
+    if not query_timeout.isdecimal() or not int(query_timeout):
+        raise InvalidValue("url", f"query_timeout={query_timeout}", "must be seconds, 1 or more")
     return PostgresEngine(
         f"{address}?{rest}",
         schema=ours.get("schema", DEFAULT),
         notify=notify == "on",
-        direct=ours.get("direct"),
-        answer_within=float(answer_within),
+        listen_url=ours.get("listen_url"),
+        query_timeout=float(query_timeout),
         clock=clock,
         **record,
     )
@@ -144,13 +146,13 @@ def _open_pgmq(url: str) -> Engine:
     ours, rest = from_url(parse_qsl(query, keep_blank_values=True))
     notify = ours.pop("notify", "on")
     if notify not in {"on", "off"}:
-        raise InvalidJob("url", f"notify={notify}", "must be on or off")
-    direct = ours.pop("direct", None)
+        raise InvalidValue("url", f"notify={notify}", "must be on or off")
+    listen_url = ours.pop("listen_url", None)
     return PGMQEngine(
         f"{address}?{urlencode(rest, quote_via=quote)}",
         settings=PgmqSettings(**ours),
         notify=notify == "on",
-        direct=direct,
+        listen_url=listen_url,
     )
 
 
@@ -170,7 +172,7 @@ def _open_bullmq(url: str, clock: Clock | None) -> Engine:
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
     metrics = ours.get("metrics", "0")
     if not metrics.isdecimal():
-        raise InvalidJob("url", f"metrics={metrics}", "must be a number of minutes")
+        raise InvalidValue("url", f"metrics={metrics}", "must be a number of minutes")
     return BullMQEngine(
         f"{address}?{rest}" if rest else address,
         prefix=ours.get("prefix", DEFAULT_PREFIX),
@@ -191,16 +193,16 @@ def _open_pgboss(url: str, clock: Clock | None) -> Engine:
 
     address, _, query = url.partition("+")[2].partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
-    ours = {name: value for name, value in asked if name in {"schema", "notify", "supervise", "direct"}}
+    ours = {name: value for name, value in asked if name in {"schema", "notify", "supervise", "listen_url"}}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
     for name in ("notify", "supervise"):
         if (told := ours.get(name, "on")) not in {"on", "off"}:
-            raise InvalidJob("url", f"{name}={told}", "must be on or off")
+            raise InvalidValue("url", f"{name}={told}", "must be on or off")
     return PgBossEngine(
         f"{address}?{rest}",
         schema=ours.get("schema", DEFAULT),
         notify=ours.get("notify", "on") == "on",
         supervise=ours.get("supervise", "off") == "on",
-        direct=ours.get("direct"),
+        listen_url=ours.get("listen_url"),
         clock=clock,
     )

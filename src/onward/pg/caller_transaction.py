@@ -21,7 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.database import Database
 from onward.pg.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
@@ -148,7 +148,7 @@ class CallerTransactions:
         self._connections.check_open()
         caller = caller_connection_of(connection)
         if caller is None:
-            raise InvalidJob(
+            raise InvalidValue(
                 "within", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
             )
         with self._database.translated(), _encoding_errors(), caller.transaction:
@@ -190,7 +190,7 @@ def _encoding_errors() -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         reason = "is how this connection writes text, which cannot write this job: set its client_encoding to utf8"
-        raise InvalidJob("within", error.encoding, reason) from error
+        raise InvalidValue("within", error.encoding, reason) from error
 
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
@@ -287,7 +287,7 @@ def _with_paramstyle(statement: Statement, paramstyle: str) -> tuple[str, Any]:
         return statement.text, tuple(statement.values)
     if paramstyle == "pyformat":
         return _with_named_parameters(statement)
-    raise InvalidJob(
+    raise InvalidValue(
         "within",
         paramstyle,
         f"is a driver's way to write parameters that is not known here; give {_SUPPORTED_CONNECTIONS}",

@@ -14,7 +14,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from onward.errors import (
-    InvalidJob,
+    InvalidValue,
     OnwardError,
     SchemaTooOld,
     StoreBusy,
@@ -81,7 +81,7 @@ class Database:
             given: dict[str, Any] = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             # libpq's message may quote a part of the URL; the password is not among what it quotes.
-            raise InvalidJob("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
+            raise InvalidValue("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
         self._parameters = given
         self.query_timeout = query_timeout
         """Seconds to wait for an answer."""
@@ -268,7 +268,7 @@ _BY_ERROR_CLASS: Final[tuple[tuple[tuple[type[psycopg.Error], ...], Meaning], ..
 _BY_CLIENT_MESSAGE: Final[tuple[tuple[str, Meaning], ...]] = (
     (
         "has not answered",
-        (StoreUnavailable, "", "see whether the network loses answers; if it is only slow: answer_within="),
+        (StoreUnavailable, "", "see whether the network loses answers; if it is only slow: query_timeout="),
     ),
     ("could not translate host name", _UNKNOWN_HOST),
     ("failed to resolve host", _UNKNOWN_HOST),

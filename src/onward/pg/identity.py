@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidValue, SchemaTooOld
 from onward.pg.plans import Plan, Statement
 from onward.pg.schema_name import insert_schema_name
 
@@ -26,4 +26,4 @@ def same_store(schema: str, identity: Identity, store: object) -> Plan[None]:
         raise SchemaTooOld(message)
     theirs = yield from identity_of(schema)
     if theirs != identity:
-        raise InvalidJob("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")
+        raise InvalidValue("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")

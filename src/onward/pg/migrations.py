@@ -21,7 +21,7 @@ from psycopg import errors as pg
 
 from onward.engine import migrations
 from onward.engine.migrations import Migration
-from onward.errors import InvalidJob, SchemaTooOld, StoreBusy, StoreUnavailable
+from onward.errors import InvalidValue, SchemaTooOld, StoreBusy, StoreUnavailable
 from onward.pg.connection import TimedConnection
 from onward.pg.database import Database
 from onward.pg.schema_name import insert_schema_name, own_schema
@@ -243,7 +243,7 @@ class Migrations:
                 ).fetchall()
             )
         if has_objects:
-            raise InvalidJob("schema", self._schema, _foreign(self._schema))
+            raise InvalidValue("schema", self._schema, _foreign(self._schema))
         return {}
 
     def script(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 DEFAULT: Final = "onward"
 
@@ -21,14 +21,14 @@ _SCHEMA_REFERENCE: Final = re.compile(r"\bonward(?=\.[a-z])|(?<=\bschema )onward
 def check_schema_name(name: str) -> str:
     """Refuse a name that would have to be quoted, or that PostgreSQL keeps for itself."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("pg_"):
-        raise InvalidJob("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
+        raise InvalidValue("schema", name, "must be lower-case letters, digits and '_', and not begin with pg_")
     return name
 
 
 def check_own_schema_name(name: str) -> str:
     """Refuse besides what cannot be ours alone: we say there who may do what, with all that there is."""
     if check_schema_name(name) in _SHARED_SCHEMAS:
-        raise InvalidJob("schema", name, f"is for everybody: {own_schema()}")
+        raise InvalidValue("schema", name, f"is for everybody: {own_schema()}")
     return name
 
 

@@ -27,7 +27,7 @@ when the App is closed. For example::
 
     async def test_that_a_job_is_enqueued():    # without running it
         await sign_up("a@example.com")
-        await assert_enqueued(app, send_mail, count=1, to="a@example.com", subject="Hello")
+        await assert_enqueued(app, send_mail, count=1, arguments={"to": "a@example.com"})
 
     async def test_in_time():                   # an hour and a minute pass at once
         report = await drain(app, until_idle=True)
@@ -41,8 +41,9 @@ when the App is closed. For example::
 """
 
 from onward.clock import ManualClock
+from onward.context import detached_context
 from onward.testing.assertions import assert_enqueued, enqueued
 from onward.testing.draining import drain
 from onward.testing.inlining import inline
 
-__all__ = ["ManualClock", "assert_enqueued", "drain", "enqueued", "inline"]
+__all__ = ["ManualClock", "assert_enqueued", "detached_context", "drain", "enqueued", "inline"]

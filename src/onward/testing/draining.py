@@ -6,7 +6,8 @@ from datetime import timedelta
 
 from onward.app import App
 from onward.clock import MICROSECOND, ManualClock
-from onward.errors import InvalidJob
+from onward.core import core_of
+from onward.errors import InvalidValue
 from onward.worker.tick import TickReport
 
 
@@ -17,16 +18,16 @@ async def drain(app: App, *, until_idle: bool = False, limit: int = 10_000) -> T
     rates), again and again, until nothing waits for its time any more.
 
     Raises:
-        InvalidJob: ``until_idle`` without a ManualClock.
+        InvalidValue: ``until_idle`` without a ManualClock.
         RuntimeError: ``limit`` jobs have been run, and there are more: something enqueues itself.
     """
-    clock = app.clock
+    clock = core_of(app).clock
     if until_idle and not isinstance(clock, ManualClock):
-        raise InvalidJob(
+        raise InvalidValue(
             "until_idle", until_idle, 'moves the clock: give the App one, App("sqlite://", clock=ManualClock())'
         )
     await app.open()
-    ticker = app.ticker()
+    ticker = core_of(app).ticker()
     total = TickReport()
     steps = 0
     while True:

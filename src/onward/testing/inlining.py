@@ -10,8 +10,9 @@ from typing import Final
 
 import msgspec
 
-from onward.app import App, run_elsewhere
+from onward.app import App
 from onward.control_flow import DoNotRetry
+from onward.core import core_of, run_elsewhere
 from onward.engine.contract import Producer
 from onward.engine.values import Claim, JobFilter
 from onward.job import Enqueued, JobRef, NewJob
@@ -35,12 +36,12 @@ def inline(app: App) -> Iterator[None]:
     that is paused or has no slot free, and a job enqueued ``within=`` a transaction, which nobody can see before that
     commits.
     """
-    before = app.enqueuer
-    app.enqueuer = _Inline(app, before)
+    before = core_of(app).producer
+    core_of(app).producer = _Inline(app, before)
     try:
         yield
     finally:
-        app.enqueuer = before
+        core_of(app).producer = before
 
 
 class _Inline:
@@ -50,17 +51,17 @@ class _Inline:
         self._app = app
         self._enqueuer = enqueuer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
-        if within is not None:
-            return await self._enqueuer.enqueue(jobs, within=within)
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+        if connection is not None:
+            return await self._enqueuer.enqueue(jobs, connection=connection)
         _check_depth()
         enqueued = await self._enqueuer.enqueue([_due(job) for job in jobs])
         await self._run(enqueued)
         return enqueued
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
-        if within is not None:
-            return self._enqueuer.enqueue_sync(jobs, within=within)
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
+        if connection is not None:
+            return self._enqueuer.enqueue_sync(jobs, connection=connection)
         _check_depth()
         enqueued = self._enqueuer.enqueue_sync([_due(job) for job in jobs])
         run_elsewhere(lambda: self._run(enqueued))
@@ -71,7 +72,7 @@ class _Inline:
         if not refs:
             return
         queues = tuple({ref.queue for ref in refs})
-        ticker = self._app.ticker(decide=_decide_at_once)
+        ticker = core_of(self._app).ticker(decide=_decide_at_once)
         deeper = _depth.set(_depth.get() + 1)
         try:
             while (await ticker.tick(_TOGETHER, queues=queues)).claimed or await self._wait_for_others(refs):
@@ -81,14 +82,14 @@ class _Inline:
 
     async def _wait_for_others(self, refs: Sequence[JobRef]) -> bool:
         """Wait for jobs of ours that another inline enqueue, or a worker, has taken; False: there are none."""
-        waited = False
+        wait_seconds = False
         for start in range(0, len(refs), _TOGETHER):
             chunk = tuple(refs[start : start + _TOGETHER])
-            page = await self._app.jobs.find(JobFilter(refs=chunk, states=HELD), limit=len(chunk))
+            page = await self._app.jobs.list(JobFilter(refs=chunk, status=HELD), limit=len(chunk))
             for job in page.items:
-                await self._app.results.wait(job.ref, None)
-                waited = True
-        return waited
+                await core_of(self._app).results.wait(job.ref, None)
+                wait_seconds = True
+        return wait_seconds
 
 
 def _due(job: NewJob) -> NewJob:

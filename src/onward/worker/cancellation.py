@@ -15,7 +15,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
 from onward.engine.values import JobFilter
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.worker.inflight import Inflight
 from onward.worker.service import WakeEvent
 
@@ -49,6 +49,6 @@ class CancellationWatcher:
 
     async def _any_cancelled(self, refs: tuple[JobRef, ...]) -> bool:
         if self._keeps_cancelled:
-            cancelled = JobFilter(refs=refs, states=frozenset({State.CANCELLED}))
+            cancelled = JobFilter(refs=refs, status=frozenset({JobStatus.CANCELLED}))
             return bool((await self._engine.find(cancelled, limit=1)).items)
         return len((await self._engine.find(JobFilter(refs=refs), limit=len(refs))).items) < len(refs)

@@ -36,7 +36,7 @@ class MaintenanceTask:
 
 
 def default_maintenance_tasks(
-    engine: Maintenance, *, worker_timeout: timedelta, max_crashes: int
+    engine: Maintenance, *, lease: timedelta, max_crashes: int
 ) -> tuple[MaintenanceTask, ...]:
     """List what every store needs done."""
 
@@ -44,7 +44,7 @@ def default_maintenance_tasks(
         return await engine.promote(term, limit=_BATCH_SIZE)
 
     async def rescue(term: Term) -> MaintenanceResult:
-        return await engine.rescue(term, worker_timeout=worker_timeout, max_crashes=max_crashes, limit=_BATCH_SIZE)
+        return await engine.rescue(term, lease=lease, max_crashes=max_crashes, limit=_BATCH_SIZE)
 
     async def prune(term: Term) -> MaintenanceResult:
         return await engine.prune(term, limit=_BATCH_SIZE)

@@ -9,25 +9,23 @@ from pathlib import Path
 
 from onward import validation
 from onward.engine.values import DEFAULT_LEASE
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
-
-Queues = Sequence[str] | Mapping[str, int]
-"""Names and patterns; as a mapping, each with the number of its jobs that may run at once in this worker."""
+from onward.worker_options import Queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """The settings of a worker. Checked when they are made."""
+class WorkerSettings:
+    """The options of a worker, with their defaults; checked when they are made."""
 
     queues: Queues = ("*",)
     """Which to serve: all, some, or some with a concurrency of their own (``{"mail/*": 10, "video": 2}``)."""
-    only: Sequence[str] = ()
+    tasks: Sequence[str] = ()
     """Which tasks to run, by name; none: all. A worker takes whatever comes next in a queue, so the queues that it
     serves must then be theirs alone."""
     concurrency: int = 100
     """How many jobs may run at once, where ``queues`` does not say it."""
-    processes: int | None = None
+    process_slots: int | None = None
     """How many ``executor="process"`` tasks may run at once; None: one for each processor."""
     lease: timedelta = DEFAULT_LEASE
     """How long the store keeps our jobs for us when it hears nothing, where the queue does not say otherwise."""
@@ -43,7 +41,7 @@ class WorkerOptions:
     max_jobs: int | None = None
     """Stop after so many runs, for a supervisor to start afresh."""
     max_memory: int | None = None
-    """Stop when the process has grown to so many bytes, likewise."""
+    """Stop when the process has grown to so many megabytes (MiB), likewise."""
     give_up_after: timedelta | None = None
     """How long the store may stay away before the worker raises; None: for ever."""
     health_file: Path | None = None
@@ -55,10 +53,10 @@ class WorkerOptions:
             validation.check_at_least("concurrency", concurrency, 1)
         for name in ("lease", "poll", "leader_lease"):
             if getattr(self, name) <= timedelta(0):
-                raise InvalidJob(name, getattr(self, name), "must be more than 0 seconds")
+                raise InvalidValue(name, getattr(self, name), "must be more than 0 seconds")
         if self.grace < timedelta(0):
-            raise InvalidJob("grace", self.grace, "must be 0 seconds or more")
-        for name in ("processes", "max_crashes", "max_jobs", "max_memory"):
+            raise InvalidValue("grace", self.grace, "must be 0 seconds or more")
+        for name in ("process_slots", "max_crashes", "max_jobs", "max_memory"):
             if getattr(self, name) is not None:
                 validation.check_at_least(name, getattr(self, name), 1)
 
@@ -66,7 +64,7 @@ class WorkerOptions:
     def pools(self) -> tuple[tuple[tuple[str, ...], int], ...]:
         """The queues that share a concurrency, and that concurrency."""
         if isinstance(self.queues, str) or not self.queues:
-            raise InvalidJob(
+            raise InvalidValue(
                 "queues", self.queues, "must be a list of names and patterns, or a mapping of them to numbers"
             )
         if isinstance(self.queues, Mapping):

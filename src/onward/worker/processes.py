@@ -31,6 +31,7 @@ from onward.context import JobContext, RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.engine.values import Claim
 from onward.errors import OnwardError
+from onward.task import Task, handler_of
 from onward.worker.threads import Threads
 
 _spawn = multiprocessing.get_context("spawn")
@@ -94,13 +95,13 @@ class Processes:
             ProcessDied: the child died under it.
         """
         child: _Child | None = None
-        is_cancelled = False
+        should_stop = False
         request = msgspec.json.encode(CallRequest(module, name, run.claim))
 
         def call_child() -> CallResponse:
             nonlocal child
             child = self._acquire()
-            if is_cancelled:  # while the child was being started
+            if should_stop:  # while the child was being started
                 child.kill()
             try:
                 response = child.call(request, run)
@@ -113,7 +114,7 @@ class Processes:
         try:
             response = await self._threads.call(call_child)
         except asyncio.CancelledError:
-            is_cancelled = True
+            should_stop = True
             if child is not None:
                 child.kill()
             raise
@@ -257,13 +258,13 @@ def _execute(request: CallRequest, send: Callable[[JobReport], None]) -> CallRes
 
     try:
         task = _resolve(importlib.import_module(request.module), request.name)
-        if not callable(getattr(task, "bind", None)):
+        if not isinstance(task, Task):
             message = (
                 f"{request.module}.{request.name} is not a task there: "
                 "define it at the top level of an importable module"
             )
             raise TypeError(message)
-        result = task.bind(request.claim.payload)(JobContext(RunState(request.claim, on_note=send_report)))
+        result = handler_of(task).bind(request.claim.payload)(JobContext(RunState(request.claim, on_note=send_report)))
         return CallResponse(result=validation.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
         kind = type(error)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from onward.engine.checked import CheckedEngine
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.events import AnyEvent
 from onward.job import NewJob
 
@@ -75,9 +75,9 @@ class Relay:
             return None
         try:
             page = await self._engine.read_events(
-                webhook.queues, after=cursor, types=webhook.event_types, limit=_BATCH_SIZE
+                webhook.queues, cursor=cursor, types=webhook.event_types, limit=_BATCH_SIZE
             )
-        except InvalidJob:  # it was away for longer than the store keeps events
+        except InvalidValue:  # it was away for longer than the store keeps events
             log.exception("webhook events lost, continuing from now", extra={"webhook": webhook.name})
             self._cursor = await self._engine.acquire_cursor(webhook.name, self._holder, lease=_LEASE, anew=True)
             return 0

@@ -33,9 +33,9 @@ from onward.context import CallNext, JobContext, Middleware, RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Token
-from onward.errors import InvalidJob, PayloadTooLarge, StoreUnavailable
+from onward.errors import InvalidValue, PayloadTooLarge, StoreUnavailable
+from onward.handler import Handler
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
-from onward.task import Task
 from onward.worker.reporter import Reporter
 from onward.worker.timeouts import Timeouts
 
@@ -47,7 +47,7 @@ __all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "run_in_t
 class Invocation(msgspec.Struct, frozen=True):
     """A plain function that is to be called somewhere else than on the event loop."""
 
-    task: Task[..., Any]
+    handler: Handler
     claim: Claim
     call: Callable[[], Any]
     """Calls the function with its arguments; for a thread of this process."""
@@ -105,7 +105,7 @@ class Runner:
     def __init__(
         self,
         *,
-        tasks: Mapping[str, Task[..., Any]],
+        handlers: Mapping[str, Handler],
         engine: CheckedEngine,
         worker_id: str,
         middleware: Sequence[Middleware] = (),
@@ -117,7 +117,7 @@ class Runner:
         """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads."""
         self.engine = engine
         self.worker_id = worker_id
-        self._tasks = tasks
+        self._handlers = handlers
         self._middleware = tuple(middleware)
         self._invoke: dict[str, Invoke] = {"auto": thread, "thread": thread, "process": process or thread}
         self._clock = clock or SystemClock()
@@ -142,13 +142,13 @@ class Runner:
         Raises:
             asyncio.CancelledError: the task was cancelled by somebody else; the handler has been stopped.
         """
-        task = self._tasks.get(claim.type)
-        if task is None:
-            message = f"this worker has no task {claim.type!r}{nearest(claim.type, self._tasks)}"
+        handler = self._handlers.get(claim.type)
+        if handler is None:
+            message = f"this worker has no task {claim.type!r}{nearest(claim.type, self._handlers)}"
             return Raised(Failure("NoHandler", message), retryable=False)
         try:
-            arguments = task.arguments.decode(claim.payload)
-        except InvalidJob as error:
+            arguments = handler.arguments.decode(claim.payload)
+        except InvalidValue as error:
             return Raised(
                 Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False
             )
@@ -156,19 +156,19 @@ class Runner:
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
         self._runs[claim.token] = run
-        timeout = task.options.timeout
+        timeout = handler.options.timeout
         if timeout is not None:
             self._timeouts.add(run, timeout.total_seconds())
         result: Result
         try:
-            if task.is_async and not self._middleware:
-                value = await task.call(arguments, JobContext(run))
+            if handler.is_async and not self._middleware:
+                value = await handler.call(arguments, JobContext(run))
             else:
-                value = await self._call_handler(task, run, arguments)
+                value = await self._call_handler(handler, run, arguments)
         except (Exception, asyncio.CancelledError, SystemExit) as error:  # noqa: BLE001 - whatever a handler raises
-            result = self._raised(task, run, error)
+            result = self._raised(handler, run, error)
         else:
-            result = self._returned(task, run, value)
+            result = self._returned(handler, run, value)
         finally:
             del self._runs[claim.token]
             if timeout is not None:
@@ -199,47 +199,47 @@ class Runner:
         """Write a result as JSON.
 
         Raises:
-            InvalidJob: it cannot be written, or is too large.
+            InvalidValue: it cannot be written, or is too large.
         """
         return None if value is None else to_json(value, field="result", max_size=self._max_result)
 
-    def _call_handler(self, task: Task[..., Any], run: _Run, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def _call_handler(self, handler: Handler, run: _Run, arguments: dict[str, Any]) -> Awaitable[Any]:
         context = JobContext(run)
-        call = partial(task.call, arguments, context)
-        handler: CallNext
-        if task.is_async:
-            handler = call
+        call = partial(handler.call, arguments, context)
+        call_next: CallNext
+        if handler.is_async:
+            call_next = call
         else:
-            invocation = Invocation(task, run.claim, partial(_call_sync, call), run)
-            handler = partial(self._invoke[task.options.executor], invocation)
+            invocation = Invocation(handler, run.claim, partial(_call_sync, call), run)
+            call_next = partial(self._invoke[handler.options.executor], invocation)
         for middleware in reversed(self._middleware):
-            handler = partial(middleware, context, handler)
-        return handler()
+            call_next = partial(middleware, context, call_next)
+        return call_next()
 
-    def _returned(self, task: Task[..., Any], run: _Run, value: Any) -> Result:
+    def _returned(self, handler: Handler, run: _Run, value: Any) -> Result:
         if run.stop is not None:
             run.consume_cancellation()
             if run.stop is _Stop.CANCELLED:
                 return Interrupted()
-        if run.is_settled or value is None or not task.options.keep_result:
+        if run.is_settled or value is None or not handler.options.store_result:
             return Returned()
         try:
             return Returned(self.encode(value))
         except PayloadTooLarge as error:
             message = f"its result of {error.size:,} bytes exceeds the limit of {error.limit:,}: store it elsewhere"
             return Raised(Failure("ResultTooLarge", message), retryable=False)
-        except InvalidJob as error:
+        except InvalidValue as error:
             return Raised(Failure("BadResult", _sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False)
 
-    def _raised(self, task: Task[..., Any], run: _Run, error: BaseException) -> Result:
+    def _raised(self, handler: Handler, run: _Run, error: BaseException) -> Result:
         if run.stop is not None or isinstance(error, asyncio.CancelledError):
             run.consume_cancellation()
         match run.stop:
             case _Stop.CANCELLED:
                 return Interrupted()
             case _Stop.TIMED_OUT:
-                timeout_error = TimeoutError(f"ran longer than its timeout of {task.options.timeout}")
-                return self._failed(task, run, timeout_error.with_traceback(error.__traceback__))
+                timeout_error = TimeoutError(f"ran longer than its timeout of {handler.options.timeout}")
+                return self._failed(handler, run, timeout_error.with_traceback(error.__traceback__))
             case None:
                 pass
         match _unwrap(error):
@@ -248,13 +248,13 @@ class Runner:
             case Cancel(reason=reason):
                 return Stopped(_sanitize(reason, _MAX_MESSAGE_LENGTH))
             case DoNotRetry():
-                return Raised(_failure(task, error), retryable=False)
+                return Raised(_failure(handler, error), retryable=False)
             case _:
-                return self._failed(task, run, error)
+                return self._failed(handler, run, error)
 
-    def _failed(self, task: Task[..., Any], run: _Run, error: BaseException) -> Raised:
-        failure = _failure(task, error)
-        backoff = task.backoff_for(_unwrap(error))
+    def _failed(self, handler: Handler, run: _Run, error: BaseException) -> Raised:
+        failure = _failure(handler, error)
+        backoff = handler.backoff_for(_unwrap(error))
         if backoff is UNSET:
             return Raised(failure)
         if backoff is None:
@@ -286,13 +286,13 @@ def _unwrap(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(task: Task[..., Any], error: BaseException) -> Failure:
+def _failure(handler: Handler, error: BaseException) -> Failure:
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the failure
         message = "its message cannot be shown"
     try:
-        shown = traceback.TracebackException(type(error), error, _handler_traceback(task, error.__traceback__))
+        shown = traceback.TracebackException(type(error), error, _handler_traceback(handler, error.__traceback__))
         trace = _sanitize("".join(shown.format())[-_MAX_TRACEBACK_LENGTH:], _MAX_TRACEBACK_LENGTH)
     except Exception:  # noqa: BLE001 - likewise
         trace = None
@@ -301,9 +301,9 @@ def _failure(task: Task[..., Any], error: BaseException) -> Failure:
     )
 
 
-def _handler_traceback(task: Task[..., Any], trace: TracebackType | None) -> TracebackType | None:
+def _handler_traceback(handler: Handler, trace: TracebackType | None) -> TracebackType | None:
     """Leave out our own frames: people want to see theirs."""
-    code = getattr(task.function, "__code__", None)
+    code = getattr(handler.function, "__code__", None)
     step = trace
     while step is not None:
         if step.tb_frame.f_code is code:

@@ -14,7 +14,7 @@ from typing import Final
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import MaintenanceResult, Term
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import NewJob
 from onward.schedule import Schedule, firing_of
 from onward.worker.maintenance import MaintenanceTask
@@ -65,7 +65,7 @@ class Scheduler:
         for schedule in due.schedules:
             try:
                 firing = firing_of(schedule, due.now)
-            except InvalidJob as error:  # such as a time zone that is not known here; the others have their turns
+            except InvalidValue as error:  # such as a time zone that is not known here; the others have their turns
                 log.warning("schedule cannot be fired", extra={"schedule": schedule.name, "error": str(error)})
                 continue
             is_done = False  # it may have turns left to make up for, and there may be more than were asked for

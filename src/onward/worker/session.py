@@ -16,7 +16,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import HeartbeatReply, WorkerInfo
 from onward.errors import StoreCorrupt, StoreUnavailable
-from onward.task import Task
+from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
 from onward.worker.deadline import Deadline
@@ -30,7 +30,7 @@ from onward.worker.leases import QueueLeases
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
-from onward.worker.options import WorkerOptions
+from onward.worker.options import WorkerSettings
 from onward.worker.pool import Pool
 from onward.worker.processes import Processes
 from onward.worker.quarantine import Quarantine
@@ -43,6 +43,7 @@ from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
 
+_MEBIBYTE: Final = 1024 * 1024
 log = logging.getLogger("onward.worker")
 
 _FLUSH_TIMEOUT: Final = 5.0
@@ -63,8 +64,8 @@ class Session:
     def __init__(
         self,
         engine: CheckedEngine,
-        tasks: Mapping[str, Task[..., Any]],
-        options: WorkerOptions,
+        handlers: Mapping[str, Handler],
+        options: WorkerSettings,
         *,
         middleware: Sequence[Middleware],
         maintenance_tasks: Sequence[MaintenanceTask],
@@ -91,9 +92,9 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._created_at = self._loop.time()
         self._threads = Threads(options.pool_size)
-        self._processes = Processes(options.processes or os.cpu_count() or 1)
+        self._processes = Processes(options.process_slots or os.cpu_count() or 1)
         self._runner = Runner(
-            tasks=tasks,
+            handlers=handlers,
             engine=engine,
             worker_id=self.worker_id,
             middleware=middleware,
@@ -114,7 +115,7 @@ class Session:
             pool_size=options.pool_size,
             version=onward_version(),
             queues=options.patterns,
-            types=tuple(tasks),
+            types=tuple(handlers),
         )
         self._heartbeat = Heartbeat(engine, self.inflight, info=info, lease=options.lease, on_reply=self._on_heartbeat)
         self._queue_leases = QueueLeases(
@@ -123,7 +124,7 @@ class Session:
         self._cancellation_watcher = CancellationWatcher(engine, self.inflight, on_cancelled=self._heartbeat.wake)
         self.leader = Leader(engine, self.worker_id, lease=options.leader_lease)
         self._maintenance_tasks = (
-            *default_maintenance_tasks(engine, worker_timeout=options.lease, max_crashes=options.max_crashes),
+            *default_maintenance_tasks(engine, lease=options.lease, max_crashes=options.max_crashes),
             *scheduler.maintenance_tasks,
             *maintenance_tasks,
         )
@@ -301,7 +302,7 @@ class Session:
 
     async def _check_memory(self) -> None:
         memory = resident_memory()
-        if self._options.max_memory is not None and memory > self._options.max_memory:
+        if self._options.max_memory is not None and memory > self._options.max_memory * _MEBIBYTE:
             log.info("worker stopping: memory limit reached", extra={"worker_id": self.worker_id, "memory": memory})
             self._stopping.set()
 
@@ -358,5 +359,5 @@ class Session:
         return self._threads.call(invocation.call)
 
     def _run_in_process(self, invocation: Invocation) -> Awaitable[Any]:
-        function = invocation.task.function
+        function = invocation.handler.function
         return self._processes.call(function.__module__, function.__qualname__, invocation.run)

@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -21,9 +21,9 @@ from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, HeartbeatReply, MaintenanceResult, Settlement, Term, WorkerInfo
+from onward.handler import Handler
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
-from onward.task import Task
 from onward.validation import check_at_least
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.identity import new_worker_id, onward_version
@@ -91,9 +91,9 @@ class Ticker:
     def __init__(
         self,
         *,
-        tasks: Mapping[str, Task[..., Any]],
+        handlers: Mapping[str, Handler],
         engine: CheckedEngine,
-        worker_timeout: timedelta,
+        lease: timedelta,
         max_crashes: int,
         max_result: int,
         middleware: Sequence[Middleware] = (),
@@ -103,15 +103,15 @@ class Ticker:
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
-        self._tasks = tasks
-        self._worker_timeout = worker_timeout
+        self._handlers = handlers
+        self._worker_timeout = lease
         self._max_crashes = max_crashes
         self._decide = decide
         self._scheduler = Scheduler(engine, declared)
         self._inflight = Inflight()
         self._metering = Metering(engine)
         self._runner = Runner(
-            tasks=tasks,
+            handlers=handlers,
             engine=engine,
             worker_id=self.worker_id,
             middleware=middleware,
@@ -161,7 +161,7 @@ class Ticker:
             return  # somebody leads, and does this all the time
         try:
             report.rescued = await _repeat(
-                lambda: self._engine.rescue(term, worker_timeout=self._worker_timeout, max_crashes=self._max_crashes)
+                lambda: self._engine.rescue(term, lease=self._worker_timeout, max_crashes=self._max_crashes)
             )
             if self._engine.capabilities.has(Feature.SCHEDULES):
                 await self._scheduler.declare()
@@ -226,7 +226,7 @@ class Ticker:
             hostname=socket.gethostname(),
             pool_size=_CONCURRENCY,
             version=onward_version(),
-            types=tuple(sorted(self._tasks)),
+            types=tuple(sorted(self._handlers)),
         )
 
         def on_reply(answer: HeartbeatReply) -> None:

@@ -23,11 +23,12 @@ from onward.arguments import nearest
 from onward.context import Middleware
 from onward.engine.capabilities import Capabilities
 from onward.engine.checked import CheckedEngine
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
+from onward.handler import Handler
 from onward.schedule import Schedule
-from onward.task import Task, queue_pattern
+from onward.task import queue_pattern
 from onward.worker.maintenance import MaintenanceTask
-from onward.worker.options import WorkerOptions
+from onward.worker.options import WorkerSettings
 from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
 from onward.worker.session import Session
@@ -38,14 +39,14 @@ class Worker:
 
     ``maintenance_tasks`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the
     schedules that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id;
-    ``overrides`` are settings by name, those of :class:`~onward.worker.options.WorkerOptions`.
+    ``overrides`` are settings by name, those of :class:`~onward.worker.options.WorkerSettings`.
     """
 
     def __init__(
         self,
         engine: CheckedEngine,
-        tasks: Mapping[str, Task[..., Any]],
-        options: WorkerOptions | None = None,
+        handlers: Mapping[str, Handler],
+        options: WorkerSettings | None = None,
         *,
         middleware: Sequence[Middleware] = (),
         maintenance_tasks: Sequence[MaintenanceTask] = (),
@@ -53,12 +54,14 @@ class Worker:
         relays: Callable[[str], Sequence[Relay]] = lambda _: (),
         **overrides: Any,
     ) -> None:
-        self.options = replace(options or WorkerOptions(), **overrides)
+        self.options = replace(options or WorkerSettings(), **overrides)
         for patterns, _ in self.options.pools:
             for pattern in patterns:
                 validation.check_pattern(pattern, foreign=engine.capabilities.is_shared)
         self._engine = engine
-        self._tasks = _select_tasks(tasks, self.options, engine.capabilities) if self.options.only else tasks
+        self._handlers = (
+            _select_handlers(handlers, self.options, engine.capabilities) if self.options.tasks else handlers
+        )
         self._middleware = tuple(middleware)
         self._maintenance_tasks = tuple(maintenance_tasks)
         self._declared = declared
@@ -89,7 +92,7 @@ class Worker:
             self._stopping.set()
         self._session = Session(
             self._engine,
-            self._tasks,
+            self._handlers,
             self.options,
             middleware=self._middleware,
             maintenance_tasks=self._maintenance_tasks,
@@ -179,9 +182,9 @@ class Worker:
         return 0 if self._session is None else self._session.unstoppable
 
 
-def _select_tasks(
-    tasks: Mapping[str, Task[..., Any]], options: WorkerOptions, capabilities: Capabilities
-) -> dict[str, Task[..., Any]]:
+def _select_handlers(
+    handlers: Mapping[str, Handler], options: WorkerSettings, capabilities: Capabilities
+) -> dict[str, Handler]:
     """Give the tasks that a worker is to run, and refuse what it would take from others."""
     if capabilities.is_shared:
         raise Unsupported(
@@ -190,18 +193,18 @@ def _select_tasks(
             "whoever asks is given the next job in line, whatever its name, and others' workers are given theirs: "
             "give these names a queue of their own, and serve that (queues)",
         )
-    for name in options.only:
-        if name not in tasks:
-            raise InvalidJob("only", name, f"is no task of this app{nearest(name, tasks)}")
-    for name, task in tasks.items():
-        task_pattern = queue_pattern(task.options.queue)
+    for name in options.tasks:
+        if name not in handlers:
+            raise InvalidValue("tasks", name, f"is no task of this app{nearest(name, handlers)}")
+    for name, handler in handlers.items():
+        task_pattern = queue_pattern(handler.options.queue)
         for pattern in options.patterns:
-            if name not in options.only and (
+            if name not in options.tasks and (
                 validation.matches(pattern, task_pattern) or validation.matches(task_pattern, pattern)
             ):
                 message = (
                     f"must name {name!r} too, whose jobs are in {task_pattern!r}: "
                     "this worker takes all that comes there"
                 )
-                raise InvalidJob("only", list(options.only), message)
-    return {name: tasks[name] for name in options.only}
+                raise InvalidValue("tasks", list(options.tasks), message)
+    return {name: handlers[name] for name in options.tasks}

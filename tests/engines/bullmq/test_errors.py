@@ -10,9 +10,9 @@ import pytest
 from onward.bullmq import bullmq_of
 from onward.engine.values import JobFilter, MaintenanceResult, QueueChange
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import NewJob
-from onward.lifecycle import MAX_CRASHES, Complete, Fail, Failure, State
+from onward.lifecycle import MAX_CRASHES, Complete, Fail, Failure, JobStatus
 from tests.engines.bullmq.queue import Queue
 from tests.servers.redis import RedisServer
 
@@ -37,7 +37,7 @@ async def test_what_cannot_be_run_is_failed_with_a_reason_and_the_next_comes(
     assert [claim.ref for claim in await queue.take(2)] == [good.ref]
     job = await queue.engine.get(queue.ref("bad"))
     assert job is not None
-    assert job.status is State.FAILED
+    assert job.status is JobStatus.FAILED
     assert says in (job.last_error or "")
 
 
@@ -51,7 +51,7 @@ async def test_an_id_without_a_job_is_left_out(queue: Queue):
 async def check_stalled(queue: Queue) -> MaintenanceResult:
     term = await queue.engine.elect("leader", lease=LEASE)
     assert term is not None
-    batch = await queue.engine.rescue(term, worker_timeout=LEASE, max_crashes=MAX_CRASHES)
+    batch = await queue.engine.rescue(term, lease=LEASE, max_crashes=MAX_CRASHES)
     await queue.engine.resign(term)
     return batch
 
@@ -87,7 +87,7 @@ async def test_a_job_lost_too_often_is_failed_by_whoever_takes_it_next(queue: Qu
     assert await queue.take() == ()
     job = await queue.engine.get(made.ref)
     assert job is not None
-    assert (job.status, job.last_error) == (State.FAILED, "job stalled more than allowable limit")
+    assert (job.status, job.last_error) == (JobStatus.FAILED, "job stalled more than allowable limit")
 
 
 async def test_a_server_that_has_forgotten_the_scripts_is_told_them(queue: Queue):
@@ -114,7 +114,7 @@ async def test_a_server_that_comes_back_has_every_job_that_was_taken_in():  # X3
             server.start()
             job = await engine.get(made.ref)
             assert job is not None
-            assert job.status is State.PENDING
+            assert job.status is JobStatus.PENDING
         finally:
             await engine.close()
 
@@ -130,7 +130,7 @@ async def test_a_job_added_while_bullmq_5_has_paused_the_queue_is_not_lost_when_
     second = await queue.add()
     assert queue.client.lrange(queue.key("paused"), 0, -1) == [second.id, first.id]
     assert await queue.take(5) == ()
-    assert [job.counts for job in await queue.engine.queues("mail")] == [{State.PENDING: 2}]
+    assert [job.counts for job in await queue.engine.queues("mail")] == [{JobStatus.PENDING: 2}]
     queue.client.hdel(queue.key("meta"), "paused")
     queue.client.rename(queue.key("paused"), queue.key("wait"))
     assert [claim.ref for claim in await queue.take(5)] == [first.ref, second.ref]
@@ -153,13 +153,13 @@ async def test_a_colon_in_a_queues_name_is_refused(queue: Queue):  # X5
         lambda: queue.engine.enqueue([NewJob(type="send", queue="a:b")]),
         lambda: Queue(queue.engine, queue.client, queue.prefix, "a:b").take(),
     ):
-        with pytest.raises(InvalidJob, match="must not contain ':'"):
+        with pytest.raises(InvalidValue, match="must not contain ':'"):
             await ask()
 
 
 async def test_a_name_that_exists_is_taken_as_it_is_and_a_new_one_must_keep_the_rule(queue: Queue):  # X5
     nodes = Queue(queue.engine, queue.client, queue.prefix, "Email Jobs")
-    with pytest.raises(InvalidJob, match="lower-case"):
+    with pytest.raises(InvalidValue, match="lower-case"):
         await nodes.add()
     nodes.add_as_node("1")
     made = await nodes.add()
@@ -201,7 +201,7 @@ async def test_a_child_that_fails_its_parent_has_it_failed_without_running(queue
     assert await queue.take() == ()
     parent = await queue.engine.get(queue.ref("parent"))
     assert parent is not None
-    assert (parent.status, parent.last_error) == (State.FAILED, f"child {queue.key('one')} failed")
+    assert (parent.status, parent.last_error) == (JobStatus.FAILED, f"child {queue.key('one')} failed")
     assert await queue.settle(two, Complete())
 
 

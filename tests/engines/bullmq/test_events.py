@@ -12,8 +12,9 @@ import pytest
 
 from onward import App
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.errors import InvalidJob
-from onward.events import OLDEST, AnyEvent, JobCompleted, JobProgress, JobRetry, JobWaiting
+from onward.errors import InvalidValue
+from onward.events import OLDEST, AnyEvent, Completed, Progress, Waiting
+from onward.events import Retry as RetryEvent
 from onward.job import NewJob
 from onward.lifecycle import Complete, Failure, Release, Retry, Snooze
 from tests.engines.bullmq.queue import Queue
@@ -36,8 +37,8 @@ async def test_a_retry_says_how_long_it_waits_and_how_often_it_was_tried(queue: 
             pass
         await queue.settle(taken[0], Retry(timedelta(minutes=1), BOOM))
         (retry,) = await next_events(events, 1)
-    assert isinstance(retry, JobRetry)
-    assert retry.attempts_made == 1
+    assert isinstance(retry, RetryEvent)
+    assert retry.attempts == 1
     assert 59 < retry.delay <= 60
 
 
@@ -47,7 +48,7 @@ async def test_a_retry_at_once_is_told_as_both_and_heard_again_by_who_stops_betw
         await queue.settle((await queue.take())[0], Retry(timedelta(0), BOOM))
         events_seen = await next_events(events, 4)
     assert [event.name for event in events_seen] == ["waiting", "active", "retry", "waiting"]
-    async with aclosing(await queue.engine.events(["mail"], after=events_seen[2].cursor)) as events:
+    async with aclosing(await queue.engine.events(["mail"], cursor=events_seen[2].cursor)) as events:
         assert [event.name for event in await next_events(events, 2)] == ["retry", "waiting"]
 
 
@@ -63,21 +64,21 @@ async def test_a_job_that_has_not_failed_is_not_tried_again(queue: Queue, outcom
 
 
 async def test_progress_that_is_no_number_is_shown_as_it_was_said(queue: Queue):  # B7
-    async with aclosing(await queue.engine.events(["mail"], after=OLDEST)) as events:
+    async with aclosing(await queue.engine.events(["mail"], cursor=OLDEST)) as events:
         queue.client.xadd(queue.key("events"), {"event": "progress", "jobId": "1", "data": '{"step":"two"}'})
         (progress,) = await next_events(events, 1)
-    assert isinstance(progress, JobProgress)
-    assert (progress.value, progress.message) == (None, '{"step":"two"}')
+    assert isinstance(progress, Progress)
+    assert (progress.progress, progress.message) == (None, '{"step":"two"}')
 
 
 async def test_a_cursor_older_than_what_is_kept_is_refused(queue: Queue):  # B7
     await queue.add()
-    async with aclosing(await queue.engine.events(["mail"], after=OLDEST)) as events:
+    async with aclosing(await queue.engine.events(["mail"], cursor=OLDEST)) as events:
         (first,) = await next_events(events, 1)
     await queue.add()
     queue.client.xtrim(queue.key("events"), maxlen=1, approximate=False)
-    with pytest.raises(InvalidJob, match="no longer kept"):
-        await queue.engine.events(["mail"], after=first.cursor)
+    with pytest.raises(InvalidValue, match="no longer kept"):
+        await queue.engine.events(["mail"], cursor=first.cursor)
 
 
 async def test_who_falls_behind_what_is_kept_is_told_so(queue: Queue):  # B7
@@ -86,7 +87,7 @@ async def test_who_falls_behind_what_is_kept_is_told_so(queue: Queue):  # B7
         await next_events(events, 1)
         await queue.engine.enqueue([NewJob(type="send", queue="mail")] * 300)
         queue.client.xtrim(queue.key("events"), maxlen=300, approximate=False)
-        with pytest.raises(InvalidJob, match="no longer kept"):
+        with pytest.raises(InvalidValue, match="no longer kept"):
             await next_events(events, 300)
 
 
@@ -105,7 +106,7 @@ async def test_nothing_is_missed_while_the_server_is_away():  # B7
             async def send(n: int) -> int:
                 return n
 
-            async with app.events("mail", types=[JobCompleted]) as events, app.worker():
+            async with app.events("mail", types=[Completed]) as events, app.worker():
                 first = await send.enqueue(n=1)
                 assert (await anext(events)).ref == first.ref
                 server.restart()
@@ -126,9 +127,9 @@ async def test_an_app_tells_of_its_jobs_from_where_it_was_left(prefix: str, engi
         async with app.events() as events:
             one = await send.enqueue(n=1)
             first = await anext(events)
-        assert isinstance(first, JobWaiting)
+        assert isinstance(first, Waiting)
         assert first.ref == one.ref
         two = await send.enqueue(n=2)
-        async for event in app.events("mail", types=[JobWaiting], after=first.cursor):
+        async for event in app.events("mail", types=[Waiting], cursor=first.cursor):
             assert event.ref == two.ref
             break

@@ -17,7 +17,7 @@ from onward.engines.bullmq.blocking_claim import BlockingClaim
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import StoreUnavailable
 from onward.job import NewJob
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.engines.bullmq.queue import Queue
 from tests.servers.redis import RedisServer, redis_url
 
@@ -154,7 +154,7 @@ async def test_outcomes_leave_with_the_exchange_that_is_given_what_was_claimed(q
         assert ([claim.ref for claim in answer.claimed.claims], answer.lost) == ([second.ref], frozenset())
     job = await queue.engine.get(first.ref)
     assert job is not None
-    assert job.status is State.COMPLETED
+    assert job.status is JobStatus.COMPLETED
 
 
 async def test_what_was_claimed_is_not_lost_with_outcomes_that_cannot_be_stored(
@@ -247,7 +247,7 @@ async def test_where_one_of_two_workers_leaves_the_other_is_still_brought_jobs(q
 
 
 async def test_a_limited_queue_gives_nothing_to_a_pipelined_claim_and_its_worker_is_told(queue: Queue):
-    await queue.engine.configure("mail", QueueChange(concurrency=5))
+    await queue.engine.configure("mail", QueueChange(global_concurrency=5))
     async with listening(queue.engine) as received:
         await block_claim(queue)
         made = await queue.add()
@@ -257,13 +257,13 @@ async def test_a_limited_queue_gives_nothing_to_a_pipelined_claim_and_its_worker
 
 
 async def test_who_waits_is_told_when_more_may_run_at_once_of_which_no_marker_tells(queue: Queue):
-    await queue.engine.configure("mail", QueueChange(concurrency=1))
+    await queue.engine.configure("mail", QueueChange(global_concurrency=1))
     await queue.add()
     assert len(await queue.take()) == 1
     made = await queue.add()
     async with listening(queue.engine) as received:
         await block_claim(queue)
-        await queue.engine.configure("mail", QueueChange(concurrency=2))
+        await queue.engine.configure("mail", QueueChange(global_concurrency=2))
         await wait_for_work(received)
         assert [claim.ref for claim in (await exchanged(queue.engine, request())).claimed.claims] == [made.ref]
 

@@ -15,7 +15,7 @@ from onward.engines.bullmq.schedules import next_time
 from onward.engines.bullmq.scripts import SCRIPTS
 from onward.engines.bullmq.server import Server
 from onward.engines.urls import open_engine
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 from onward.job import NewJob
 
 
@@ -111,9 +111,9 @@ def test_an_address_is_shown_without_its_secrets():
 def test_settings_in_the_url_are_ours_or_the_drivers():
     engine = open_engine("redis://host/1?prefix=app&prioritized=mail,alerts/*&metrics=60")
     assert engine.describe() == {"engine": "BullMQ", "host": "host", "port": 6379, "database": "1", "prefix": "app"}
-    with pytest.raises(InvalidJob, match="number of minutes"):
+    with pytest.raises(InvalidValue, match="number of minutes"):
         open_engine("redis://host?metrics=many")
-    with pytest.raises(InvalidJob, match="must have braces"):
+    with pytest.raises(InvalidValue, match="must have braces"):
         open_engine("redis://host?cluster=on")
 
 
@@ -124,4 +124,4 @@ def test_jobs_of_a_shared_queue_cannot_be_chosen_by_name_and_a_worker_says_so_be
     async def send() -> None: ...
 
     with pytest.raises(Unsupported, match="give these names a queue of their own"):
-        app.worker(only=["send"])
+        app.worker(tasks=["send"])

@@ -10,7 +10,7 @@ from onward.engine.values import ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, NewJob
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.servers.redis import RedisCluster, RedisSentinels
 
 REQUEST = ClaimRequest(worker_id="w", queues=("*",), slots=500)
@@ -27,7 +27,7 @@ async def test_a_queue_works_on_a_cluster_where_its_keys_keep_together():
             assert [claim.ref for claim in claims] == [one.ref for one in made]
             assert not await engine.settle([Settlement(claim, Complete()) for claim in claims])
             (queue,) = await engine.queues()
-            assert queue.counts == {State.COMPLETED: 250}
+            assert queue.counts == {JobStatus.COMPLETED: 250}
             assert engine.enqueue_sync([NewJob(type="send", queue="mail")])[0].is_new
             assert (await engine.check()).server.startswith(("Redis", "Valkey"))
         finally:

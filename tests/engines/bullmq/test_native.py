@@ -12,9 +12,9 @@ from onward import App
 from onward.bullmq import BackoffOptions, BullMQ, Deduplication, Flow, bullmq_of
 from onward.engines.bullmq import native
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import EnqueueStatus, JobRef
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.engines.bullmq.queue import Queue
 
 
@@ -51,7 +51,7 @@ def test_the_public_module_has_every_native_name():
 async def test_what_cannot_be_is_refused_before_anything_is_written(
     bullmq: BullMQ, queue: Queue, options: dict[str, Any], field: str
 ):  # B3
-    with pytest.raises(InvalidJob) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await bullmq.add_bulk("mail", [("fine", {}, {}), ("send", {}, options)])
     assert refused.value.field == field
     assert list(queue.client.scan_iter(f"{queue.prefix}:*")) == []
@@ -59,9 +59,9 @@ async def test_what_cannot_be_is_refused_before_anything_is_written(
 
 async def test_a_name_data_and_a_size_keep_the_same_rules_as_a_task(engine: BullMQEngine):  # B3, B4
     small = BullMQ(engine, max_payload=100)
-    with pytest.raises(InvalidJob, match="name"):
+    with pytest.raises(InvalidValue, match="name"):
         await small.add("mail", " ")
-    with pytest.raises(InvalidJob, match="NaN"):
+    with pytest.raises(InvalidValue, match="NaN"):
         await small.add("mail", "send", {"n": float("nan")})
     with pytest.raises(PayloadTooLarge):
         await small.add("mail", "send", {"text": "x" * 100})
@@ -102,7 +102,7 @@ async def test_a_parent_that_is_not_there_is_refused_and_nothing_is_added(bullmq
         ("fine", {}, {}),
         ("send", {}, {"parent": JobRef("mail", "nobody")}),
     ]
-    with pytest.raises(InvalidJob, match="there is no job"):
+    with pytest.raises(InvalidValue, match="there is no job"):
         await bullmq.add_bulk("mail", jobs)
     assert queue.client.exists(queue.key("wait")) == 0
 
@@ -118,7 +118,7 @@ async def test_a_flow_is_added_whole_and_its_parent_comes_last(bullmq: BullMQ, q
     assert seen == ["page", "image", "page", "book"]
     book = await queue.engine.get(tree.ref)
     assert book is not None
-    assert book.status is State.COMPLETED
+    assert book.status is JobStatus.COMPLETED
 
 
 async def test_a_job_may_get_a_parent_that_waits_already(bullmq: BullMQ, queue: Queue):
@@ -155,7 +155,7 @@ async def test_a_scheduler_is_made_changed_listed_and_ended(bullmq: BullMQ, queu
     ],
 )
 async def test_what_is_no_schedule_is_refused(bullmq: BullMQ, queue: Queue, repeat: dict[str, Any], field: str):
-    with pytest.raises(InvalidJob) as refused:
+    with pytest.raises(InvalidValue) as refused:
         await bullmq.upsert_job_scheduler("mail", "tick", **repeat)
     assert refused.value.field == field
     assert queue.client.exists(queue.key("repeat")) == 0
@@ -164,7 +164,7 @@ async def test_what_is_no_schedule_is_refused(bullmq: BullMQ, queue: Queue, repe
 async def test_a_queue_with_active_jobs_is_not_obliterated_unless_forced(bullmq: BullMQ, queue: Queue):
     await queue.add(idempotency_key="k")
     await queue.take()
-    with pytest.raises(InvalidJob, match="active"):
+    with pytest.raises(InvalidValue, match="active"):
         await bullmq.obliterate("mail")
     await bullmq.obliterate("mail", force=True)
     keys = {*queue.client.scan_iter(f"{queue.prefix}:*"), *queue.client.scan_iter(f"onward:{queue.prefix}:*")}
@@ -195,12 +195,12 @@ async def test_what_is_held_is_not_cleaned(bullmq: BullMQ, queue: Queue):
 
 
 async def test_events_are_kept_as_many_as_told(bullmq: BullMQ, queue: Queue):  # B7
-    await bullmq.keep_events("mail", 100)
+    await bullmq.set_max_events("mail", 100)
     await bullmq.add_bulk("mail", [("send", {}, {})] * 600)
     assert len(queue.events()) < 400
     assert await bullmq.trim_events("mail", 0) > 0
 
 
 def test_an_app_on_another_store_has_no_such_verbs():
-    with pytest.raises(InvalidJob, match="must be on BullMQ"):
+    with pytest.raises(InvalidValue, match="must be on BullMQ"):
         bullmq_of(App("sqlite://"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import NewJob
 from tests.engines.bullmq.queue import Queue
 from tests.servers.redis import redis_url
 
 
 async def test_a_priority_is_refused_where_the_queue_is_not_told_to_have_them(queue: Queue):  # B9, B3
-    with pytest.raises(InvalidJob, match=r"priority = 5: .*\?prioritized=mail") as refusal:
+    with pytest.raises(InvalidValue, match=r"priority = 5: .*\?prioritized=mail") as refusal:
         await queue.engine.enqueue([NewJob(type="send", queue="mail"), NewJob(type="send", queue="mail", priority=5)])
     assert refusal.value.field == "priority"
     assert queue.client.exists(queue.key("wait")) == 0

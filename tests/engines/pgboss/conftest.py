@@ -12,7 +12,7 @@ import pytest
 from onward.engine.checked import CheckedEngine
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.pgboss import PgBoss
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.pgboss_case import PgBossStore
 
 
@@ -31,9 +31,9 @@ async def engine(store: PgBossStore) -> CheckedEngine:
 
 
 @pytest.fixture
-def desk(store: PgBossStore, engine: CheckedEngine) -> Desk:
+def driver(store: PgBossStore, engine: CheckedEngine) -> Driver:
     """The sentences that tests are written in, said to the engine."""
-    return Desk(store, engine)
+    return Driver(store, engine)
 
 
 @pytest.fixture

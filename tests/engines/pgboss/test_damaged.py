@@ -9,8 +9,8 @@ import pytest
 from onward import App
 from onward.engine.values import JobFilter
 from onward.job import JobRef
-from onward.lifecycle import Complete, State
-from tests.conformance.driver import PAST_LEASE, Desk
+from onward.lifecycle import Complete, JobStatus
+from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import run_sql
 
@@ -27,37 +27,37 @@ SPOILT = [
 
 @pytest.mark.parametrize("data", SPOILT)
 async def test_what_stands_beside_a_payload_and_makes_no_sense_counts_as_not_written(
-    desk: Desk, store: PgBossStore, data: str
+    driver: Driver, store: PgBossStore, data: str
 ):
-    ref = await desk.add(queue="q")
+    ref = await driver.add(queue="q")
     run_sql(store, "update boss.job set data = %s::jsonb", data)
-    claim = await desk.take_one("q")
+    claim = await driver.take_one("q")
     assert (claim.ref, claim.type, claim.org_id) == (ref, "q", None)
-    job = await desk.job(ref)
+    job = await driver.job(ref)
     assert (job.type, job.org_id, job.dedupe_key) == ("q", None, None)
-    assert await desk.end(claim, Complete())
+    assert await driver.end(claim, Complete())
 
 
 @pytest.mark.parametrize(
     "output", ['{"onward": {"crashes": "many"}}', '{"onward": {"crashes": 1e99}}', '{"onward": 7}', "7"]
 )
 async def test_what_stands_where_losses_are_counted_and_makes_no_sense_holds_nobody_up(
-    desk: Desk, store: PgBossStore, output: str
+    driver: Driver, store: PgBossStore, output: str
 ):
-    ref = await desk.add(queue="q")
+    ref = await driver.add(queue="q")
     run_sql(store, "update boss.job set output = %s::jsonb", output)
-    await desk.take_one("q")
-    assert (await desk.job(ref)).status is State.RUNNING
-    await desk.advance(PAST_LEASE)
-    await desk.rescue()
-    assert (await desk.job(ref)).crashes >= 1 or (await desk.job(ref)).status is State.DEAD_LETTER
+    await driver.take_one("q")
+    assert (await driver.job(ref)).status is JobStatus.RUNNING
+    await driver.advance(PAST_LEASE)
+    await driver.rescue()
+    assert (await driver.job(ref)).crashes >= 1 or (await driver.job(ref)).status is JobStatus.DEAD_LETTER
 
 
 @pytest.mark.parametrize("data", ['"text"', "[1, 2]", "7", '{"n": "no number"}', '{"other": 1}'])
 async def test_data_that_no_task_can_take_is_failed_with_the_reason_and_the_next_runs(
-    desk: Desk, store: PgBossStore, data: str
+    driver: Driver, store: PgBossStore, data: str
 ):
-    bad, good = await desk.add_many(2, queue="q")
+    bad, good = await driver.add_many(2, queue="q")
     run_sql(store, "update boss.job set data = '{\"n\": 1}', start_after = now() - interval '1 hour'")
     run_sql(store, "update boss.job set data = %s::jsonb where id = %s", data, bad.id)
     ran: list[int] = []
@@ -69,8 +69,10 @@ async def test_data_that_no_task_can_take_is_failed_with_the_reason_and_the_next
 
     async with app:
         await app.tick()
-        found: dict[JobRef, Any] = {job.ref: job for job in (await app.engine.find(JobFilter(queues=("q",)))).items}
+        found: dict[JobRef, Any] = {
+            job.ref: job for job in (await app._core.engine.find(JobFilter(queues=("q",)))).items
+        }
     assert ran == [1]
-    assert found[good].status is State.COMPLETED
-    assert found[bad].status is State.FAILED
+    assert found[good].status is JobStatus.COMPLETED
+    assert found[bad].status is JobStatus.FAILED
     assert found[bad].last_error

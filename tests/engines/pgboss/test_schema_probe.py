@@ -15,9 +15,9 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import GroupBy, JobFilter, QueueChange
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.errors import SchemaTooNew, SchemaTooOld
-from onward.lifecycle import Bury, Complete, Release, Retry, State
+from onward.lifecycle import Bury, Complete, JobStatus, Release, Retry
 from tests.conformance.cases import BOOM
-from tests.conformance.driver import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Driver, new_job
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import run_sql
 from tests.servers.pgboss import drop_schema, make_schema
@@ -52,37 +52,37 @@ def catalogue(store: PgBossStore) -> list[tuple[Any, ...]]:
     return columns + rest
 
 
-async def test_nothing_of_pg_bosss_schema_is_ever_changed(desk: Desk, store: PgBossStore):  # P1
+async def test_nothing_of_pg_bosss_schema_is_ever_changed(driver: Driver, store: PgBossStore):  # P1
     before = catalogue(store)
-    await live(desk)
+    await live(driver)
     assert catalogue(store) == before
 
 
-async def live(desk: Desk) -> None:
+async def live(driver: Driver) -> None:
     """Do with jobs all that can be done with them."""
     queue = "whole/life"
-    await desk.set(queue, max_attempts=2)
-    await desk.put([new_job(queue=queue, payload=str(number), priority=number % 2) for number in range(6)])
-    first, second, third, fourth, fifth, _ = await desk.take(queue, slots=6)
-    assert await desk.end(first, Complete('{"done": true}'))
-    assert await desk.end(second, Retry(PAST_LEASE, BOOM))
-    assert await desk.end(third, Bury(BOOM))
-    assert await desk.end(fourth, Release())
-    await desk.cancel(fifth.ref)
-    await desk.beat(first, second)
-    await desk.advance(PAST_LEASE)
-    await desk.rescue()
-    await desk.promote()
-    await desk.prune()
-    states = {State.COMPLETED: 1, State.DEAD_LETTER: 1, State.CANCELLED: 1, State.PENDING: 3}
-    (info,) = await desk.engine.queues(queue)
+    await driver.set(queue, max_attempts=2)
+    await driver.put([new_job(queue=queue, payload=str(number), priority=number % 2) for number in range(6)])
+    first, second, third, fourth, fifth, _ = await driver.take(queue, slots=6)
+    assert await driver.end(first, Complete('{"done": true}'))
+    assert await driver.end(second, Retry(PAST_LEASE, BOOM))
+    assert await driver.end(third, Bury(BOOM))
+    assert await driver.end(fourth, Release())
+    await driver.cancel(fifth.ref)
+    await driver.beat(first, second)
+    await driver.advance(PAST_LEASE)
+    await driver.rescue()
+    await driver.promote()
+    await driver.prune()
+    states = {JobStatus.COMPLETED: 1, JobStatus.DEAD_LETTER: 1, JobStatus.CANCELLED: 1, JobStatus.PENDING: 3}
+    (info,) = await driver.engine.queues(queue)
     assert info.counts == states
-    again = await desk.take(queue, slots=6)
+    again = await driver.take(queue, slots=6)
     assert {claim.attempts for claim in again} == {1, 2}
-    assert not await desk.end(second, Complete())
-    assert await desk.end(again[0], Complete())
-    assert len(await desk.replay(third.ref)) == 1
-    assert (await desk.job(third.ref)).attempts == 0
+    assert not await driver.end(second, Complete())
+    assert await driver.end(again[0], Complete())
+    assert len(await driver.replay(third.ref)) == 1
+    assert (await driver.job(third.ref)).attempts == 0
 
 
 def test_where_there_is_no_pg_boss_it_is_said_how_to_make_one():
@@ -101,10 +101,10 @@ async def test_a_version_before_10_is_refused(store: PgBossStore):
 async def test_a_later_version_is_taken_with_a_warning(store: PgBossStore, caplog: pytest.LogCaptureFixture):
     run_sql(store, "update boss.version set version = 99")
     with caplog.at_level(logging.WARNING):
-        desk = Desk(store, await store.connect())
+        driver = Driver(store, await store.connect())
     assert "newer than 46" in caplog.text
-    await live(desk)
-    assert "newer than 46" in " ".join((await desk.engine.check()).warnings)
+    await live(driver)
+    assert "newer than 46" in " ".join((await driver.engine.check()).warnings)
 
 
 async def test_what_would_lose_jobs_is_told(store: PgBossStore):  # X3
@@ -120,12 +120,12 @@ async def test_a_later_version_that_lacks_what_is_needed_is_refused_by_name(stor
         await store.connect()
 
 
-async def test_a_column_that_goes_while_we_work_is_found_out_at_once(desk: Desk, store: PgBossStore):
-    await desk.add(queue="q")
+async def test_a_column_that_goes_while_we_work_is_found_out_at_once(driver: Driver, store: PgBossStore):
+    await driver.add(queue="q")
     run_sql(store, "alter table boss.job drop column heartbeat_on cascade")
-    claim = await desk.take_one("q")
-    assert await desk.end(claim, Complete())
-    assert (await desk.beat(claim)).lost == {claim.token}
+    claim = await driver.take_one("q")
+    assert await driver.end(claim, Complete())
+    assert (await driver.beat(claim)).lost == {claim.token}
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -134,7 +134,7 @@ async def test_a_whole_life_on_the_schema_of_every_kind_of_release(release: str,
     drop_schema(store.url, store.schema)
     make_schema(store.url, store.schema, release)
     try:
-        await live(Desk(store, await store.connect()))
+        await live(Driver(store, await store.connect()))
     finally:
         await store.close()
 
@@ -144,23 +144,23 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
     drop_schema(store.url, store.schema)
     make_schema(store.url, store.schema, "10.0.0")
     try:
-        desk = Desk(store, await store.connect())
-        ref = await desk.add(queue="q")
-        assert await desk.end(await desk.take_one("q"), Complete('"kept"'))
-        await desk.advance(timedelta(days=8))
-        await desk.prune()
+        driver = Driver(store, await store.connect())
+        ref = await driver.add(queue="q")
+        assert await driver.end(await driver.take_one("q"), Complete('"kept"'))
+        await driver.advance(timedelta(days=8))
+        await driver.prune()
         assert run_sql(store, "select count(*) from boss.job") == [(0,)]
         for named in (ref, ref.id):
-            job = await desk.engine.get(named)
+            job = await driver.engine.get(named)
             assert job is not None
-            assert (job.ref, job.status, job.result) == (ref, State.COMPLETED, "kept")
-        assert await desk.engine.get("00000000-0000-0000-0000-000000000000") is None
-        found = await desk.engine.find(JobFilter(states=frozenset({State.COMPLETED})))
+            assert (job.ref, job.status, job.result) == (ref, JobStatus.COMPLETED, "kept")
+        assert await driver.engine.get("00000000-0000-0000-0000-000000000000") is None
+        found = await driver.engine.find(JobFilter(status=frozenset({JobStatus.COMPLETED})))
         assert [job.ref for job in found.items] == [ref]
-        assert await desk.engine.count(JobFilter(), by=GroupBy.QUEUE) == {"q": 1}
-        (queue,) = await desk.engine.queues()
-        assert queue.counts == {State.COMPLETED: 1}
-        assert await desk.engine.delete(JobFilter(refs=(ref,))) == []
+        assert await driver.engine.count(JobFilter(), by=GroupBy.QUEUE) == {"q": 1}
+        (queue,) = await driver.engine.queues()
+        assert queue.counts == {JobStatus.COMPLETED: 1}
+        assert await driver.engine.delete(JobFilter(refs=(ref,))) == []
     finally:
         await store.close()
 
@@ -173,8 +173,8 @@ async def test_the_script_makes_what_stands_beside_and_nothing_of_pg_boss(store:
     assert "pgboss." not in script
 
 
-async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: Desk, store: PgBossStore):
-    await desk.engine.configure("q", QueueChange())
+async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(driver: Driver, store: PgBossStore):
+    await driver.engine.configure("q", QueueChange())
     role = f"worker_{store.schema}"
     run_sql(store, f"create role {role} login")
     for schema in (store.schema, f"{store.schema}_onward"):
@@ -186,7 +186,7 @@ async def test_a_handle_needs_no_right_to_make_anything_once_it_is_there(desk: D
     )
     await handle.open()
     try:
-        other = Desk(store, handle)
+        other = Driver(store, handle)
         await handle.enqueue([new_job(queue="q")])
         assert await other.end(await other.take_one("q"), Complete())
     finally:

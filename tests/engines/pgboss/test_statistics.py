@@ -17,7 +17,7 @@ from onward.engines.pgboss.settle import settle
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.plans import Plan, Row, Statement, run
-from tests.conformance.driver import PAST_LEASE, Desk
+from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import run_sql
 
@@ -29,18 +29,18 @@ REQUEST = ClaimRequest(worker_id="w", queues=("busy",), slots=BATCH)
 
 
 @pytest.fixture
-async def stale_engine(desk: Desk, store: PgBossStore) -> PgBossEngine:
+async def stale_engine(driver: Driver, store: PgBossStore) -> PgBossEngine:
     """A store whose statistics are from a moment when every job had ended; since then a queue has filled up."""
-    await desk.set("old")
-    await desk.set("busy")
+    await driver.set("old")
+    await driver.set("busy")
     run_sql(store, "alter table boss.job_common set (autovacuum_enabled = false)")
     fill = "insert into boss.job (name, data, state, start_after, created_on) select %s, '{}', %s, %s, %s"
     some = f"from generate_series(1, {MANY})"
-    run_sql(store, f"{fill} {some}", "old", "completed", desk.now, desk.now)
+    run_sql(store, f"{fill} {some}", "old", "completed", driver.now, driver.now)
     run_sql(store, "analyze boss.job_common")
-    run_sql(store, f"{fill} {some}", "busy", "created", desk.now, desk.now)
-    assert isinstance(desk.engine.inner, PgBossEngine)
-    return desk.engine.inner
+    run_sql(store, f"{fill} {some}", "busy", "created", driver.now, driver.now)
+    assert isinstance(driver.engine.inner, PgBossEngine)
+    return driver.engine.inner
 
 
 def rows_touched(store: PgBossStore, plan: Plan[Any], mode: str = "force_custom_plan") -> int:
@@ -90,9 +90,9 @@ async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_sta
     "outcome", [Complete(), Fail(Failure("E", "")), Release()], ids=["complete", "fail", "release"]
 )
 async def test_an_outcome_touches_the_jobs_it_is_about_though_the_statistics_are_stale(
-    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, outcome: Outcome, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, driver: Driver, outcome: Outcome, mode: str
 ):
-    claims = await desk.take("busy", slots=BATCH)
+    claims = await driver.take("busy", slots=BATCH)
     settlements = [Settlement(each, outcome) for each in claims]
     assert (
         rows_touched(store, settle(stale_engine.schema, stale_engine.queue_cache, settlements, notify=False), mode)
@@ -102,32 +102,32 @@ async def test_an_outcome_touches_the_jobs_it_is_about_though_the_statistics_are
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_sign_of_life_looks_at_the_jobs_it_names_though_the_statistics_are_stale(
-    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, driver: Driver, mode: str
 ):
-    claims = await desk.take("busy", slots=BATCH)
+    claims = await driver.take("busy", slots=BATCH)
     worker = WorkerInfo(id="w", hostname="h", pool_size=1, version="1")
     assert rows_touched(store, heartbeat(stale_engine.schema, worker, claims[1:]), mode) <= 10 * BATCH
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_rescue_looks_at_what_was_held_though_the_statistics_are_stale(
-    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk, mode: str
+    stale_engine: PgBossEngine, store: PgBossStore, driver: Driver, mode: str
 ):
-    await desk.take("busy", slots=BATCH)
-    await desk.advance(PAST_LEASE)
-    term = await desk.engine.elect("leader", lease=PAST_LEASE)
+    await driver.take("busy", slots=BATCH)
+    await driver.advance(PAST_LEASE)
+    term = await driver.engine.elect("leader", lease=PAST_LEASE)
     assert term is not None
     plan = rescue(stale_engine.schema, term, PAST_LEASE, 3, 1000, supervises=False)
     assert rows_touched(store, plan, mode) <= 10 * BATCH
 
 
 async def test_pg_bosss_own_way_to_claim_does_read_all_of_it(
-    stale_engine: PgBossEngine, store: PgBossStore, desk: Desk
+    stale_engine: PgBossEngine, store: PgBossStore, driver: Driver
 ):
     """The trap is there: else what stands above would show nothing."""
 
     def as_node_does() -> Plan[Any]:
-        now = f"'{desk.now.isoformat()}'::timestamptz"
+        now = f"'{driver.now.isoformat()}'::timestamptz"
         return (
             yield Statement(
                 f"with next as (select j.id from {store.schema}.job_common j where j.name = 'busy'"

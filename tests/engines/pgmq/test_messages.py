@@ -13,9 +13,9 @@ import pytest
 
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange, SignalKind
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Complete, Fail, Failure, Release, Retry, State
+from onward.lifecycle import Complete, Fail, Failure, JobStatus, Release, Retry
 from tests.conformance.driver import worker_info
 from tests.engines.pgmq.conftest import claim_jobs, settle
 
@@ -62,7 +62,7 @@ async def test_what_another_client_archives_or_deletes_is_lost_to_us(engine: Che
         assert not await settle(engine, claim, Complete())
     job = await engine.get(claims[0].ref)
     assert job is not None
-    assert job.status is State.COMPLETED
+    assert job.status is JobStatus.COMPLETED
 
 
 # What is written down
@@ -97,7 +97,7 @@ async def test_a_message_that_waits_is_told_from_one_that_another_client_reads(
     sql("select pgmq.send(%s, '{}'::jsonb)", queue)
     sql("select pgmq.read(%s, 60, 1)", queue)
     states = [(await engine.get(JobRef(queue, id))).status for id in ("1", "2")]  # type: ignore[union-attr]
-    assert states == [State.SCHEDULED, State.RUNNING]
+    assert states == [JobStatus.SCHEDULED, JobStatus.RUNNING]
 
 
 async def test_a_message_of_ours_is_plain_to_others(engine: CheckedEngine, queue: str, sql: Sql):  # G1
@@ -131,7 +131,7 @@ async def test_a_message_read_more_than_three_times_is_archived_as_failed_and_no
     assert claim.payload == "2"
     job = await engine.get(JobRef(queue, "1"))
     assert job is not None
-    assert (job.status, job.last_error) == (State.FAILED, "PoisonPill: read 3 times without an outcome")
+    assert (job.status, job.last_error) == (JobStatus.FAILED, "PoisonPill: read 3 times without an outcome")
     assert sql(f"select msg_id from pgmq.a_{queue}") == [(1,)]
     (changed,) = await engine.replay(JobFilter(refs=(job.ref,)))
     assert changed.ref == job.ref
@@ -223,7 +223,7 @@ async def test_headers_that_somebody_has_spoilt_stop_nobody(engine: CheckedEngin
     assert await settle(engine, again, Complete())
     job = await engine.get(again.ref)
     assert job is not None
-    assert (job.status, job.attempts) == (State.COMPLETED, 2)
+    assert (job.status, job.attempts) == (JobStatus.COMPLETED, 2)
 
 
 # Names
@@ -237,7 +237,7 @@ async def test_an_unknown_queue_is_refused_with_the_names_that_are_near(engine: 
 
 @pytest.mark.parametrize("name", ["a" * 48, "a--b", "Mail", "a$b"])
 async def test_names_that_no_new_queue_may_have_are_refused(engine: CheckedEngine, name: str):  # X5
-    with pytest.raises(InvalidJob) as refusal:
+    with pytest.raises(InvalidValue) as refusal:
         await engine.configure(name, QueueChange())
     assert refusal.value.field == "queue"
 
@@ -248,7 +248,7 @@ async def test_a_queue_of_others_keeps_its_name_and_one_that_differs_in_case_is_
     sql("select pgmq.create('Orders')")
     (added,) = await engine.enqueue([NewJob(type="t", queue="Orders")])
     assert [claim.ref for claim in await claim_jobs(engine, "Orders")] == [added.ref]
-    with pytest.raises(InvalidJob, match="Orders"):
+    with pytest.raises(InvalidValue, match="Orders"):
         await engine.configure("orders", QueueChange())
 
 

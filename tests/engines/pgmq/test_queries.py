@@ -15,9 +15,9 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange
 from onward.engines.pgmq.engine import PGMQEngine
 from onward.engines.pgmq.settings import PgmqSettings, from_url
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidValue, SchemaTooOld
 from onward.job import NewJob
-from onward.lifecycle import Complete, Retry, State
+from onward.lifecycle import Complete, JobStatus, Retry
 from tests.engines.pgmq.conftest import claim_jobs, settle
 from tests.engines.pgmq.test_messages import BOOM
 from tests.servers.pgmq import drop_database, make_database
@@ -78,7 +78,7 @@ async def test_only_messages_that_meet_the_condition_are_read(opened: Opened, qu
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused(asked: list[tuple[str, str]], field: str):
-    with pytest.raises(InvalidJob) as refusal:
+    with pytest.raises(InvalidValue) as refusal:
         PgmqSettings(**from_url(asked)[0])
     assert refusal.value.field == field
 
@@ -130,7 +130,7 @@ async def test_a_life_on_every_version(version: str):
         (again,) = await claim_jobs(engine, "q")
         assert again.attempts == 2
         states = [job.status for job in (await engine.find(JobFilter(), newest_first=False)).items]
-        assert states == [State.COMPLETED, State.RUNNING, State.RUNNING]
+        assert states == [JobStatus.COMPLETED, JobStatus.RUNNING, JobStatus.RUNNING]
         await engine.close()
     finally:
         drop_database(url)

@@ -12,7 +12,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgmq import queries
 from onward.engines.pgmq.schema import SQL
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 Sql = Callable[..., list[Any]]
 
@@ -100,10 +100,10 @@ async def test_of_a_long_archive_a_part_is_looked_at(
     )
     sql("select pgmq.send(%s, '1'::jsonb)", queue)
     (exact,) = await engine.queues(queue)
-    assert exact.counts == {State.COMPLETED: MANY, State.PENDING: 1}
+    assert exact.counts == {JobStatus.COMPLETED: MANY, JobStatus.PENDING: 1}
     sql(f"analyze pgmq.a_{queue}")
     monkeypatch.setattr(queries, "_ARCHIVE_SAMPLE", MANY // 10)
     (about,) = await engine.queues(queue)
-    assert about.counts[State.PENDING] == 1
-    assert about.counts[State.COMPLETED] != MANY
-    assert MANY / 3 < about.counts[State.COMPLETED] < MANY * 3
+    assert about.counts[JobStatus.PENDING] == 1
+    assert about.counts[JobStatus.COMPLETED] != MANY
+    assert MANY / 3 < about.counts[JobStatus.COMPLETED] < MANY * 3

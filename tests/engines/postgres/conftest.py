@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onward.engine.checked import CheckedEngine
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 
 
@@ -27,6 +27,6 @@ async def engine(store: PostgresStore) -> CheckedEngine:
 
 
 @pytest.fixture
-def desk(store: PostgresStore, engine: CheckedEngine) -> Desk:
+def driver(store: PostgresStore, engine: CheckedEngine) -> Driver:
     """The sentences that tests are written in, said to the engine."""
-    return Desk(store, engine)
+    return Driver(store, engine)

@@ -15,7 +15,7 @@ from onward.engines.postgres import batch_progress
 from onward.engines.postgres.batch_progress import BatchProgress
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.conformance.driver import LEASE
 from tests.conformance.postgres_case import PostgresStore
 from tests.worker.harness import eventually, in_virtual_time
@@ -59,7 +59,7 @@ async def test_who_waits_is_told_by_the_process_that_ended_the_job(engines: list
 
         async def is_ready(ref: JobRef = ref) -> bool:
             job = await engine.get(ref)
-            return job is not None and job.status is State.PENDING
+            return job is not None and job.status is JobStatus.PENDING
 
         await eventually(is_ready)
         (claim,) = await take(engine, 1)

@@ -19,12 +19,12 @@ from onward.engines.postgres import batch_progress, batches
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.maintenance import NextDue
 from onward.errors import StoreBusy
-from onward.job import JobRef, NewJob, OnFailure
-from onward.lifecycle import Complete, Fail, State
+from onward.job import JobRef, NewJob, OnDependencyFailure
+from onward.lifecycle import Complete, Fail, JobStatus
 from onward.pg.caller_transaction import on_psycopg
 from onward.pg.plans import run
 from tests.conformance.cases import BOOM
-from tests.conformance.driver import LEASE, Desk, new_job
+from tests.conformance.driver import LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.worker.harness import eventually, in_virtual_time
 
@@ -40,18 +40,18 @@ def caller(store: PostgresStore) -> Iterator[psycopg.Connection[Any]]:
         connection.rollback()
 
 
-async def put(desk: Desk, name: str, *jobs: NewJob, **fields: Any) -> list[JobRef]:
-    return [one.ref for one in await desk.engine.save_batch(NewBatch(name=name, **fields), jobs)]
+async def put(driver: Driver, name: str, *jobs: NewJob, **fields: Any) -> list[JobRef]:
+    return [one.ref for one in await driver.engine.save_batch(NewBatch(name=name, **fields), jobs)]
 
 
-async def batch_info(desk: Desk, name: str) -> BatchInfo:
-    (found,) = (await desk.engine.batches(names=[name])).items
+async def batch_info(driver: Driver, name: str) -> BatchInfo:
+    (found,) = (await driver.engine.batches(names=[name])).items
     return found
 
 
-def advance(desk: Desk, store: PostgresStore) -> bool | None:
+def advance(driver: Driver, store: PostgresStore) -> bool | None:
     """Act on what is new as a worker does; answer whether there may be more to do."""
-    engine = desk.engine.inner
+    engine = driver.engine.inner
     assert isinstance(engine, PostgresEngine)
     with psycopg.connect(store.url) as connection:
         connection.execute("set statement_timeout = '5s'")
@@ -59,141 +59,143 @@ def advance(desk: Desk, store: PostgresStore) -> bool | None:
         return more
 
 
-async def end_all(desk: Desk, outcome: Any = Complete()) -> None:  # noqa: B008 - a value that cannot change
-    await desk.end_all(await desk.take("*", slots=100), outcome)
+async def end_all(driver: Driver, outcome: Any = Complete()) -> None:  # noqa: B008 - a value that cannot change
+    await driver.end_all(await driver.take("*", slots=100), outcome)
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
 async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_other_batches(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], commits: bool
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any], commits: bool
 ):  # O6, X4
     names = ["a", "held", "z"]
     for name in names:
-        await put(desk, name, new_job(batch=name), sealed=True)
-    await end_all(desk)
-    await desk.engine.enqueue([new_job(batch="held")], within=caller)
-    term = await desk.lead()
+        await put(driver, name, new_job(batch=name), sealed=True)
+    await end_all(driver)
+    await driver.engine.enqueue([new_job(batch="held")], connection=caller)
+    term = await driver.lead()
     async with asyncio.timeout(SOON):
-        batch = await desk.engine.promote(term)
+        batch = await driver.engine.promote(term)
     assert not batch.more  # or the leader would ask again and again, for as long as the caller likes
     async with asyncio.timeout(SOON):
-        term = await desk.engine.elect(term.leader_id, lease=LEASE, holding=term) or pytest.fail("it leads no more")
-    assert [(await batch_info(desk, name)).completed for name in names] == [1, 0, 1]
-    assert [(await batch_info(desk, name)).is_finished for name in names] == [True, False, True]
+        term = await driver.engine.elect(term.leader_id, lease=LEASE, holding=term) or pytest.fail("it leads no more")
+    assert [(await batch_info(driver, name)).completed for name in names] == [1, 0, 1]
+    assert [(await batch_info(driver, name)).is_finished for name in names] == [True, False, True]
     caller.commit() if commits else caller.rollback()
-    await desk.engine.promote(term)
-    held = await batch_info(desk, "held")
+    await driver.engine.promote(term)
+    held = await batch_info(driver, "held")
     assert (held.total, held.completed, held.is_finished) == (1 + commits, 1, not commits)
 
 
 async def test_however_much_is_new_of_a_batch_that_is_held_others_have_their_turn(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(batches, "_MAX_ROWS", 5)
-    await put(desk, "held", *[new_job(batch="held")] * 20)
-    await put(desk, "z", new_job(batch="z", queue="z"))
-    for claim in [*await desk.take(slots=20), await desk.take_one("z")]:
-        await desk.end(claim, Complete())
-    await desk.engine.enqueue([new_job(batch="held")], within=caller)
-    assert advance(desk, store)
-    assert (await batch_info(desk, "z")).completed == 1
-    assert advance(desk, store) is None
+    await put(driver, "held", *[new_job(batch="held")] * 20)
+    await put(driver, "z", new_job(batch="z", queue="z"))
+    for claim in [*await driver.take(slots=20), await driver.take_one("z")]:
+        await driver.end(claim, Complete())
+    await driver.engine.enqueue([new_job(batch="held")], connection=caller)
+    assert advance(driver, store)
+    assert (await batch_info(driver, "z")).completed == 1
+    assert advance(driver, store) is None
     caller.rollback()
-    while advance(desk, store):
+    while advance(driver, store):
         pass
-    assert (await batch_info(desk, "held")).completed == 20
+    assert (await batch_info(driver, "held")).completed == 20
 
 
 async def test_a_job_that_somebody_writes_is_told_later_and_once(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any]
 ):  # O1
     waits = new_job(batch="b", after=(0, 1))
-    _, _, first, second = await put(desk, "b", new_job(batch="b"), new_job(batch="b"), waits, waits)
-    await end_all(desk)
+    _, _, first, second = await put(driver, "b", new_job(batch="b"), new_job(batch="b"), waits, waits)
+    await end_all(driver)
     caller.execute(f"select from {store.schema}.job where id = %s for update", [first.id])
-    assert advance(desk, store) is None
-    assert [await desk.state(ref) for ref in (first, second)] == [State.BLOCKED, State.PENDING]
-    assert advance(desk, store) is None
+    assert advance(driver, store) is None
+    assert [await driver.state(ref) for ref in (first, second)] == [JobStatus.BLOCKED, JobStatus.PENDING]
+    assert advance(driver, store) is None
     caller.rollback()
-    assert advance(desk, store) is False
-    assert [await desk.state(ref) for ref in (first, second)] == [State.PENDING, State.PENDING]
-    assert (await batch_info(desk, "b")).completed == 2
+    assert advance(driver, store) is False
+    assert [await driver.state(ref) for ref in (first, second)] == [JobStatus.PENDING, JobStatus.PENDING]
+    assert (await batch_info(driver, "b")).completed == 2
     with psycopg.connect(store.url) as connection:
         assert connection.execute(f"select pending_dependencies from {store.schema}.job").fetchall() == [(0,), (0,)]
 
 
-async def test_a_job_that_is_gone_is_not_waited_for(desk: Desk, store: PostgresStore):
-    first, second = await put(desk, "b", new_job(batch="b"), new_job(batch="b", after=(0,)))
-    await desk.cancel(second)
-    await end_all(desk)
-    while advance(desk, store):
+async def test_a_job_that_is_gone_is_not_waited_for(driver: Driver, store: PostgresStore):
+    first, second = await put(driver, "b", new_job(batch="b"), new_job(batch="b", after=(0,)))
+    await driver.cancel(second)
+    await end_all(driver)
+    while advance(driver, store):
         pass
-    assert advance(desk, store) is False
-    assert await desk.state(first) is State.COMPLETED
+    assert advance(driver, store) is False
+    assert await driver.state(first) is JobStatus.COMPLETED
 
 
 async def test_a_batch_that_stops_takes_back_what_nobody_writes_and_the_rest_later(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any]
 ):
-    held, other = await put(desk, "b", *[new_job(batch="b")] * 2)
-    await put(desk, "b", stopped=True)
+    held, other = await put(driver, "b", *[new_job(batch="b")] * 2)
+    await put(driver, "b", stopped=True)
     caller.execute(f"select from {store.schema}.job where id = %s for update", [held.id])
-    assert advance(desk, store)
-    assert advance(desk, store) is None
-    assert [await desk.state(ref) for ref in (held, other)] == [State.PENDING, State.CANCELLED]
+    assert advance(driver, store)
+    assert advance(driver, store) is None
+    assert [await driver.state(ref) for ref in (held, other)] == [JobStatus.PENDING, JobStatus.CANCELLED]
     caller.rollback()
-    while advance(desk, store):
+    while advance(driver, store):
         pass
-    assert [await desk.state(ref) for ref in (held, other)] == [State.CANCELLED, State.CANCELLED]
-    assert (await batch_info(desk, "b")).cancelled == 2
+    assert [await driver.state(ref) for ref in (held, other)] == [JobStatus.CANCELLED, JobStatus.CANCELLED]
+    assert (await batch_info(driver, "b")).cancelled == 2
 
 
-@pytest.mark.parametrize("policy", [OnFailure.SKIP, OnFailure.STOP])
+@pytest.mark.parametrize("policy", [OnDependencyFailure.SKIP, OnDependencyFailure.CANCEL])
 async def test_what_is_to_be_cancelled_and_is_being_written_is_cancelled_later(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any], policy: OnFailure
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any], policy: OnDependencyFailure
 ):
-    _, waits = await put(desk, "b", new_job(batch="b"), new_job(batch="b", after=(0,), on_failure=policy), sealed=True)
-    await end_all(desk, Fail(BOOM))
+    _, waits = await put(
+        driver, "b", new_job(batch="b"), new_job(batch="b", after=(0,), on_dependency_failure=policy), sealed=True
+    )
+    await end_all(driver, Fail(BOOM))
     caller.execute(f"select from {store.schema}.job where id = %s for update", [waits.id])
-    assert advance(desk, store) is None
+    assert advance(driver, store) is None
     caller.rollback()
-    while advance(desk, store):
+    while advance(driver, store):
         pass
-    assert await desk.state(waits) is State.CANCELLED
-    assert (await batch_info(desk, "b")).is_finished
+    assert await driver.state(waits) is JobStatus.CANCELLED
+    assert (await batch_info(driver, "b")).is_finished
 
 
 async def test_a_callback_whose_key_a_caller_has_just_used_does_not_hold_up_the_leader(
-    desk: Desk, caller: psycopg.Connection[Any]
+    driver: Driver, caller: psycopg.Connection[Any]
 ):  # O6
     called = NewJob(type="called", queue="calls", idempotency_key="k")
-    await put(desk, "b", sealed=True, callbacks=Callbacks(on_finished=called))
-    await desk.engine.enqueue([called], within=caller)
-    term = await desk.lead()
+    await put(driver, "b", sealed=True, callbacks=Callbacks(on_finished=called))
+    await driver.engine.enqueue([called], connection=caller)
+    term = await driver.lead()
     async with asyncio.timeout(SOON):
         with pytest.raises(StoreBusy):
-            await desk.engine.promote(term)
+            await driver.engine.promote(term)
     caller.rollback()
-    await desk.engine.promote(term)
-    assert (await batch_info(desk, "b")).is_finished
-    assert len(await desk.taken("calls")) == 1
+    await driver.engine.promote(term)
+    assert (await batch_info(driver, "b")).is_finished
+    assert len(await driver.taken("calls")) == 1
 
 
 async def test_a_batch_that_somebody_has_for_a_moment_is_waited_for(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any]
 ):
     """Where many add to a batch, one after the other, it is hardly ever free."""
-    await put(desk, "b", new_job(batch="b"))
-    await end_all(desk)
-    await desk.engine.enqueue([new_job(batch="b")], within=caller)
+    await put(driver, "b", new_job(batch="b"))
+    await end_all(driver)
+    await driver.engine.enqueue([new_job(batch="b")], connection=caller)
     for _ in range(20):  # on a machine that is busy, a moment may be too short
-        acting = asyncio.create_task(asyncio.to_thread(advance, desk, store))
+        acting = asyncio.create_task(asyncio.to_thread(advance, driver, store))
         await asyncio.wait([acting], timeout=0.03)
         caller.commit()
         if await acting is False:
             break
-        await desk.engine.enqueue([new_job(batch="b")], within=caller)
-    assert (await batch_info(desk, "b")).completed == 1
+        await driver.engine.enqueue([new_job(batch="b")], connection=caller)
+    assert (await batch_info(driver, "b")).completed == 1
 
 
 def is_waiting(store: PostgresStore) -> bool:
@@ -217,7 +219,7 @@ async def engine_by_the_clock(store: PostgresStore) -> AsyncIterator[PostgresEng
 
 def add(engine: PostgresEngine, caller: psycopg.Connection[Any]) -> None:
     """Add a job within the caller's transaction; on a thread, since the engine may be at the batch on this one."""
-    engine.enqueue_sync([NewJob(type="t", batch="b")], within=caller)
+    engine.enqueue_sync([NewJob(type="t", batch="b")], connection=caller)
 
 
 async def test_the_process_that_ended_a_job_comes_back_soon_after_the_caller_is_done(
@@ -265,23 +267,26 @@ def test_what_is_held_is_asked_for_now_and_then():
 
 
 async def test_a_job_is_added_after_one_that_is_being_written(
-    desk: Desk, store: PostgresStore, caller: psycopg.Connection[Any]
+    driver: Driver, store: PostgresStore, caller: psycopg.Connection[Any]
 ):
     """A claim, a sign of life or a report gives the parent's row another version."""
-    (parent,) = await put(desk, "b", new_job(batch="b"))
+    (parent,) = await put(driver, "b", new_job(batch="b"))
     caller.execute(f"update {store.schema}.job set progress = 7 where id = %s", [parent.id])
-    adding = asyncio.create_task(desk.engine.enqueue([new_job(batch="b", after=(parent.id,))]))
+    adding = asyncio.create_task(driver.engine.enqueue([new_job(batch="b", after=(parent.id,))]))
     await eventually(lambda: asyncio.to_thread(is_waiting, store))
     caller.commit()
     (child,) = await adding
-    assert await desk.state(child.ref) is State.BLOCKED
-    await desk.end(await desk.take_one(), Complete())
-    await desk.promote()
-    assert await desk.state(child.ref) is State.PENDING
+    assert await driver.state(child.ref) is JobStatus.BLOCKED
+    await driver.end(await driver.take_one(), Complete())
+    await driver.promote()
+    assert await driver.state(child.ref) is JobStatus.PENDING
 
 
 async def test_the_leader_comes_back_soon_after_the_caller_is_done(
-    desk: Desk, engine_by_the_clock: PostgresEngine, caller: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+    driver: Driver,
+    engine_by_the_clock: PostgresEngine,
+    caller: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     """As one that hears of everything, and so does not look again before something is told."""
     monkeypatch.setattr(PostgresEngine, "_is_listening", True)

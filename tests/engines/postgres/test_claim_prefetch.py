@@ -16,7 +16,7 @@ from onward.engines.postgres import claim_prefetch, claims
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreUnavailable
 from onward.job import JobRef
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
@@ -48,7 +48,7 @@ async def producer(store: PostgresStore) -> AsyncIterator[PostgresEngine]:
 @pytest.fixture
 async def consumer(store: PostgresStore, producer: PostgresEngine) -> AsyncIterator[PostgresEngine]:
     """Where a worker listens."""
-    consumer = PostgresEngine(postgres_url(), schema=store.schema, answer_within=1)
+    consumer = PostgresEngine(postgres_url(), schema=store.schema, query_timeout=1)
     await consumer.open()
 
     async def listen() -> None:
@@ -80,7 +80,7 @@ async def until(is_so: Callable[[], bool]) -> None:
     await eventually(ask)
 
 
-async def has(producer: PostgresEngine, ref: JobRef, state: State) -> None:
+async def has(producer: PostgresEngine, ref: JobRef, state: JobStatus) -> None:
     """Wait until a job is in a state."""
 
     async def ask() -> bool | None:
@@ -110,7 +110,7 @@ async def prefetched(store: PostgresStore, consumer: PostgresEngine, producer: P
     await arm(consumer)
     (ref,) = await add(producer)
     notify(store)
-    await has(producer, ref, State.RUNNING)
+    await has(producer, ref, JobStatus.RUNNING)
     return ref
 
 
@@ -152,7 +152,7 @@ async def test_a_claim_leaves_with_the_notification_and_the_next_exchange_takes_
     assert (claim.ref, claim.started, claim.attempts) == (ref, True, 1)
     assert exchanged.claimed.retry_after != 0.0
     assert not await consumer.settle([Settlement(claim, Complete('"done"'))])
-    await has(producer, ref, State.COMPLETED)
+    await has(producer, ref, JobStatus.COMPLETED)
 
 
 async def test_what_has_ended_meanwhile_is_recorded_beside_it(
@@ -162,10 +162,10 @@ async def test_what_has_ended_meanwhile_is_recorded_beside_it(
     (claim,) = (await arm(consumer, found=1)).claimed.claims
     (second,) = await add(producer)
     notify(store)
-    await has(producer, second, State.RUNNING)
+    await has(producer, second, JobStatus.RUNNING)
     exchanged = await consumer.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
     assert (exchanged.lost, refs(exchanged)) == (frozenset(), [second])
-    await has(producer, first, State.COMPLETED)
+    await has(producer, first, JobStatus.COMPLETED)
 
 
 async def test_it_brings_no_more_than_there_was_room_for(
@@ -175,7 +175,7 @@ async def test_it_brings_no_more_than_there_was_room_for(
     await arm(consumer, found=1)
     added = await add(producer, 3)
     notify(store)
-    await has(producer, added[1], State.RUNNING)
+    await has(producer, added[1], JobStatus.RUNNING)
     exchanged = await consumer.exchange(EXCHANGE)
     assert (refs(exchanged), exchanged.claimed.retry_after) == (added[:2], 0.0)  # and there may be more
     assert refs(await consumer.exchange(EXCHANGE)) == [added[2]]
@@ -203,7 +203,7 @@ async def test_none_is_sent_while_the_worker_asks_for_itself(
         assert refs(await asking) == [first, second]
     (third,) = await add(producer)
     notify(store)
-    await has(producer, third, State.RUNNING)  # now one stands again
+    await has(producer, third, JobStatus.RUNNING)  # now one stands again
     assert refs(await consumer.exchange(EXCHANGE)) == [third]
 
 
@@ -217,7 +217,7 @@ async def test_none_stands_for_a_worker_that_has_enough(
     await arm(consumer, Exchange(request=replace(REQUEST, worker_id="idle")))
     (ref,) = await add(producer)
     notify(store)
-    await has(producer, ref, State.RUNNING)
+    await has(producer, ref, JobStatus.RUNNING)
     job = await producer.get(ref)
     assert job is not None
     assert job.worker_id == "idle"
@@ -238,7 +238,7 @@ async def test_news_since_has_the_worker_ask_again_at_once(
 async def test_of_a_queue_of_which_something_is_said_the_exchange_asks_for_itself(
     store: PostgresStore, consumer: PostgresEngine, producer: PostgresEngine
 ):
-    await producer.configure("q", QueueChange(concurrency=1))
+    await producer.configure("q", QueueChange(global_concurrency=1))
     await arm(consumer)
     first, _ = await add(producer, 2)
     notify(store)
@@ -251,7 +251,7 @@ async def test_what_nobody_asks_for_goes_back(
 ):  # X3
     monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 0.2)
     ref = await prefetched(store, consumer, producer)
-    await has(producer, ref, State.PENDING)
+    await has(producer, ref, JobStatus.PENDING)
     assert await claimed_before(producer, 1) == [ref]
 
 
@@ -314,7 +314,7 @@ async def test_what_is_brought_goes_back_if_what_has_ended_cannot_be_recorded(
     (claim,) = (await arm(consumer, found=1)).claimed.claims
     (second,) = await add(producer)
     notify(store)
-    await has(producer, second, State.RUNNING)
+    await has(producer, second, JobStatus.RUNNING)
 
     async def fails(_: Exchange) -> Exchanged:
         raise StoreUnavailable
@@ -322,8 +322,8 @@ async def test_what_is_brought_goes_back_if_what_has_ended_cannot_be_recorded(
     with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
         patch.setattr(consumer, "_exchange", fails)
         await consumer.exchange(Exchange(settlements=(Settlement(claim, Complete()),), request=REQUEST))
-    await has(producer, second, State.PENDING)
-    await has(producer, first, State.RUNNING)
+    await has(producer, second, JobStatus.PENDING)
+    await has(producer, first, JobStatus.RUNNING)
 
 
 async def test_a_claim_whose_connection_is_cut_is_made_again(
@@ -351,5 +351,5 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_without_end(
     await arm(consumer)
     (ref,) = await add(producer, queue="r")
     notify(store, "r")
-    await has(producer, ref, State.RUNNING)
+    await has(producer, ref, JobStatus.RUNNING)
     assert refs(await consumer.exchange(EXCHANGE)) == [ref]

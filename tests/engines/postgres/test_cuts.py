@@ -16,10 +16,10 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.urls import open_engine
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import EnqueueStatus
-from onward.lifecycle import Complete, Release, State
-from tests.conformance.driver import PAST_LEASE, Desk, new_job, worker_info
+from onward.lifecycle import Complete, JobStatus, Release
+from tests.conformance.driver import PAST_LEASE, Driver, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.servers.proxy import Proxy
@@ -36,10 +36,10 @@ async def proxy(store: PostgresStore) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[CheckedEngine]:
+async def far(driver: Driver, store: PostgresStore, proxy: Proxy) -> AsyncIterator[CheckedEngine]:
     """A handle that reaches the store through the proxy, and has little patience."""
     url = f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
-    bare = PostgresEngine(url, schema=store.schema, clock=store.clock, answer_within=0.5)
+    bare = PostgresEngine(url, schema=store.schema, clock=store.clock, query_timeout=0.5)
     bare._listener.probe_interval = 0.2
     engine = CheckedEngine(bare)
     await engine.open()
@@ -49,22 +49,22 @@ async def far(desk: Desk, store: PostgresStore, proxy: Proxy) -> AsyncIterator[C
 
 @pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
 async def test_an_outcome_whose_answer_is_lost_stands_and_cannot_be_given_again(
-    far: CheckedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+    far: CheckedEngine, driver: Driver, proxy: Proxy, hang_up: bool
 ):  # X3
-    ref = await desk.add()
+    ref = await driver.add()
     (claim,) = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
     proxy.deafen_all(hang_up=hang_up)
     with pytest.raises(StoreUnavailable):
         await far.settle([Settlement(claim, Complete('"first"'))])
-    job = await desk.job(ref)
-    assert (job.status, job.result) == (State.COMPLETED, "first")
+    job = await driver.job(ref)
+    assert (job.status, job.result) == (JobStatus.COMPLETED, "first")
     assert await far.settle([Settlement(claim, Complete('"second"'))]) == {claim.token}
-    assert (await desk.job(ref)).result == "first"
+    assert (await driver.job(ref)).result == "first"
 
 
 @pytest.mark.parametrize("hang_up", [SILENT, HUNG_UP])
 async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
-    far: CheckedEngine, desk: Desk, proxy: Proxy, hang_up: bool
+    far: CheckedEngine, driver: Driver, proxy: Proxy, hang_up: bool
 ):  # O4
     await far.enqueue([new_job()])
     proxy.deafen_all(hang_up=hang_up)
@@ -73,7 +73,7 @@ async def test_an_enqueue_whose_answer_is_lost_can_be_repeated_with_its_key(
     (again,) = await far.enqueue([new_job(idempotency_key="k")])
     # Deaf before the commit was sent, or after: either way there is one, and who asks again is told of it.
     assert again.enqueue_status in {EnqueueStatus.INSERTED, EnqueueStatus.SAME_KEY}
-    assert len(await desk.jobs()) == 2
+    assert len(await driver.jobs()) == 2
 
 
 async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_nothing_else(
@@ -94,18 +94,18 @@ async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_
 
 
 async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_nothing(
-    far: CheckedEngine, desk: Desk, proxy: Proxy
+    far: CheckedEngine, driver: Driver, proxy: Proxy
 ):  # X3, Counting
-    ref = await desk.add()
+    ref = await driver.add()
     await far.workers()
     proxy.deafen_all(hang_up=True)
     with pytest.raises(StoreUnavailable):
         await far.claim(ClaimRequest(worker_id="far", slots=1))
-    assert (await desk.job(ref)).status is State.RUNNING
-    await desk.advance(PAST_LEASE)
-    await desk.rescue()
-    job = await desk.job(ref)
-    assert (job.status, job.attempts, job.crashes) == (State.PENDING, 0, 0)
+    assert (await driver.job(ref)).status is JobStatus.RUNNING
+    await driver.advance(PAST_LEASE)
+    await driver.rescue()
+    job = await driver.job(ref)
+    assert (job.status, job.attempts, job.crashes) == (JobStatus.PENDING, 0, 0)
 
 
 Verb = Callable[[CheckedEngine, Sequence[Claim]], Awaitable[object]]
@@ -122,8 +122,8 @@ VERBS: dict[str, Verb] = {
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-async def test_nobody_waits_for_ever_for_an_answer(far: CheckedEngine, desk: Desk, proxy: Proxy, verb: Verb):
-    await desk.add()
+async def test_nobody_waits_for_ever_for_an_answer(far: CheckedEngine, driver: Driver, proxy: Proxy, verb: Verb):
+    await driver.add()
     claims = (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims
     await verb(far, claims)
     proxy.deafen_all(hang_up=False)
@@ -132,10 +132,10 @@ async def test_nobody_waits_for_ever_for_an_answer(far: CheckedEngine, desk: Des
     await verb(far, claims)
 
 
-async def test_what_may_take_long_is_waited_for(desk: Desk, store: PostgresStore):
-    hasty = CheckedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, answer_within=0.1))
+async def test_what_may_take_long_is_waited_for(driver: Driver, store: PostgresStore):
+    hasty = CheckedEngine(PostgresEngine(store.url, schema=store.schema, clock=store.clock, query_timeout=0.1))
     await hasty.open()
-    await desk.add()
+    await driver.add()
     with psycopg.connect(store.url) as blocker, psycopg.connect(store.url, autocommit=True) as admin:
         blocker.execute(f"lock table {store.schema}.job")
         finding = asyncio.ensure_future(hasty.find(JobFilter()))
@@ -156,12 +156,14 @@ async def test_what_may_take_long_is_waited_for(desk: Desk, store: PostgresStore
     await hasty.close()
 
 
-async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(far: CheckedEngine, desk: Desk, proxy: Proxy):
+async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(
+    far: CheckedEngine, driver: Driver, proxy: Proxy
+):
     async with aclosing(far.signals(["*"])) as signals, asyncio.timeout(30):  # type: ignore[type-var]
         await anext(signals)
         proxy.deafen_all(hang_up=False)
         lost = proxy.lost_answers
-        ref = await desk.add()
+        ref = await driver.add()
         await anext(signals)
         assert proxy.lost_answers > lost, "nothing was lost: nothing was tried"
     assert [claim.ref for claim in (await far.claim(ClaimRequest(worker_id="far", slots=1))).claims] == [ref]
@@ -169,5 +171,5 @@ async def test_who_listens_finds_out_that_nothing_can_be_heard_any_more(far: Che
 
 @pytest.mark.parametrize("told", ["0", "-1", "soon", "1.5", ""])
 def test_patience_is_a_number_of_seconds(told: str):
-    with pytest.raises(InvalidJob, match="answer_within"):
-        open_engine(f"postgresql://host/db?answer_within={told}")
+    with pytest.raises(InvalidValue, match="query_timeout"):
+        open_engine(f"postgresql://host/db?query_timeout={told}")

@@ -12,7 +12,7 @@ from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.schema import Schema
 from onward.pg.caller_transaction import on_psycopg
 from onward.pg.plans import run
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 
 HEALTHY = ServerFacts(
@@ -99,7 +99,7 @@ def test_durability_is_stated_as_it_is(change: dict[str, str], word: str):  # X3
     assert word in str(HEALTHY._replace(**change).durability)  # type: ignore[arg-type]
 
 
-async def test_what_is_in_force_for_our_role_is_read(desk: Desk, store: PostgresStore):
+async def test_what_is_in_force_for_our_role_is_read(driver: Driver, store: PostgresStore):
     """Each of them as another setting than any other, so that none is taken for another."""
     options = {
         "synchronous_commit": "local",
@@ -136,7 +136,7 @@ async def test_a_schema_whose_name_is_a_word_of_sql_is_named_so_that_it_can_be_p
     assert facts.schema == '"order"'
 
 
-async def test_every_index_that_the_migrations_make_is_looked_for(desk: Desk, store: PostgresStore):
+async def test_every_index_that_the_migrations_make_is_looked_for(driver: Driver, store: PostgresStore):
     made = """select c.relname from pg_class c
                where c.relnamespace = %s::regnamespace and c.relkind in ('i', 'I') and not c.relispartition"""
     with psycopg.connect(store.url) as connection:
@@ -144,24 +144,24 @@ async def test_every_index_that_the_migrations_make_is_looked_for(desk: Desk, st
 
 
 @pytest.mark.parametrize("index", ["job_claim", "history_batch", "archive_id", "dependency_unresolved"])
-async def test_an_index_that_somebody_dropped_is_missed(desk: Desk, store: PostgresStore, index: str):
-    assert (await desk.engine.check()).warnings == ()
+async def test_an_index_that_somebody_dropped_is_missed(driver: Driver, store: PostgresStore, index: str):
+    assert (await driver.engine.check()).warnings == ()
     with psycopg.connect(store.url) as connection:
         connection.execute(f"drop index {store.schema}.{index}")
-    (said,) = (await desk.engine.check()).warnings
+    (said,) = (await driver.engine.check()).warnings
     assert index in said
 
 
-async def test_an_index_that_is_there_and_cannot_be_used_is_missed(desk: Desk, store: PostgresStore):
+async def test_an_index_that_is_there_and_cannot_be_used_is_missed(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url) as connection:
         connection.execute(
             "update pg_index set indisvalid = false where indexrelid = %s::regclass", [f"{store.schema}.job_batch"]
         )
-    (said,) = (await desk.engine.check()).warnings
+    (said,) = (await driver.engine.check()).warnings
     assert "job_batch" in said
 
 
-async def test_check_tells_version_schema_time_and_durability(desk: Desk, store: PostgresStore):
+async def test_check_tells_version_schema_time_and_durability(driver: Driver, store: PostgresStore):
     info = await PostgresEngine(store.url, schema=store.schema).check()
     assert info.server.startswith("PostgreSQL 1")
     assert info.now is not None

@@ -22,9 +22,9 @@ from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueue import notification_of
 from onward.engines.postgres.maintenance import NextDue
 from onward.engines.postgres.queue_cache import QueueCache
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import NewJob, UniformJobs
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from onward.pg.listener import DUE
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
@@ -121,7 +121,7 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
 
 
 async def test_a_lane_that_was_opened_in_vain_is_not_relied_on(clocked: PostgresEngine):
-    with pytest.raises(InvalidJob):
+    with pytest.raises(InvalidValue):
         await clocked.enqueue([new_job(queue="new", batch="there-is-none")])
     assert not clocked._queue_cache.is_fresh(("new", 0))
     await clocked.enqueue([new_job(queue="new")])
@@ -214,4 +214,4 @@ async def test_many_outcomes_and_claims_in_one_exchange_are_all_there(clocked: P
     assert not {claim.ref for claim in first} & {claim.ref for claim in answer.claimed.claims}
     job = await clocked.get(first[1].ref)
     assert job is not None
-    assert job.status is State.COMPLETED
+    assert job.status is JobStatus.COMPLETED

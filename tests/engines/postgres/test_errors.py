@@ -23,7 +23,7 @@ from onward.errors import (
 from onward.lifecycle import Complete
 from onward.pg.database import translate
 from onward.pg.migrations import check_version
-from tests.conformance.driver import Desk, worker_info
+from tests.conformance.driver import Driver, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.servers.postgres import PostgresServer
@@ -60,51 +60,53 @@ def as_admin(server: PostgresServer, *statements: str) -> None:
 
 
 async def test_a_server_that_was_restarted_is_found_again_without_anybody_noticing(
-    desk: Desk, server: PostgresServer
+    driver: Driver, server: PostgresServer
 ):  # X3
-    ref = await desk.add()
-    await asyncio.to_thread(desk.engine.heartbeat_sync, worker_info("worker-1"), [])
+    ref = await driver.add()
+    await asyncio.to_thread(driver.engine.heartbeat_sync, worker_info("worker-1"), [])
     server.stop(signal.SIGQUIT)
     server.start()
-    claim = await desk.take_one()
+    claim = await driver.take_one()
     assert claim.ref == ref
-    assert not (await asyncio.to_thread(desk.engine.heartbeat_sync, worker_info("worker-1"), [claim])).lost
-    assert await desk.end(claim, Complete())
+    assert not (await asyncio.to_thread(driver.engine.heartbeat_sync, worker_info("worker-1"), [claim])).lost
+    assert await driver.end(claim, Complete())
 
 
-async def test_while_the_server_is_away_every_verb_says_so_and_afterwards_it_works(desk: Desk, server: PostgresServer):
-    await desk.add()
+async def test_while_the_server_is_away_every_verb_says_so_and_afterwards_it_works(
+    driver: Driver, server: PostgresServer
+):
+    await driver.add()
     server.stop()
     try:
         for _ in range(2):
             with pytest.raises(StoreUnavailable, match="is it running"):
-                await desk.add()
+                await driver.add()
         with pytest.raises(StoreUnavailable, match="is it running"):
-            await asyncio.to_thread(desk.engine.heartbeat_sync, worker_info("worker-1"), [])
+            await asyncio.to_thread(driver.engine.heartbeat_sync, worker_info("worker-1"), [])
         with pytest.raises(StoreUnavailable, match="is it running"):
             await PostgresEngine(server.url(), schema="x").open()
     finally:
         server.start()
-    assert (await desk.enqueue()).is_new
-    assert len(await desk.taken()) == 2
+    assert (await driver.enqueue()).is_new
+    assert len(await driver.taken()) == 2
 
 
-async def test_a_listener_hears_again_after_the_server_was_away(desk: Desk, server: PostgresServer):
-    other = Desk(desk.store, await desk.store.connect())
+async def test_a_listener_hears_again_after_the_server_was_away(driver: Driver, server: PostgresServer):
+    other = Driver(driver.store, await driver.store.connect())
     async with aclosing(other.engine.signals(["*"])) as signals:  # type: ignore[type-var]
         await anext(signals)
         server.stop(signal.SIGQUIT)
         server.start()
-        ref = await desk.add()
+        ref = await driver.add()
         async with asyncio.timeout(DEADLINE):
             while [claim.ref for claim in await other.take()] != [ref]:
                 await anext(signals)
 
 
 async def test_a_connection_that_is_cut_in_the_middle_of_a_statement_is_an_error_and_the_next_one_works(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # X3
-    ref = await desk.add()
+    ref = await driver.add()
     with psycopg.connect(store.url) as blocker, psycopg.connect(store.url, autocommit=True) as admin:
         blocker.execute(f"select from {store.schema}.job for update")
 
@@ -114,15 +116,15 @@ async def test_a_connection_that_is_cut_in_the_middle_of_a_statement_is_an_error
             ).fetchone()
             return None if found is None else int(found[0])
 
-        cancelling = asyncio.ensure_future(desk.cancel(ref))
+        cancelling = asyncio.ensure_future(driver.cancel(ref))
         admin.execute("select pg_terminate_backend(%s)", [await eventually(is_waiting)])
         with pytest.raises(StoreUnavailable):
             await cancelling
-    assert [changed.ref for changed in await desk.cancel(ref)] == [ref]
+    assert [changed.ref for changed in await driver.cancel(ref)] == [ref]
 
 
-async def test_idle_connections_that_were_cut_are_replaced_unseen(desk: Desk, server: PostgresServer):
-    await asyncio.gather(*[desk.add() for _ in range(20)], *[desk.taken() for _ in range(4)])
+async def test_idle_connections_that_were_cut_are_replaced_unseen(driver: Driver, server: PostgresServer):
+    await asyncio.gather(*[driver.add() for _ in range(20)], *[driver.taken() for _ in range(4)])
     with psycopg.connect(server.url(), autocommit=True) as admin:
         ours = "from pg_stat_activity where application_name = 'onward'"
         admin.execute(f"select pg_terminate_backend(pid) {ours}")
@@ -131,7 +133,7 @@ async def test_idle_connections_that_were_cut_are_replaced_unseen(desk: Desk, se
             return admin.execute(f"select count(*) {ours}").fetchone() == (0,) or None
 
         await eventually(all_gone)
-    assert (await desk.enqueue()).is_new
+    assert (await driver.enqueue()).is_new
 
 
 # Addresses and rights -------------------------------------------------------------------------------------------------
@@ -199,9 +201,9 @@ def test_a_server_that_speaks_another_language_is_understood(said: str, used_pas
 
 
 async def test_a_statement_that_is_stopped_for_taking_too_long_is_the_store_being_busy(
-    desk: Desk, store: PostgresStore, server: PostgresServer
+    driver: Driver, store: PostgresStore, server: PostgresServer
 ):
-    ref = await desk.add()
+    ref = await driver.add()
     as_admin(
         server,
         "drop role if exists hasty",
@@ -213,7 +215,7 @@ async def test_a_statement_that_is_stopped_for_taking_too_long_is_the_store_bein
     with psycopg.connect(store.url) as blocker:
         blocker.execute(f"select from {store.schema}.job for update")
         with pytest.raises(StoreBusy, match="onward doctor"):
-            await Desk(store, engine).cancel(ref)  # type: ignore[arg-type]
+            await Driver(store, engine).cancel(ref)  # type: ignore[arg-type]
     await engine.close()
 
 

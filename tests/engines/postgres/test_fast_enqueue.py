@@ -36,7 +36,7 @@ async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Async
     """An engine whose permits last, for what is not about that."""
     monkeypatch.setattr(queue_cache, "TTL", LONG)
     monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", LONG)
-    engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
+    engine = PostgresEngine(store.url, schema=store.schema, query_timeout=1)
     await engine.open()
     yield engine
     await engine.close()

@@ -10,9 +10,9 @@ import pytest
 
 from onward.engine.values import Claim, JobFilter, Retention, Settlement
 from onward.job import JobRef
-from onward.lifecycle import Bury, Complete, Outcome, State
+from onward.lifecycle import Bury, Complete, JobStatus, Outcome
 from tests.conformance.cases import BOOM
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 
@@ -39,129 +39,133 @@ def days(store: PostgresStore, of: str = "history_done") -> list[str]:
         return [name for (name,) in rows]
 
 
-async def archived(desk: Desk) -> list[JobRef]:
-    return [job.ref for job in (await desk.engine.archived(JobFilter())).items]
+async def archived(driver: Driver) -> list[JobRef]:
+    return [job.ref for job in (await driver.engine.archived(JobFilter())).items]
 
 
-async def ended(desk: Desk, outcome: Outcome, **fields: object) -> JobRef:
-    ref = await desk.add(**fields)
-    claim = await desk.take_one(ref.queue)
-    await desk.engine.report(claim, lines=["seen"])
-    assert await desk.end(claim, outcome)
+async def ended(driver: Driver, outcome: Outcome, **fields: object) -> JobRef:
+    ref = await driver.add(**fields)
+    claim = await driver.take_one(ref.queue)
+    await driver.engine.report(claim, lines=["seen"])
+    assert await driver.end(claim, outcome)
     return ref
 
 
-async def prune_as_new_leader(desk: Desk) -> int:
+async def prune_as_new_leader(driver: Driver) -> int:
     """Prune as somebody who has not looked after the days yet."""
-    return (await Desk(desk.store, await desk.store.connect()).prune()).changed
+    return (await Driver(driver.store, await driver.store.connect()).prune()).changed
 
 
-async def test_days_are_made_ahead_and_jobs_end_in_theirs(desk: Desk, store: PostgresStore):  # P9
-    await ended(desk, Complete())
-    await desk.prune()
+async def test_days_are_made_ahead_and_jobs_end_in_theirs(driver: Driver, store: PostgresStore):  # P9
+    await ended(driver, Complete())
+    await driver.prune()
     assert days(store) == ["history_day_20300102", "history_day_20300103", "history_day_20300104"]
-    await desk.advance(DAY)
-    await ended(desk, Complete())
-    await ended(desk, Bury(BOOM))
-    await desk.advance(10 * DAY)
-    await ended(desk, Complete())
+    await driver.advance(DAY)
+    await ended(driver, Complete())
+    await ended(driver, Bury(BOOM))
+    await driver.advance(10 * DAY)
+    await ended(driver, Complete())
     assert parts(store) == ["history_day_other", "history_day_20300102", "history_failed", "history_day_other"]
 
 
 async def test_a_day_that_nobody_keeps_is_archived_as_a_whole_and_its_keys_and_logs_go(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # P9, O4
-    await desk.prune()
-    old = await ended(desk, Complete(), idempotency_key="k")
-    dead = await ended(desk, Bury(BOOM), idempotency_key="dead")
-    await desk.advance(4 * DAY)
-    await prune_as_new_leader(desk)
-    young = await ended(desk, Complete())
-    await desk.advance(3.2 * DAY)
-    assert await prune_as_new_leader(desk) == 0, "others of its day are kept"
-    await desk.advance(DAY)
-    assert await prune_as_new_leader(desk) == 1
+    await driver.prune()
+    old = await ended(driver, Complete(), idempotency_key="k")
+    dead = await ended(driver, Bury(BOOM), idempotency_key="dead")
+    await driver.advance(4 * DAY)
+    await prune_as_new_leader(driver)
+    young = await ended(driver, Complete())
+    await driver.advance(3.2 * DAY)
+    assert await prune_as_new_leader(driver) == 0, "others of its day are kept"
+    await driver.advance(DAY)
+    assert await prune_as_new_leader(driver) == 1
     assert "history_day_20300101" not in days(store)
     assert days(store, "archive_days") == ["history_day_20300101"]
-    assert await archived(desk) == [old]
-    assert await desk.engine.get(old) is None
-    assert await desk.engine.log_lines(old) == []
-    assert {job.ref for job in await desk.jobs()} == {dead, young}
-    assert (await desk.enqueue(idempotency_key="k")).is_new
-    assert (await desk.enqueue(idempotency_key="dead")).ref == dead
+    assert await archived(driver) == [old]
+    assert await driver.engine.get(old) is None
+    assert await driver.engine.logs(old) == []
+    assert {job.ref for job in await driver.jobs()} == {dead, young}
+    assert (await driver.enqueue(idempotency_key="k")).is_new
+    assert (await driver.enqueue(idempotency_key="dead")).ref == dead
 
 
 async def test_a_day_counts_its_jobs_frees_their_keys_and_is_dropped_when_its_time_is_over(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # P9, O4
-    await desk.prune()
-    refs = [await ended(desk, Complete(), idempotency_key=f"k{number}") for number in range(3)]
-    await desk.advance(9 * DAY)
-    assert await prune_as_new_leader(desk) == 3
+    await driver.prune()
+    refs = [await ended(driver, Complete(), idempotency_key=f"k{number}") for number in range(3)]
+    await driver.advance(9 * DAY)
+    assert await prune_as_new_leader(driver) == 3
     with psycopg.connect(store.url) as connection:
         for table in ("history", "key", "log", "archive_rows"):
             assert connection.execute(f"select count(*) from {store.schema}.{table}").fetchone() == (0,)
-    assert await archived(desk) == refs[::-1]
+    assert await archived(driver) == refs[::-1]
     assert days(store, "archive_days") == ["history_day_20300101"]
-    await desk.advance(29 * DAY)
-    await prune_as_new_leader(desk)
+    await driver.advance(29 * DAY)
+    await prune_as_new_leader(driver)
     assert "history_day_20300101" not in days(store, "archive_days")
-    assert await archived(desk) == []
+    assert await archived(driver) == []
 
 
 async def test_days_are_archived_one_after_the_other_each_in_a_moment_of_its_own(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # P9
-    await desk.prune()
-    first = await ended(desk, Complete())
-    await desk.advance(DAY)
-    second = await ended(desk, Complete())
-    await desk.advance(9 * DAY)
-    leader = Desk(store, await store.connect())
+    await driver.prune()
+    first = await ended(driver, Complete())
+    await driver.advance(DAY)
+    second = await ended(driver, Complete())
+    await driver.advance(9 * DAY)
+    leader = Driver(store, await store.connect())
     steps = [await leader.prune() for _ in range(3)]
     assert [(step.changed, step.more) for step in steps] == [(1, True), (1, True), (0, False)]
-    assert await archived(desk) == [second, first]
+    assert await archived(driver) == [second, first]
 
 
 async def test_of_a_day_that_goes_nothing_is_taken_along_that_was_not_to_be_archived(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # P9
-    await desk.set("none", retention=Retention(archived=timedelta(0)))
-    await desk.prune()
-    ref = await ended(desk, Complete())
+    await driver.set("none", retention=Retention(archived=timedelta(0)))
+    await driver.prune()
+    ref = await ended(driver, Complete())
     for _ in range(3):
-        await ended(desk, Complete(), queue="none")
-    await desk.advance(9 * DAY)
-    desk_of_leader = Desk(store, await store.connect())
+        await ended(driver, Complete(), queue="none")
+    await driver.advance(9 * DAY)
+    desk_of_leader = Driver(store, await store.connect())
     assert (await desk_of_leader.prune(limit=2)).changed == 2
     assert days(store)[0] == "history_day_20300101", "it waits for the last one"
     assert (await desk_of_leader.prune(limit=2)).changed == 1
-    assert await archived(desk) == []
-    assert await prune_as_new_leader(desk) == 1
-    assert await archived(desk) == [ref]
+    assert await archived(driver) == []
+    assert await prune_as_new_leader(driver) == 1
+    assert await archived(driver) == [ref]
 
 
 @pytest.mark.parametrize("kept", [timedelta(days=60), None])
-async def test_no_day_goes_that_any_queue_still_keeps(desk: Desk, store: PostgresStore, kept: timedelta | None):  # P9
-    await desk.prune()
-    await desk.set("long", retention=Retention(completed=kept, cancelled=kept))
-    ref = await ended(desk, Complete(), queue="long")
-    other = await ended(desk, Complete())
-    await desk.advance(30 * DAY)
-    assert await prune_as_new_leader(desk) == 1
-    assert {job.ref for job in await desk.jobs()} == {ref}
-    assert await desk.engine.get(other) is None
-    await desk.advance(40 * DAY)
-    assert await prune_as_new_leader(desk) == (kept is not None)
+async def test_no_day_goes_that_any_queue_still_keeps(
+    driver: Driver, store: PostgresStore, kept: timedelta | None
+):  # P9
+    await driver.prune()
+    await driver.set("long", retention=Retention(completed=kept, cancelled=kept))
+    ref = await ended(driver, Complete(), queue="long")
+    other = await ended(driver, Complete())
+    await driver.advance(30 * DAY)
+    assert await prune_as_new_leader(driver) == 1
+    assert {job.ref for job in await driver.jobs()} == {ref}
+    assert await driver.engine.get(other) is None
+    await driver.advance(40 * DAY)
+    assert await prune_as_new_leader(driver) == (kept is not None)
 
 
-async def test_a_job_that_ends_while_its_day_is_being_made_ends_all_the_same(desk: Desk, store: PostgresStore):  # X3
-    refs = await desk.add_many(2)
-    claims = await desk.take(slots=2)
+async def test_a_job_that_ends_while_its_day_is_being_made_ends_all_the_same(
+    driver: Driver, store: PostgresStore
+):  # X3
+    refs = await driver.add_many(2)
+    claims = await driver.take(slots=2)
     with psycopg.connect(store.url) as maker:
         maker.execute(f"select {store.schema}.create_partitions('2030-01-01 12:00+00')")
-        first = asyncio.ensure_future(desk.end(claims[0], Complete()))
-        second = asyncio.ensure_future(asyncio.to_thread(settle_sync, desk, claims[1]))
+        first = asyncio.ensure_future(driver.end(claims[0], Complete()))
+        second = asyncio.ensure_future(asyncio.to_thread(settle_sync, driver, claims[1]))
 
         async def both_wait() -> bool | None:
             waiting = "select count(*) >= 2 from pg_stat_activity where wait_event_type = 'Lock' and query ~ %s"
@@ -173,21 +177,21 @@ async def test_a_job_that_ends_while_its_day_is_being_made_ends_all_the_same(des
     assert await first
     assert await second
     assert parts(store) == ["history_day_20300101"] * 2
-    assert [await desk.state(ref) for ref in refs] == [State.COMPLETED] * 2
+    assert [await driver.state(ref) for ref in refs] == [JobStatus.COMPLETED] * 2
 
 
-def settle_sync(desk: Desk, claim: Claim) -> bool:
-    return not desk.engine.settle_sync([Settlement(claim, Complete())])
+def settle_sync(driver: Driver, claim: Claim) -> bool:
+    return not driver.engine.settle_sync([Settlement(claim, Complete())])
 
 
-async def test_a_reader_in_the_way_delays_the_drop_and_nobody_else(desk: Desk, store: PostgresStore):  # P9
-    await desk.prune()
-    await ended(desk, Complete())
-    await desk.advance(9 * DAY)
+async def test_a_reader_in_the_way_delays_the_drop_and_nobody_else(driver: Driver, store: PostgresStore):  # P9
+    await driver.prune()
+    await ended(driver, Complete())
+    await driver.advance(9 * DAY)
     with psycopg.connect(store.url) as reader:
         reader.execute(f"select count(*) from {store.schema}.history")
-        await prune_as_new_leader(desk)
+        await prune_as_new_leader(driver)
         assert "history_day_20300101" in days(store)
-        await ended(desk, Complete())
-    await prune_as_new_leader(desk)
+        await ended(driver, Complete())
+    await prune_as_new_leader(driver)
     assert "history_day_20300101" not in days(store)

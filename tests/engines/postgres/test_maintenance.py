@@ -16,10 +16,10 @@ from onward.engines.postgres import maintenance
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.maintenance import RescueState, UpkeepSchedule, WatermarkState
 from onward.job import EnqueueStatus
-from onward.lifecycle import Complete, Release, Retry, State
+from onward.lifecycle import Complete, JobStatus, Release, Retry
 from onward.pg.listener import Listener
 from tests.conformance.cases import BOOM
-from tests.conformance.driver import LEASE, PAST_LEASE, Desk, new_job
+from tests.conformance.driver import LEASE, PAST_LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.test_lanes import by_hand, maintain_lanes, move_watermark
 
@@ -88,17 +88,17 @@ def test_it_goes_back_to_where_the_last_one_ended_and_now_and_then_to_the_beginn
 
 
 async def test_a_claim_that_ran_out_before_all_that_was_looked_at_is_found_all_the_same(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # O7
-    ref = await desk.add()
-    await desk.take_one()
-    await desk.advance(600)
+    ref = await driver.add()
+    await driver.take_one()
+    await driver.advance(600)
     by_hand(store, "create table onward.kept as table onward.lease_batch")
     by_hand(store, "delete from onward.lease_batch")
-    assert (await desk.rescue()).changed == 0
+    assert (await driver.rescue()).changed == 0
     by_hand(store, "insert into onward.lease_batch table onward.kept")  # as if it were committed only now
-    changed = [(await desk.rescue()).changed for _ in range(64)]
-    assert (sum(changed), (await desk.job(ref)).crashes) == (1, 0)
+    changed = [(await driver.rescue()).changed for _ in range(64)]
+    assert (sum(changed), (await driver.job(ref)).crashes) == (1, 0)
 
 
 def test_the_watermark_moves_often_where_jobs_come_and_go_and_seldom_where_none_do(clock: Clock):
@@ -148,9 +148,9 @@ def test_all_lanes_are_looked_at_from_their_beginning_and_then_one_part_after_th
 
 
 async def test_a_leader_asks_for_batches_only_where_there_are_events_of_them(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    engine = desk.engine.inner
+    engine = driver.engine.inner
     assert isinstance(engine, PostgresEngine)
     asked: list[str] = []
     ask = engine._run
@@ -160,10 +160,10 @@ async def test_a_leader_asks_for_batches_only_where_there_are_events_of_them(
         return await ask(plan, **options)
 
     monkeypatch.setattr(engine, "_run", listen)
-    await desk.promote()
+    await driver.promote()
     assert "advance" not in asked
     by_hand(store, "insert into onward.batch_event (batch, completed) values ('gone', 1)")
-    await desk.promote()
+    await driver.promote()
     assert asked.count("advance") == 1
 
 
@@ -177,7 +177,7 @@ async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time
     assert term is not None
 
     async def rescue() -> MaintenanceResult:
-        return await engine.rescue(term, worker_timeout=LEASE, max_crashes=3)
+        return await engine.rescue(term, lease=LEASE, max_crashes=3)
 
     await rescue()
     by_hand(store, "update onward.leader set number = number + 1")  # whoever asks now would be told nothing
@@ -202,102 +202,102 @@ def holding(store: PostgresStore, what: str) -> Iterator[None]:
         holder.rollback()
 
 
-async def test_no_step_of_a_leader_waits_for_a_callers_transaction(desk: Desk, store: PostgresStore):  # O6, X3, X4
+async def test_no_step_of_a_leader_waits_for_a_callers_transaction(driver: Driver, store: PostgresStore):  # O6, X3, X4
     """It holds what callers can: lanes, by jobs that are given back; jobs that wait, and ended ones, by their keys."""
 
     async def end_five(key: str) -> None:
-        await desk.put([new_job(queue="brief", idempotency_key=key), *[new_job(queue="brief")] * 4])
-        await desk.end_all(await desk.take("brief", slots=5), Complete())
+        await driver.put([new_job(queue="brief", idempotency_key=key), *[new_job(queue="brief")] * 4])
+        await driver.end_all(await driver.take("brief", slots=5), Complete())
 
-    await desk.set("brief", retention=Retention(completed=timedelta(days=1), completed_count=3))
+    await driver.set("brief", retention=Retention(completed=timedelta(days=1), completed_count=3))
     await end_five("old")
-    await desk.add_many(2)
-    given, lost = await desk.take(slots=2)
-    await desk.advance(timedelta(days=2))
+    await driver.add_many(2)
+    given, lost = await driver.take(slots=2)
+    await driver.advance(timedelta(days=2))
     await end_five("one too many")
-    await desk.add(delay=timedelta(seconds=1))
-    held = await desk.add(delay=timedelta(seconds=1), idempotency_key="due")
-    term = await desk.lead(lease=timedelta(hours=1))
+    await driver.add(delay=timedelta(seconds=1))
+    held = await driver.add(delay=timedelta(seconds=1), idempotency_key="due")
+    term = await driver.lead(lease=timedelta(hours=1))
     caller = store.caller()
     caller.begin()
-    assert not await desk.engine.settle([Settlement(given, Release())], within=caller.handle)
+    assert not await driver.engine.settle([Settlement(given, Release())], connection=caller.handle)
     again = [new_job(idempotency_key=key) for key in ("old", "one too many", "due")]
-    assert [one.enqueue_status for one in await desk.engine.enqueue(again, within=caller.handle)] == [
+    assert [one.enqueue_status for one in await driver.engine.enqueue(again, connection=caller.handle)] == [
         EnqueueStatus.SAME_KEY
     ] * 3
-    await desk.advance(PAST_LEASE)
+    await driver.advance(PAST_LEASE)
     by_hand(store, "insert into onward.job (type, ready_at) values ('greet', timestamptz '2020-01-01')")
 
     async with asyncio.timeout(20):
-        await move_watermark(desk, term)
-        assert (await desk.engine.promote(term)).changed == 1
-        assert (await desk.rescue_as(term)).changed == 1  # and looks after the lanes
-        assert (await desk.engine.prune(term)).changed == 4 + 1
-        assert await desk.engine.elect(term.leader_id, lease=timedelta(hours=2), holding=term) is not None
-        assert len(await desk.taken()) == 2  # one that was due, and one that was put there by hand
-        assert await desk.taken(alone=True) == [lost.ref]
+        await move_watermark(driver, term)
+        assert (await driver.engine.promote(term)).changed == 1
+        assert (await driver.rescue_as(term)).changed == 1  # and looks after the lanes
+        assert (await driver.engine.prune(term)).changed == 4 + 1
+        assert await driver.engine.elect(term.leader_id, lease=timedelta(hours=2), holding=term) is not None
+        assert len(await driver.taken()) == 2  # one that was due, and one that was put there by hand
+        assert await driver.taken(alone=True) == [lost.ref]
     caller.commit()
-    assert await desk.taken() == [given.ref]
-    assert (await desk.engine.promote(term)).changed == 1
-    assert await desk.taken() == [held]
-    assert (await desk.engine.prune(term)).changed == 2
+    assert await driver.taken() == [given.ref]
+    assert (await driver.engine.promote(term)).changed == 1
+    assert await driver.taken() == [held]
+    assert (await driver.engine.prune(term)).changed == 2
 
 
 async def test_a_lane_that_somebody_holds_is_neither_marked_nor_taken_away_nor_waited_for(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # O6
-    await desk.add(queue="q")
-    await desk.end(await desk.take_one("q"), Complete())
-    await desk.advance(61)
+    await driver.add(queue="q")
+    await driver.end(await driver.take_one("q"), Complete())
+    await driver.advance(61)
     lanes = "select closing is null from onward.lane"
     async with asyncio.timeout(20):
         with holding(store, "lane"):
-            await maintain_lanes(desk)
+            await maintain_lanes(driver)
         assert by_hand(store, lanes) == [(True,)]
-        await maintain_lanes(desk)
+        await maintain_lanes(driver)
         assert by_hand(store, lanes) == [(False,)]
         with holding(store, "lane"):
-            await maintain_lanes(desk)
+            await maintain_lanes(driver)
         assert by_hand(store, lanes) == [(False,)]
-        await maintain_lanes(desk)
+        await maintain_lanes(driver)
     assert by_hand(store, lanes) == []
 
 
 async def test_a_lost_job_is_found_though_somebody_holds_its_lane_and_there_are_not_more_lanes_each_time(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # O7
     for _ in range(3):
-        ref = await desk.add()
-        await desk.take_ahead()
-        await desk.advance(PAST_LEASE)
+        ref = await driver.add()
+        await driver.take_ahead()
+        await driver.advance(PAST_LEASE)
         async with asyncio.timeout(20):
             with psycopg.connect(store.url) as holder:
                 first = "select min(ctid) from onward.lane".replace("onward", store.schema)
                 holder.execute(f"select from {store.schema}.lane where ctid = ({first}) for update")
-                await move_watermark(desk)
-                await desk.rescue()
-                assert await desk.taken() == [ref]
+                await move_watermark(driver)
+                await driver.rescue()
+                assert await driver.taken() == [ref]
     assert by_hand(store, "select count(*) from onward.lane") == [(2,)]
 
 
 async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_later(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # O6
-    await desk.set("q", retention=Retention(completed=timedelta(0), archived=timedelta(days=1)))
-    await desk.add(queue="q")
-    await desk.end(await desk.take_one("q"), Complete())
-    await desk.beat()
-    await desk.advance(1)
-    await desk.prune()
-    await desk.advance(timedelta(days=2))
+    await driver.set("q", retention=Retention(completed=timedelta(0), archived=timedelta(days=1)))
+    await driver.add(queue="q")
+    await driver.end(await driver.take_one("q"), Complete())
+    await driver.beat()
+    await driver.advance(1)
+    await driver.prune()
+    await driver.advance(timedelta(days=2))
     left = "select (select count(*) from onward.archive_rows), (select count(*) from onward.worker)"
     async with asyncio.timeout(20):
         with holding(store, "archive_rows"), holding(store, "worker"):
-            await desk.prune()
-            await desk.rescue()
+            await driver.prune()
+            await driver.rescue()
         assert by_hand(store, left) == [(1, 1)]
-        await desk.prune()
-        await desk.rescue()
+        await driver.prune()
+        await driver.rescue()
     assert by_hand(store, left) == [(0, 0)]
 
 
@@ -306,28 +306,28 @@ async def test_what_somebody_holds_of_the_archive_or_of_a_silent_worker_goes_lat
 
 @pytest.mark.parametrize("edit", ["attempts = 0", "crashes = -1, updated_at = updated_at + interval '1 us'"])
 async def test_a_job_that_was_edited_by_hand_while_it_ran_holds_up_no_other(
-    desk: Desk, store: PostgresStore, edit: str
+    driver: Driver, store: PostgresStore, edit: str
 ):  # O7
-    refs = await desk.add_many(4)
-    lost, given, failed, fine = await desk.take(slots=4)
+    refs = await driver.add_many(4)
+    lost, given, failed, fine = await driver.take(slots=4)
     by_hand(store, f"update {store.schema}.job set {edit} where id <> '{fine.ref.id}'")
-    await desk.end_all([given, fine], Release())
-    assert await desk.end(failed, Retry(timedelta(0), BOOM))
-    await desk.advance(PAST_LEASE)
-    assert (await desk.rescue()).changed == 1
-    await desk.promote()
-    assert {await desk.state(ref) for ref in refs} == {State.PENDING}
-    assert (await desk.job(lost.ref)).attempts == 0
+    await driver.end_all([given, fine], Release())
+    assert await driver.end(failed, Retry(timedelta(0), BOOM))
+    await driver.advance(PAST_LEASE)
+    assert (await driver.rescue()).changed == 1
+    await driver.promote()
+    assert {await driver.state(ref) for ref in refs} == {JobStatus.PENDING}
+    assert (await driver.job(lost.ref)).attempts == 0
 
 
-async def test_a_job_that_cannot_be_costs_no_other_its_lease(desk: Desk, store: PostgresStore):  # O7
+async def test_a_job_that_cannot_be_costs_no_other_its_lease(driver: Driver, store: PostgresStore):  # O7
     """Hands that move ``updated_at`` themselves are not looked at."""
-    await desk.add_many(2)
-    odd, fine = await desk.take(slots=2)
+    await driver.add_many(2)
+    odd, fine = await driver.take(slots=2)
     edit = "crashes = -1, updated_at = updated_at + interval '1 us'"
     by_hand(store, f"update {store.schema}.job set {edit} where id = '{odd.ref.id}'")
-    await desk.advance(LEASE * 0.75)
-    assert not (await desk.beat(odd, fine)).lost
-    await desk.advance(LEASE * 0.75)
-    assert (await desk.rescue()).changed == 0
-    await desk.end_all([odd, fine], Complete())
+    await driver.advance(LEASE * 0.75)
+    assert not (await driver.beat(odd, fine)).lost
+    await driver.advance(LEASE * 0.75)
+    assert (await driver.rescue()).changed == 0
+    await driver.end_all([odd, fine], Complete())

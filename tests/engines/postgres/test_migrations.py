@@ -20,8 +20,8 @@ from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.migrations import MIGRATIONS, migrate, script
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob, SchemaChanged, SchemaTooNew, SchemaTooOld, StoreUnavailable
-from tests.conformance.driver import Desk
+from onward.errors import InvalidValue, SchemaChanged, SchemaTooNew, SchemaTooOld, StoreUnavailable
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.servers.postgres import binaries
 
@@ -159,8 +159,8 @@ async def test_the_script_brings_an_older_schema_up_to_date_and_keeps_its_jobs(
     assert catalog_of(store.url, store.schema) == catalog_of(other.url, other.schema)
     assert steps_of(store)[:steps] == early
     assert [step[:3] for step in steps_of(store)] == [step[:3] for step in steps_of(other)]
-    desk = Desk(store, await store.connect())
-    assert [job.id for job in await desk.jobs()] == ids
+    driver = Driver(store, await store.connect())
+    assert [job.id for job in await driver.jobs()] == ids
 
 
 async def test_many_can_make_it_at_once_in_either_way(store: PostgresStore, other: PostgresStore):  # O9
@@ -192,18 +192,18 @@ def refused_by_hand(store: PostgresStore, *words: str) -> None:
             assert word in said.stderr
 
 
-async def test_a_schema_from_the_future_is_refused(desk: Desk, store: PostgresStore):  # O9
+async def test_a_schema_from_the_future_is_refused(driver: Driver, store: PostgresStore):  # O9
     with psycopg.connect(store.url) as connection:
         connection.execute(f"insert into {store.schema}.migration (number, name, checksum) values (9999, 'later', 'x')")
     before = catalog_of(store.url, store.schema), steps_of(store)
-    for ask in (store.connect, desk.engine.check):
+    for ask in (store.connect, driver.engine.check):
         with pytest.raises(SchemaTooNew, match="upgrade Onward"):
             await ask()
     refused_by_hand(store, "is at step 9999", "upgrade Onward")
     assert (catalog_of(store.url, store.schema), steps_of(store)) == before
 
 
-async def test_a_schema_whose_steps_are_not_those_shipped_is_refused(desk: Desk, store: PostgresStore):  # O9
+async def test_a_schema_whose_steps_are_not_those_shipped_is_refused(driver: Driver, store: PostgresStore):  # O9
     with psycopg.connect(store.url) as connection:
         connection.execute(f"update {store.schema}.migration set checksum = 'edited' where number = 2")
     with pytest.raises(SchemaChanged, match="0002"):
@@ -238,17 +238,17 @@ async def test_a_step_that_fails_leaves_the_schema_as_it_was(store: PostgresStor
     "name", ["", "Onward", "a b", 'a"b', "a;drop table x", "pg_jobs", "pg_catalog", "1a", "ä", "a" * 49, "on-ward"]
 )
 def test_a_schema_with_a_name_that_could_mean_something_else_is_refused(name: str):
-    with pytest.raises(InvalidJob, match="schema"):
+    with pytest.raises(InvalidValue, match="schema"):
         PostgresEngine("postgresql://h/d", schema=name)
 
 
 @pytest.mark.parametrize("name", ["public", "information_schema"])
 def test_a_schema_that_is_for_everybody_cannot_be_ours(name: str):
     for make in (Schema, lambda name: PostgresEngine("postgresql://h/d", schema=name)):
-        with pytest.raises(InvalidJob, match=r"a schema of its own, for example \?schema=onward") as refused:
+        with pytest.raises(InvalidValue, match=r"a schema of its own, for example \?schema=onward") as refused:
             make(name)
         assert refused.value.field == "schema"
-    with pytest.raises(InvalidJob, match="schema"):
+    with pytest.raises(InvalidValue, match="schema"):
         App(f"postgresql://h/d?schema={name}")
     PgBossEngine("postgresql://h/d", schema=name)  # it is somebody else's: we only look, and are beside it
 
@@ -273,7 +273,7 @@ async def test_a_schema_that_is_in_use_for_something_else_is_refused_and_left_al
     engine = PostgresEngine(store.url, schema=store.schema)
     for ask in (engine.check, engine.open):
         with pytest.raises(
-            InvalidJob, match=rf"{store.schema}.*not Onward's: .*for example \?schema=onward"
+            InvalidValue, match=rf"{store.schema}.*not Onward's: .*for example \?schema=onward"
         ) as refused:
             await ask()
         assert refused.value.field == "schema"
@@ -286,7 +286,7 @@ def test_who_has_something_else_in_a_schema_of_the_usual_name_is_told_another():
     assert "?schema=onward_jobs" not in script(Schema("shop"))
 
 
-async def test_what_somebody_adds_to_our_schema_later_is_no_reason_to_refuse_it(desk: Desk, store: PostgresStore):
+async def test_what_somebody_adds_to_our_schema_later_is_no_reason_to_refuse_it(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url) as connection:
         connection.execute(f"create view {store.schema}.mine as select id from {store.schema}.job")
     await store.connect()
@@ -342,8 +342,8 @@ async def test_who_may_not_make_schemas_can_fill_an_empty_one(
         connection.execute(f"alter default privileges in schema {store.schema} grant select on tables to {owner}")
         connection.execute(given.format(store.schema, owner))
     await make(make_conninfo(store.url, options=f"-c role={owner}"), store.schema)
-    desk = Desk(store, await store.connect())
-    assert (await desk.enqueue()).is_new
+    driver = Driver(store, await store.connect())
+    assert (await driver.enqueue()).is_new
 
 
 @pytest.mark.parametrize("go_on", [go_on_by_us, go_on_by_script])
@@ -379,12 +379,12 @@ async def test_who_may_not_make_schemas_and_has_none_is_told_whom_to_ask(store: 
 # Several --------------------------------------------------------------------------------------------------------------
 
 
-async def test_two_schemas_of_one_database_know_nothing_of_each_other(desk: Desk, tmp_path: Path):
+async def test_two_schemas_of_one_database_know_nothing_of_each_other(driver: Driver, tmp_path: Path):
     other_store = PostgresStore(tmp_path)
-    other = Desk(other_store, await other_store.connect())
-    ref = await desk.add()
+    other = Driver(other_store, await other_store.connect())
+    ref = await driver.add()
     assert await other.jobs() == ()
     assert await other.take() == ()
     await other.add()
-    assert await desk.taken() == [ref]
+    assert await driver.taken() == [ref]
     await other_store.close()

@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from onward.engine.values import JobFilter
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import JobRef
-from tests.conformance.driver import EVERY, Desk
+from tests.conformance.driver import EVERY, Driver
 
 PLACES = ["9" * 25, "9" * 5000, str(2**63), "-1", "1.5", ""]
 
@@ -26,27 +26,27 @@ PLACES = ["9" * 25, "9" * 5000, str(2**63), "-1", "1.5", ""]
     ],
     ids=["upper", "urn", "braces", "hex", "digits"],
 )
-async def test_an_id_in_another_form_is_no_job_of_ours(desk: Desk, written: Callable[[str], str]):
-    ref = await desk.add()
+async def test_an_id_in_another_form_is_no_job_of_ours(driver: Driver, written: Callable[[str], str]):
+    ref = await driver.add()
     odd = written(ref.id)
-    assert await desk.engine.get(odd) is None
-    assert await desk.engine.get(JobRef(ref.queue, odd)) is None
-    assert await desk.found(JobFilter(ids=(odd,))) == set()
-    assert await desk.found(JobFilter(ids=(odd, ref.id))) == {ref}
-    assert await desk.found(JobFilter(refs=(JobRef(ref.queue, odd),))) == set()
-    assert await desk.engine.log_lines(JobRef(ref.queue, odd)) == []
-    assert await desk.engine.parents(JobRef(ref.queue, odd)) == []
-    assert await desk.cancel(JobRef(ref.queue, odd)) == []
+    assert await driver.engine.get(odd) is None
+    assert await driver.engine.get(JobRef(ref.queue, odd)) is None
+    assert await driver.found(JobFilter(ids=(odd,))) == set()
+    assert await driver.found(JobFilter(ids=(odd, ref.id))) == {ref}
+    assert await driver.found(JobFilter(refs=(JobRef(ref.queue, odd),))) == set()
+    assert await driver.engine.logs(JobRef(ref.queue, odd)) == []
+    assert await driver.engine.dependency_jobs(JobRef(ref.queue, odd)) == []
+    assert await driver.cancel(JobRef(ref.queue, odd)) == []
 
 
 @pytest.mark.parametrize("after", PLACES, ids=lambda after: after[:30])
-async def test_a_place_that_no_page_of_the_archive_or_of_batches_gave_is_refused(desk: Desk, after: str):
-    with pytest.raises(InvalidJob, match="must be what the page before gave"):
-        await desk.engine.archived(EVERY, after=after)
-    with pytest.raises(InvalidJob, match="after"):
-        await desk.engine.batches(after=after)
+async def test_a_place_that_no_page_of_the_archive_or_of_batches_gave_is_refused(driver: Driver, after: str):
+    with pytest.raises(InvalidValue, match="must be what the page before gave"):
+        await driver.engine.archived(EVERY, cursor=after)
+    with pytest.raises(InvalidValue, match="after"):
+        await driver.engine.batches(cursor=after)
 
 
-async def test_the_last_place_that_there_can_be_is_one(desk: Desk):
-    ref = await desk.add()
-    assert [job.ref for job in (await desk.engine.find(EVERY, after=str(2**63 - 1))).items] == [ref]
+async def test_the_last_place_that_there_can_be_is_one(driver: Driver):
+    ref = await driver.add()
+    assert [job.ref for job in (await driver.engine.find(EVERY, cursor=str(2**63 - 1))).items] == [ref]

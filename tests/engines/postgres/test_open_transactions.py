@@ -18,9 +18,9 @@ from onward.engines.postgres import settle
 from onward.engines.postgres.claim_prefetch import ClaimPrefetch
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreBusy, StoreUnavailable
-from onward.lifecycle import Cancel, Complete, Outcome, Release, Retry, State
+from onward.lifecycle import Cancel, Complete, JobStatus, Outcome, Release, Retry
 from tests.conformance.cases import BOOM
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 
@@ -38,74 +38,74 @@ def holding(store: PostgresStore, *claims: Claim) -> Iterator[psycopg.Connection
         connection.rollback()
 
 
-async def ends(desk: Desk, claim: Claim) -> Exchanged:
+async def ends(driver: Driver, claim: Claim) -> Exchanged:
     exchange = Exchange(settlements=(Settlement(claim, Complete()),))
-    return await asyncio.wait_for(desk.engine.exchange(exchange), DEADLINE)
+    return await asyncio.wait_for(driver.engine.exchange(exchange), DEADLINE)
 
 
 @pytest.mark.parametrize(
     "outcome", [Complete('"ok"'), Cancel("enough"), Retry(timedelta(seconds=1), BOOM), Release()], ids=repr
 )
 async def test_outcomes_of_other_jobs_are_stored_and_it_is_said_which_was_not(
-    desk: Desk, store: PostgresStore, outcome: Outcome
+    driver: Driver, store: PostgresStore, outcome: Outcome
 ):  # X3
-    await desk.add_many(3)
-    claims = await desk.take(slots=3)
+    await driver.add_many(3)
+    claims = await driver.take(slots=3)
     with holding(store, claims[1]):
         settlements = tuple(Settlement(claim, outcome) for claim in claims)
-        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(settlements=settlements)), DEADLINE)
+        answer = await asyncio.wait_for(driver.engine.exchange(Exchange(settlements=settlements)), DEADLINE)
         assert (answer.lost, answer.busy) == (frozenset(), {claims[1].token})
-        assert [await desk.state(claim.ref) is State.RUNNING for claim in claims] == [False, True, False]
-    again = await desk.engine.exchange(Exchange(settlements=(Settlement(claims[1], outcome),)))
+        assert [await driver.state(claim.ref) is JobStatus.RUNNING for claim in claims] == [False, True, False]
+    again = await driver.engine.exchange(Exchange(settlements=(Settlement(claims[1], outcome),)))
     assert (again.lost, again.busy) == (frozenset(), frozenset())
-    assert await desk.state(claims[1].ref) is not State.RUNNING
+    assert await driver.state(claims[1].ref) is not JobStatus.RUNNING
 
 
 async def test_one_that_is_known_to_be_held_is_not_waited_for_again(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
-    await desk.add()
-    held = await desk.take_one()
+    await driver.add()
+    held = await driver.take_one()
     with holding(store, held):
-        assert (await ends(desk, held)).busy == {held.token}
+        assert (await ends(driver, held)).busy == {held.token}
         monkeypatch.setattr(settle, "exchange", None)  # which waits
-        assert (await ends(desk, held)).busy == {held.token}
+        assert (await ends(driver, held)).busy == {held.token}
 
 
 async def test_beside_a_claim_that_is_on_its_way_it_is_said_as_well(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     class Nothing:
         async def claims(self) -> None:
             return None
 
-    await desk.add()
-    held = await desk.take_one()
+    await driver.add()
+    held = await driver.take_one()
     monkeypatch.setattr(ClaimPrefetch, "take", lambda *_: Nothing())
     with holding(store, held):
         exchange = Exchange(settlements=(Settlement(held, Complete()),), request=ClaimRequest(worker_id="w", slots=1))
-        assert (await desk.engine.exchange(exchange)).busy == {held.token}
+        assert (await driver.engine.exchange(exchange)).busy == {held.token}
 
 
-async def test_a_job_that_was_cancelled_in_the_end_is_lost(desk: Desk, store: PostgresStore):  # X3
-    await desk.add()
-    claim = await desk.take_one()
+async def test_a_job_that_was_cancelled_in_the_end_is_lost(driver: Driver, store: PostgresStore):  # X3
+    await driver.add()
+    claim = await driver.take_one()
     with psycopg.connect(store.url) as connection:
         connection.execute(f"select {store.schema}.cancel(%s)", [claim.ref.id])
-        assert (await ends(desk, claim)).busy == {claim.token}
-    answer = await ends(desk, claim)
+        assert (await ends(driver, claim)).busy == {claim.token}
+    answer = await ends(driver, claim)
     assert (answer.lost, answer.busy) == ({claim.token}, frozenset())
 
 
-async def test_one_that_was_claimed_ahead_is_started_later(desk: Desk, store: PostgresStore):
-    await desk.add()
-    (prefetch_claimed,) = await desk.take_ahead()
+async def test_one_that_was_claimed_ahead_is_started_later(driver: Driver, store: PostgresStore):
+    await driver.add()
+    (prefetch_claimed,) = await driver.take_ahead()
     with holding(store, prefetch_claimed):
-        answer = await asyncio.wait_for(desk.engine.exchange(Exchange(starts=(prefetch_claimed,))), DEADLINE)
+        answer = await asyncio.wait_for(driver.engine.exchange(Exchange(starts=(prefetch_claimed,))), DEADLINE)
         assert (answer.lost, answer.busy) == (frozenset(), {prefetch_claimed.token})
-    answer = await desk.engine.exchange(Exchange(starts=(prefetch_claimed,)))
+    answer = await driver.engine.exchange(Exchange(starts=(prefetch_claimed,)))
     assert (answer.lost, answer.busy) == (frozenset(), frozenset())
-    assert await desk.state(prefetch_claimed.ref) is State.RUNNING
+    assert await driver.state(prefetch_claimed.ref) is JobStatus.RUNNING
 
 
 async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
@@ -126,11 +126,11 @@ async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
         job = await slow.using(idempotency_key="k").enqueue()
 
         async def runs() -> bool | None:
-            return (await app.jobs.get(job)).status is State.RUNNING or None
+            return (await app.jobs.get(job)).status is JobStatus.RUNNING or None
 
         await eventually(runs)
         async with await psycopg.AsyncConnection.connect(store.url) as connection:
-            await slow.using(idempotency_key="k", within=connection).enqueue()
+            await slow.using(idempotency_key="k", connection=connection).enqueue()
             start_after.set()
             for n in range(20):
                 await quick.enqueue(n=n)
@@ -157,17 +157,17 @@ async def at_work(engine: CheckedEngine, stop: asyncio.Event) -> None:
 
 
 async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(engine_module, "_PAUSES", ())  # at the first time
-    await desk.add_many(10_000, queue="q")
+    await driver.add_many(10_000, queue="q")
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(at_work(await store.connect(), stop))
         for concurrency in (10_000, None, 10_000, None):
-            info = await asyncio.wait_for(desk.set("q", concurrency=concurrency), DEADLINE)
-            assert info.settings.concurrency == concurrency
+            info = await asyncio.wait_for(driver.set("q", concurrency=concurrency), DEADLINE)
+            assert info.settings.global_concurrency == concurrency
             await asyncio.sleep(0.05)
         stop.set()
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -176,11 +176,11 @@ async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(
 
 
 async def test_who_is_not_let_claim_holds_no_job_meanwhile(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     """Else who tells a queue something, and lets nobody claim, would wait for that job, and it for the queue."""
-    await desk.add()
-    claim = await desk.take_one()
+    await driver.add()
+    claim = await driver.take_one()
     engine = PostgresEngine(store.url, schema=store.schema)
     await engine.open()
     gave_up = asyncio.Event()
@@ -204,26 +204,26 @@ async def test_who_is_not_let_claim_holds_no_job_meanwhile(
 
 
 async def test_a_queue_that_cannot_be_told_lets_everybody_else_go_on(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(engine_module, "_PAUSES", (0.0,))
-    await desk.add(queue="q")
-    claim = await desk.take_one("q")
-    await desk.add(queue="other")
+    await driver.add(queue="q")
+    claim = await driver.take_one("q")
+    await driver.add(queue="other")
     with holding(store, claim):
         with pytest.raises(StoreBusy, match="onward doctor"):
-            await asyncio.wait_for(desk.set("q", concurrency=3), DEADLINE)
-        assert len(await asyncio.wait_for(desk.taken("other"), DEADLINE)) == 1
-    assert (await desk.set("q", concurrency=3)).settings.concurrency == 3
+            await asyncio.wait_for(driver.set("q", concurrency=3), DEADLINE)
+        assert len(await asyncio.wait_for(driver.taken("other"), DEADLINE)) == 1
+    assert (await driver.set("q", concurrency=3)).settings.global_concurrency == 3
 
 
 # Who loses patience ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_its_locks(store: PostgresStore, desk: Desk):
-    await desk.add()
-    claim = await desk.take_one()
-    engine = PostgresEngine(store.url, schema=store.schema, answer_within=1)
+async def test_a_statement_that_nobody_waits_for_any_more_lets_go_of_its_locks(store: PostgresStore, driver: Driver):
+    await driver.add()
+    claim = await driver.take_one()
+    engine = PostgresEngine(store.url, schema=store.schema, query_timeout=1)
     await engine.open()
     if engine.database.is_pooled:
         await engine.close()

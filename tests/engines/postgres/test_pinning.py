@@ -18,7 +18,7 @@ from onward.engines.postgres.diagnostics import Diagnosis, diagnose
 from onward.engines.postgres.schema import Schema
 from onward.pg.caller_transaction import on_psycopg
 from onward.pg.plans import run
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore, other_database
 from tests.conformance.processes import eventually
 from tests.servers.postgres import PostgresServer
@@ -65,7 +65,7 @@ WRITES = ("select pg_current_xact_id(), 'a writer'",)
 
 @pytest.mark.parametrize("statements", [READS, WRITES], ids=["reads", "writes"])
 async def test_a_session_that_pins_the_horizon_is_named_with_its_statement(
-    desk: Desk, store: PostgresStore, statements: tuple[str, ...]
+    driver: Driver, store: PostgresStore, statements: tuple[str, ...]
 ):
     with in_transaction(store.url, *statements) as pid:
         (about,) = examined(store).warnings
@@ -75,12 +75,12 @@ async def test_a_session_that_pins_the_horizon_is_named_with_its_statement(
     assert f"select pg_terminate_backend({pid})" in about
 
 
-async def test_who_only_has_a_transaction_open_pins_nothing(desk: Desk, store: PostgresStore):
+async def test_who_only_has_a_transaction_open_pins_nothing(driver: Driver, store: PostgresStore):
     with in_transaction(store.url, "select 'read committed'"):
         assert examined(store).warnings == []
 
 
-async def test_of_two_the_one_is_named_that_holds_back_the_other(desk: Desk, store: PostgresStore):
+async def test_of_two_the_one_is_named_that_holds_back_the_other(driver: Driver, store: PostgresStore):
     with in_transaction(store.url, *WRITES) as cause, in_transaction(store.url, *READS):
         (about,) = examined(store).warnings
     assert f"session {cause}" in about
@@ -88,7 +88,7 @@ async def test_of_two_the_one_is_named_that_holds_back_the_other(desk: Desk, sto
 
 @pytest.mark.parametrize("statements", [READS, WRITES], ids=["reads", "writes"])
 async def test_a_session_of_another_database_is_not_accused(
-    desk: Desk, store: PostgresStore, statements: tuple[str, ...]
+    driver: Driver, store: PostgresStore, statements: tuple[str, ...]
 ):
     with in_transaction(other_database(store.url), *statements):
         assert examined(store).warnings == []
@@ -97,7 +97,7 @@ async def test_a_session_of_another_database_is_not_accused(
     assert f"session {pid}" in about
 
 
-async def test_a_vacuum_is_not_accused_of_holding_up_others(desk: Desk, store: PostgresStore):
+async def test_a_vacuum_is_not_accused_of_holding_up_others(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url, autocommit=True) as admin, psycopg.connect(store.url, autocommit=True) as slow:
         admin.execute(f"create table {store.schema}.wide as select repeat('x', 7000) from generate_series(1, 1000)")
         slow.execute("set vacuum_cost_delay = 100")
@@ -118,7 +118,7 @@ async def test_a_vacuum_is_not_accused_of_holding_up_others(desk: Desk, store: P
             await vacuum
 
 
-async def test_a_role_that_may_not_look_at_others_is_told_so(desk: Desk, store: PostgresStore):
+async def test_a_role_that_may_not_look_at_others_is_told_so(driver: Driver, store: PostgresStore):
     role = f"Worker {store.schema}"
     with psycopg.connect(store.url, autocommit=True) as admin:
         admin.execute(f'create role "{role}" login')
@@ -136,12 +136,12 @@ async def test_a_role_that_may_not_look_at_others_is_told_so(desk: Desk, store: 
             admin.execute(f'drop role "{role}"')
 
 
-async def test_where_nobody_is_nobody_is_named(desk: Desk, store: PostgresStore):
+async def test_where_nobody_is_nobody_is_named(driver: Driver, store: PostgresStore):
     _, problems, warnings = examined(store)
     assert (problems, warnings) == ([], [])
 
 
-async def test_a_prepared_transaction_is_named(desk: Desk, store: PostgresStore):
+async def test_a_prepared_transaction_is_named(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url, autocommit=True) as admin, psycopg.connect(other_database(store.url)) as other:
         other.execute("select pg_current_xact_id()")
         other.execute("prepare transaction 'elsewhere'")
@@ -154,14 +154,14 @@ async def test_a_prepared_transaction_is_named(desk: Desk, store: PostgresStore)
     assert "rollback prepared 'it''s here'" in about
 
 
-async def test_a_standby_that_tells_what_its_queries_need_is_named(desk: Desk, store: PostgresStore):
+async def test_a_standby_that_tells_what_its_queries_need_is_named(driver: Driver, store: PostgresStore):
     with standby(store.url):
         (about,) = await eventually(lambda: found(store))
     assert "the standby stand_in" in about
     assert "hot_standby_feedback = off" in about
 
 
-async def test_a_standby_with_a_slot_is_named_by_its_slot(desk: Desk, store: PostgresStore):
+async def test_a_standby_with_a_slot_is_named_by_its_slot(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url, autocommit=True) as admin:
         admin.execute("select pg_create_physical_replication_slot('of_a_standby')")
         with standby(store.url, slot="of_a_standby"):
@@ -178,7 +178,7 @@ async def test_a_standby_with_a_slot_is_named_by_its_slot(desk: Desk, store: Pos
     assert "select pg_drop_replication_slot('of_a_standby')" in about
 
 
-async def test_a_slot_that_decodes_is_not_accused_of_more_than_it_does(desk: Desk, store: PostgresStore):
+async def test_a_slot_that_decodes_is_not_accused_of_more_than_it_does(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url, autocommit=True) as admin:
         admin.execute("select pg_create_logical_replication_slot('changes', 'pgoutput')")
         admin.execute("select pg_current_xact_id()")

@@ -25,7 +25,7 @@ from onward.job import EnqueueStatus, JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
 from onward.pg.database import Database
 from onward.pg.plans import Statement
-from tests.conformance.driver import LEASE, Desk, new_job, worker_info
+from tests.conformance.driver import LEASE, Driver, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 from tests.engines.postgres.reads import Session
@@ -499,30 +499,30 @@ def test_a_filter_that_has_no_index_looks_at_live_jobs_once_and_at_nothing_else(
 
 
 @pytest.fixture
-def session(desk: Desk, store: PostgresStore) -> Iterator[Session]:
+def session(driver: Driver, store: PostgresStore) -> Iterator[Session]:
     """A session in an empty schema, on the test's clock."""
     with Session(store.url, Schema(store.schema, clock=store.clock)) as session:
         yield session
 
 
-async def test_a_claim_does_not_walk_over_the_jobs_that_run_before_it(desk: Desk, session: Session):  # O11
+async def test_a_claim_does_not_walk_over_the_jobs_that_run_before_it(driver: Driver, session: Session):  # O11
     held = "timestamptz '2029-12-31'"
     seed_jobs(
         session, ready_at=held, started_at=held, lease_until="timestamptz '2031-01-01'",
         lease="interval '30 seconds'", worker_id="'w'",
     )  # fmt: skip
     session.commit()
-    await desk.add_many(200)
-    await desk.advance(60)
-    assert len(await desk.take(slots=100)) == 100  # walks over them
-    await move_watermark(desk)
+    await driver.add_many(200)
+    await driver.advance(60)
+    assert len(await driver.take(slots=100)) == 100  # walks over them
+    await move_watermark(driver)
     with session.reading() as reads:
         assert len(session.take(slots=BATCH)) == BATCH
     assert reads.rows <= 400, reads  # those that were taken a moment ago, and no more
 
 
-async def test_claims_are_heap_only(desk: Desk, session: Session):  # O11
-    await desk.add_many(300)
+async def test_claims_are_heap_only(driver: Driver, session: Session):  # O11
+    await driver.add_many(300)
     for _ in range(30):
         session.take(slots=10)
     ((updated, heap_only),) = session.execute(
@@ -561,14 +561,14 @@ def test_no_index_of_live_jobs_names_a_column_that_a_claim_changes(session: Sess
 
 
 async def test_ten_thousand_lanes_with_nothing_in_them_are_gone_after_a_while(
-    desk: Desk, store: PostgresStore, session: Session
+    driver: Driver, store: PostgresStore, session: Session
 ):  # H9
     session.execute("insert into onward.lane (queue, priority) select 'm/' || n, 0 from generate_series(1, 10000) n")
     session.commit()
-    await desk.add(queue="m/x")
+    await driver.add(queue="m/x")
 
     async def are_gone() -> bool | None:
-        await Desk(store, await store.connect()).rescue()
+        await Driver(store, await store.connect()).rescue()
         ((left,),) = session.execute("select count(*) from onward.lane")
         session.commit()
         return left == 1 or None
@@ -585,11 +585,11 @@ async def test_ten_thousand_lanes_with_nothing_in_them_are_gone_after_a_while(
     with session.reading() as reads:
         assert len(session.take("m/*", slots=5)) == 1
     assert reads.rows <= 100, reads
-    assert len(await desk.engine.queues("m/*")) == 10_001
+    assert len(await driver.engine.queues("m/*")) == 10_001
 
 
 async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
-    desk: Desk, session: Session
+    driver: Driver, session: Session
 ):  # O2, O11
     seed_jobs(session, queue="'many/' || n % 50 * 2")
     seed_jobs(session, queue="'many/' || n % 1000")
@@ -612,9 +612,9 @@ async def test_a_look_for_jobs_without_a_lane_jumps_over_those_of_paused_queues(
     assert reads.of("queue").rows <= 1000, reads
 
 
-async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk, store: PostgresStore):  # O3
-    await desk.add_many(20)
-    other = Desk(store, await store.connect())
+async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(driver: Driver, store: PostgresStore):  # O3
+    await driver.add_many(20)
+    other = Driver(store, await store.connect())
     with psycopg.connect(store.url) as slow:
         values = "null, 'slow', array['default'], array['default!'], 5, 0, 0, 30000000, '', 0"
         slow.execute(f"select * from {store.schema}.claim({values})")
@@ -624,7 +624,7 @@ async def test_concurrent_claims_of_unlimited_queues_wait_for_nobody(desk: Desk,
     assert len(await other.take(slots=10)) == 10
 
 
-async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(desk: Desk, session: Session):  # O11
+async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(driver: Driver, session: Session):  # O11
     schema, rotation = session.schema, RoundRobin()
     request = ClaimRequest(worker_id="w", queues=("*",), slots=6, prefetch_claimed=4)
     outcomes: list[Outcome] = [Complete(), Complete("1"), Fail(FAILURE), Release(), Snooze(timedelta(days=1))]
@@ -653,7 +653,9 @@ async def test_plans_that_were_made_for_a_small_table_do_for_a_large_one(desk: D
     assert reads.rows - reads.of("job").rows <= 10 * lanes, reads
 
 
-async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_jobs(desk: Desk, session: Session):  # H9
+async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_jobs(
+    driver: Driver, session: Session
+):  # H9
     seed_jobs(session, queue="'many/0'")
     seed_jobs(session, queue="'many/' || n % 1000")
     session.execute("analyze onward.job")
@@ -671,19 +673,19 @@ async def test_the_first_job_of_a_fresh_queue_is_found_among_a_thousand_with_job
 
 
 async def test_an_open_transaction_does_not_make_claims_walk_over_what_has_ended(
-    desk: Desk, store: PostgresStore, session: Session
+    driver: Driver, store: PostgresStore, session: Session
 ):  # O11
     """What was deleted since stays in the index for as long as anybody's transaction could see it."""
     with psycopg.connect(store.url) as blocker:
         blocker.execute("set transaction isolation level repeatable read")
         blocker.execute(f"select count(*) from {store.schema}.job")
         for _ in range(20):
-            await desk.add_many(200)
-            await desk.advance(5)
-            while claims := await desk.take(slots=100):
-                await desk.end_all(claims, Complete())
-            await move_watermark(desk)
-        await desk.add_many(3 * BATCH)
+            await driver.add_many(200)
+            await driver.advance(5)
+            while claims := await driver.take(slots=100):
+                await driver.end_all(claims, Complete())
+            await move_watermark(driver)
+        await driver.add_many(3 * BATCH)
         with session.reading() as reads:
             assert len(session.take(slots=BATCH)) == BATCH
         blocker.rollback()

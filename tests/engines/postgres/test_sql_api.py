@@ -16,8 +16,8 @@ from psycopg.conninfo import make_conninfo
 
 from onward.engines.postgres.engine import PostgresEngine
 from onward.keys import digest
-from onward.lifecycle import Complete, State
-from tests.conformance.driver import PAST_LEASE, Desk, new_job
+from onward.lifecycle import Complete, JobStatus
+from tests.conformance.driver import PAST_LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore
 
 
@@ -30,7 +30,7 @@ def as_role(store: PostgresStore, role: str) -> Iterator[psycopg.Connection[Any]
 
 
 @pytest.fixture
-def role(store: PostgresStore, desk: Desk) -> Iterator[str]:
+def role(store: PostgresStore, driver: Driver) -> Iterator[str]:
     """A role that may do nothing yet."""
     name = f"role_{store.schema}"
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -47,31 +47,31 @@ def call(store: PostgresStore, function: str, *values: object) -> Any:
         return found[0]
 
 
-async def test_a_job_added_with_sql_is_a_job_like_any_other(desk: Desk, store: PostgresStore):  # X4
+async def test_a_job_added_with_sql_is_a_job_like_any_other(driver: Driver, store: PostgresStore):  # X4
     id = call(
         store,
         """enqueue('send', payload => '{"to": "ada"}', queue => 'mail/acme', priority => 3, org_id => 'acme',
                    max_attempts => 2)""",
     )
     assert UUID(str(id)).version == 7
-    (job,) = await desk.jobs()
+    (job,) = await driver.jobs()
     assert (job.id, job.type, job.queue, job.org_id) == (str(id), "send", "mail/acme", "acme")
-    assert (job.payload, job.priority, job.max_attempts, job.status) == ({"to": "ada"}, 3, 2, State.PENDING)
-    claim = await desk.take_one("mail/*")
-    assert await desk.end(claim, Complete())
+    assert (job.payload, job.priority, job.max_attempts, job.status) == ({"to": "ada"}, 3, 2, JobStatus.PENDING)
+    claim = await driver.take_one("mail/*")
+    assert await driver.end(claim, Complete())
 
 
-async def test_the_shortest_call_is_enough_and_ids_rise(desk: Desk, store: PostgresStore):
+async def test_the_shortest_call_is_enough_and_ids_rise(driver: Driver, store: PostgresStore):
     ids = [str(call(store, "enqueue('send')")) for _ in range(3)]
-    assert [job.id for job in await desk.jobs()] == ids
-    assert [ref.id for ref in await desk.taken()] == ids
+    assert [job.id for job in await driver.jobs()] == ids
+    assert [ref.id for ref in await driver.taken()] == ids
 
 
-async def test_times_of_sql_are_kept(desk: Desk, store: PostgresStore):
+async def test_times_of_sql_are_kept(driver: Driver, store: PostgresStore):
     call(store, "enqueue('send', delay => '1 hour', queue => 'a')")
     call(store, "enqueue('send', run_at => '2099-01-01', start_by => '2099-02-01', queue => 'b')")
-    later, much_later = await desk.jobs()
-    assert (later.status, much_later.status) == (State.SCHEDULED, State.SCHEDULED)
+    later, much_later = await driver.jobs()
+    assert (later.status, much_later.status) == (JobStatus.SCHEDULED, JobStatus.SCHEDULED)
     assert later.next_run_at is not None
     assert later.next_run_at - later.created_at == timedelta(hours=1)
     assert much_later.next_run_at is not None
@@ -79,13 +79,13 @@ async def test_times_of_sql_are_kept(desk: Desk, store: PostgresStore):
     assert much_later.start_by is not None
 
 
-async def test_keys_mean_the_same_in_sql_and_in_python(desk: Desk, store: PostgresStore):  # O4, H5
-    first = await desk.enqueue(type="charge", idempotency_key="naïve – 東京", dedupe_key="d" * 5000)
+async def test_keys_mean_the_same_in_sql_and_in_python(driver: Driver, store: PostgresStore):  # O4, H5
+    first = await driver.enqueue(type="charge", idempotency_key="naïve – 東京", dedupe_key="d" * 5000)
     again = "enqueue('charge', idempotency_key => %s)"
     assert str(call(store, again, "naïve – 東京")) == first.id
     assert str(call(store, "enqueue('other', dedupe_key => %s)", "d" * 5000)) == first.id
     assert str(call(store, "enqueue('refund', idempotency_key => %s)", "naïve – 東京")) != first.id
-    assert len(await desk.jobs()) == 2
+    assert len(await driver.jobs()) == 2
     for parts in (["a"], ["a", "bc"], ["ab", "c"], ["", "é"]):
         assert call(store, "digest(variadic %s::text[])", parts) == digest(*parts)
 
@@ -119,23 +119,25 @@ async def test_keys_mean_the_same_in_sql_and_in_python(desk: Desk, store: Postgr
         ("'x', idempotency_key => repeat('x', 12900000)", "12.3 MB exceeds limit of 10.0 MB"),
     ],
 )
-async def test_sql_is_held_to_the_same_rules(desk: Desk, store: PostgresStore, arguments: str, words: str):  # B3, B4
+async def test_sql_is_held_to_the_same_rules(
+    driver: Driver, store: PostgresStore, arguments: str, words: str
+):  # B3, B4
     with pytest.raises(psycopg.errors.InvalidParameterValue, match=words):
         call(store, f"enqueue({arguments})")
-    assert await desk.jobs() == ()
+    assert await driver.jobs() == ()
 
 
-async def test_what_is_just_within_the_rules_is_taken_and_comes_back(desk: Desk, store: PostgresStore):  # B4
+async def test_what_is_just_within_the_rules_is_taken_and_comes_back(driver: Driver, store: PostgresStore):  # B4
     deep = "[" * 100 + "9007199254740992" + "]" * 100
     call(store, "enqueue('x', payload => %s, run_at => '9898-12-31', start_by => '0002-01-02')", deep)
     call(store, "enqueue('x', payload => '{\"a\": [0.1, null, \"1e400\"]}', delay => '99 years')")
-    first, second = await desk.jobs()
+    first, second = await driver.jobs()
     assert msgspec.json.encode(first.payload).decode() == deep
     assert second.payload == {"a": [0.1, None, "1e400"]}
 
 
 async def test_a_trigger_of_the_users_can_add_jobs_and_they_vanish_with_its_transaction(
-    desk: Desk, store: PostgresStore
+    driver: Driver, store: PostgresStore
 ):  # X4, G6
     table = f"orders_{store.schema}"
     with psycopg.connect(store.url) as connection:
@@ -153,30 +155,30 @@ async def test_a_trigger_of_the_users_can_add_jobs_and_they_vanish_with_its_tran
         connection.commit()
         connection.execute(f"insert into {table} values (1), (2)")
         connection.rollback()
-        assert await desk.jobs() == ()
+        assert await driver.jobs() == ()
         connection.execute(f"insert into {table} values (1), (2), (1)")
         connection.commit()
-        assert [job.payload for job in await desk.jobs()] == [{"id": 1}, {"id": 2}]
+        assert [job.payload for job in await driver.jobs()] == [{"id": 1}, {"id": 2}]
         connection.execute(f"drop table {table}")
         connection.execute(f"drop function {table}_added")
 
 
-async def test_sql_takes_back_what_is_not_over(desk: Desk, store: PostgresStore):
-    ref = await desk.add()
-    claim = await desk.take_one()
+async def test_sql_takes_back_what_is_not_over(driver: Driver, store: PostgresStore):
+    ref = await driver.add()
+    claim = await driver.take_one()
     assert call(store, "cancel(%s, 'ordered twice')", ref.id) is True
     assert call(store, "cancel(%s)", ref.id) is False
-    job = await desk.job(ref)
-    assert (job.status, job.last_error) == (State.CANCELLED, "ordered twice")
-    assert not await desk.end(claim, Complete())
+    job = await driver.job(ref)
+    assert (job.status, job.last_error) == (JobStatus.CANCELLED, "ordered twice")
+    assert not await driver.end(claim, Complete())
     assert call(store, "cancel(gen_random_uuid())") is False
 
 
 # Who may do what ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_role_without_leave_sees_and_does_nothing(desk: Desk, store: PostgresStore, role: str):  # G8
-    await desk.add()
+async def test_a_role_without_leave_sees_and_does_nothing(driver: Driver, store: PostgresStore, role: str):  # G8
+    await driver.add()
     forbidden = psycopg.errors.InsufficientPrivilege
     with as_role(store, role) as connection:
         for statement in (
@@ -191,7 +193,7 @@ async def test_a_role_without_leave_sees_and_does_nothing(desk: Desk, store: Pos
                 connection.execute(statement.replace("onward.", f"{store.schema}."))
 
 
-async def test_a_producer_adds_and_takes_back_and_that_is_all(desk: Desk, store: PostgresStore, role: str):  # G8
+async def test_a_producer_adds_and_takes_back_and_that_is_all(driver: Driver, store: PostgresStore, role: str):  # G8
     call(store, f"allow_producer('{role}')")
     with as_role(store, role) as connection:
         ((id,),) = connection.execute(f"select {store.schema}.enqueue('send', idempotency_key => 'k')").fetchall()
@@ -205,11 +207,11 @@ async def test_a_producer_adds_and_takes_back_and_that_is_all(desk: Desk, store:
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement.replace("onward.", f"{store.schema}."))
-    assert await desk.state((await desk.jobs())[0].ref) is State.CANCELLED
+    assert await driver.state((await driver.jobs())[0].ref) is JobStatus.CANCELLED
 
 
 async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
-    desk: Desk, store: PostgresStore, role: str
+    driver: Driver, store: PostgresStore, role: str
 ):  # G8
     call(store, f"allow_producer('{role}')")
     trap = f"trap_{store.schema}"
@@ -227,10 +229,12 @@ async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
             connection.execute("select btrim('a', 'b')")  # so it would be run
         connection.execute(f"select {store.schema}.enqueue('send', queue => 'q')")
         connection.execute(f"select {store.schema}.cancel(gen_random_uuid())")
-    assert len(await desk.jobs()) == 1
+    assert len(await driver.jobs()) == 1
 
 
-async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(desk: Desk, store: PostgresStore):  # G8
+async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(
+    driver: Driver, store: PostgresStore
+):  # G8
     with psycopg.connect(store.url) as connection:
         loose = connection.execute(
             """select proname from pg_proc where pronamespace = %s::regnamespace and prosecdef
@@ -240,7 +244,9 @@ async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(d
     assert loose == [("is_recording_in_trigger",)]  # it has no name without its schema, and is asked for each statement
 
 
-async def test_everybody_may_do_nothing_and_a_producer_two_things(desk: Desk, store: PostgresStore, role: str):  # G8
+async def test_everybody_may_do_nothing_and_a_producer_two_things(
+    driver: Driver, store: PostgresStore, role: str
+):  # G8
     may = """select proname from pg_proc
               where pronamespace = %(schema)s::regnamespace and has_function_privilege(%(role)s, oid, 'execute')
              union all
@@ -259,13 +265,15 @@ async def test_everybody_may_do_nothing_and_a_producer_two_things(desk: Desk, st
         assert connection.execute(may, named).fetchall() == [("cancel",), ("enqueue",)]
 
 
-async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(desk: Desk, store: PostgresStore, role: str):  # G8
-    await desk.add()
+async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(
+    driver: Driver, store: PostgresStore, role: str
+):  # G8
+    await driver.add()
     call(store, f"allow_worker('{role}')")
     address = make_conninfo(store.url, options=f"-c role={role}")
     engine = PostgresEngine(address, schema=store.schema, clock=store.clock)
     await engine.open()
-    worker = Desk(store, engine)  # type: ignore[arg-type]
+    worker = Driver(store, engine)  # type: ignore[arg-type]
     try:
         claim = await worker.take_one()
         await worker.beat(claim)
@@ -279,7 +287,7 @@ async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(desk: Desk,
         await worker.set("q", concurrency=2)
         await worker.advance(timedelta(days=9))
         assert (await worker.prune()).changed == 1
-        assert [job.status for job in await worker.jobs()] == [State.PENDING]
+        assert [job.status for job in await worker.jobs()] == [JobStatus.PENDING]
         with pytest.raises(psycopg.errors.InsufficientPrivilege), psycopg.connect(store.url) as connection:
             connection.execute(f"set role {role}")
             connection.execute(f"drop table {store.schema}.job")
@@ -311,19 +319,19 @@ def policies_of(store: PostgresStore, role: str) -> list[tuple[Any, ...]]:
 
 
 async def test_who_may_work_already_is_allowed_again_while_somebody_reads(
-    desk: Desk, store: PostgresStore, role: str
+    driver: Driver, store: PostgresStore, role: str
 ):  # O9, G8
     allow_within(store, role)
     before = policies_of(store, role)
     assert "job" in [table for table, _ in before]
     with looking_for_long(store):
         allow_within(store, role)
-        assert (await desk.enqueue()).is_new
+        assert (await driver.enqueue()).is_new
     assert policies_of(store, role) == before
 
 
 async def test_who_cannot_be_allowed_to_work_while_somebody_reads_is_told_who_that_is(
-    desk: Desk, store: PostgresStore, role: str
+    driver: Driver, store: PostgresStore, role: str
 ):  # O9, G8
     with looking_for_long(store) as reader:
         named = f"session {reader.info.backend_pid} a_report holds .*job"
@@ -331,21 +339,21 @@ async def test_who_cannot_be_allowed_to_work_while_somebody_reads_is_told_who_th
             psycopg.errors.LockNotAvailable, match=f"{role} was not allowed to work: {named}.*try again"
         ):
             allow_within(store, role)
-        assert (await desk.enqueue()).is_new
+        assert (await driver.enqueue()).is_new
     assert policies_of(store, role) == []
     allow_within(store, role)
     assert policies_of(store, role) != []
 
 
-async def test_a_role_may_be_allowed_to_work_by_several_at_once(desk: Desk, store: PostgresStore, role: str):  # G8
+async def test_a_role_may_be_allowed_to_work_by_several_at_once(driver: Driver, store: PostgresStore, role: str):  # G8
     await asyncio.gather(*(asyncio.to_thread(allow_within, store, role) for _ in range(4)))
     tables = [table for table, _ in policies_of(store, role)]
     assert "job" in tables
     assert len(tables) == len(set(tables))
 
 
-async def test_roles_whose_names_begin_alike_do_not_take_each_others_leave(desk: Desk, store: PostgresStore):  # G8
-    await desk.add()
+async def test_roles_whose_names_begin_alike_do_not_take_each_others_leave(driver: Driver, store: PostgresStore):  # G8
+    await driver.add()
     stem = f"role_{store.schema}".ljust(60, "x")
     first, second, third = f"{stem}a", f"{stem}b", f"{stem}c"
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -366,8 +374,8 @@ async def test_roles_whose_names_begin_alike_do_not_take_each_others_leave(desk:
                 connection.execute(f"drop role {each}")
 
 
-async def test_row_level_security_is_on_for_every_table(desk: Desk, store: PostgresStore):  # G8
-    await desk.prune()  # makes days
+async def test_row_level_security_is_on_for_every_table(driver: Driver, store: PostgresStore):  # G8
+    await driver.prune()  # makes days
     with psycopg.connect(store.url) as connection:
         bare = connection.execute(
             "select relname from pg_class where relnamespace = %s::regnamespace and relkind in ('r', 'p')"

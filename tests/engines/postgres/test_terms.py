@@ -18,7 +18,7 @@ from onward.engines.postgres.schema import Schema
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from onward.metering import Meter
-from tests.conformance.driver import PAST_LEASE, Desk, new_job
+from tests.conformance.driver import PAST_LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.test_lanes import by_hand
 
@@ -54,29 +54,31 @@ WRITES = [
 ]
 
 
-async def something_to_do(desk: Desk) -> None:
+async def something_to_do(driver: Driver) -> None:
     """Leave work for all of them: a day, an archived job, usage, a hold and a batch whose time is over, each."""
-    await desk.prune()  # makes days
-    await desk.set("brief", retention=Retention(completed=MINUTE, archived=MINUTE))
+    await driver.prune()  # makes days
+    await driver.set("brief", retention=Retention(completed=MINUTE, archived=MINUTE))
     for queue in ("long", "brief"):
-        await desk.add(queue=queue)
-        assert await desk.end(await desk.take_one(queue), Complete())
-    await desk.advance(MINUTE)
-    await desk.prune()  # archives the job of the one queue
-    await desk.enqueue(queue="held", dedupe_key="k", throttle=MINUTE)
-    assert await desk.end(await desk.take_one("held"), Complete())
-    await desk.engine.save_batch(
+        await driver.add(queue=queue)
+        assert await driver.end(await driver.take_one(queue), Complete())
+    await driver.advance(MINUTE)
+    await driver.prune()  # archives the job of the one queue
+    await driver.enqueue(queue="held", dedupe_key="k", throttle=MINUTE)
+    assert await driver.end(await driver.take_one("held"), Complete())
+    await driver.engine.save_batch(
         NewBatch(name="import", sealed=True),
         [new_job(queue="batched", batch="import"), new_job(queue="batched", batch="import", after=(0,))],
     )
     for _ in range(2):
-        assert await desk.end(await desk.take_one("batched"), Complete())
-        await desk.promote()
+        assert await driver.end(await driver.take_one("batched"), Complete())
+        await driver.promote()
     meter = Meter()
-    run = Claim(ref=JobRef("held", "1"), token=(1, 1), type="send", payload="{}", attempts=1, started=True, waited=0.2)
+    run = Claim(
+        ref=JobRef("held", "1"), token=(1, 1), type="send", payload="{}", attempts=1, started=True, wait_seconds=0.2
+    )
     meter.add([Settlement(run, Complete(), 1.0)])
-    await desk.engine.record_usage(meter.take())
-    await desk.advance(BATCH_KEPT + MINUTE)
+    await driver.engine.record_usage(meter.take())
+    await driver.advance(BATCH_KEPT + MINUTE)
 
 
 def do(store: PostgresStore, write: Write, term: Term) -> None:
@@ -89,15 +91,15 @@ def do(store: PostgresStore, write: Write, term: Term) -> None:
 
 @pytest.mark.parametrize("write", WRITES, ids=lambda write: write.name)
 async def test_who_has_been_followed_writes_nothing_and_who_follows_does(
-    desk: Desk, store: PostgresStore, write: Write
+    driver: Driver, store: PostgresStore, write: Write
 ):  # O6
-    await something_to_do(desk)
-    old = await desk.lead("a")
-    await desk.advance(PAST_LEASE)
+    await something_to_do(driver)
+    old = await driver.lead("a")
+    await driver.advance(PAST_LEASE)
     before = by_hand(store, write.look)
     do(store, write, old)
     assert by_hand(store, write.look) == before, "its lease is over"
-    present = await desk.lead("b")
+    present = await driver.lead("b")
     for term in (old, Term(old.number, present.leader_id, present.until), Term(present.number, "a", present.until)):
         do(store, write, term)
         assert by_hand(store, write.look) == before, term

@@ -21,9 +21,9 @@ from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.migrations import MIGRATIONS, migrate, script
 from onward.engines.postgres.schema import Schema
 from onward.errors import SchemaTooNew, StoreBusy
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from onward.pg import migrations
-from tests.conformance.driver import Desk
+from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
 
@@ -79,7 +79,7 @@ Way = Callable[..., Any]
 
 
 @pytest.fixture
-def roles(store: PostgresStore, desk: Desk) -> Iterator[tuple[str, str]]:
+def roles(store: PostgresStore, driver: Driver) -> Iterator[tuple[str, str]]:
     """Two roles that may do nothing yet."""
     names = f"one_{store.schema}", f"two_{store.schema}"
     with psycopg.connect(store.url, autocommit=True) as connection:
@@ -186,13 +186,13 @@ async def test_an_upgrade_loses_no_job_and_the_worker_of_the_version_before_goes
                 return set(runs) >= {ref.id for ref in (*to_do, never, kept, since.ref)} or None
 
             await eventually(all_have_ended)
-        desk = Desk(store, app.engine)
-        jobs = {job.ref: job.status for job in await desk.jobs()}
+        driver = Driver(store, app._core.engine)
+        jobs = {job.ref: job.status for job in await driver.jobs()}
     assert set(runs.values()) == {1}
     assert set(jobs) >= {*to_do, *later, never, kept, since.ref}
-    assert {jobs[ref] for ref in (*to_do, kept, since.ref)} == {State.COMPLETED}
-    assert {jobs[ref] for ref in later} == {State.SCHEDULED}
-    assert jobs[never] is State.FAILED
+    assert {jobs[ref] for ref in (*to_do, kept, since.ref)} == {JobStatus.COMPLETED}
+    assert {jobs[ref] for ref in later} == {JobStatus.SCHEDULED}
+    assert jobs[never] is JobStatus.FAILED
     newcomer = PostgresEngine(store.url, schema=store.schema)
     with pytest.raises(SchemaTooNew, match=f"has schema {len(LATER)}, this version of Onward knows.*upgrade Onward"):
         await newcomer.open()
@@ -212,7 +212,7 @@ async def test_workers_that_own_nothing_go_on_after_an_upgrade(
     address = make_conninfo(store.url, options=f"-c role={roles[0]}")
     engine = PostgresEngine(address, schema=store.schema, clock=store.clock)
     await engine.open()
-    worker = Desk(store, engine)  # type: ignore[arg-type]
+    worker = Driver(store, engine)  # type: ignore[arg-type]
     try:
         await worker.add()
         way(store)
@@ -226,7 +226,7 @@ async def test_workers_that_own_nothing_go_on_after_an_upgrade(
 
 @WAYS
 async def test_a_reader_of_the_jobs_is_no_worker_after_an_upgrade(
-    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way
+    driver: Driver, store: PostgresStore, roles: tuple[str, str], way: Way
 ):  # G8
     with psycopg.connect(store.url, autocommit=True) as connection:
         connection.execute(f"grant usage on schema {store.schema} to {roles[0]}")
@@ -241,7 +241,7 @@ async def test_a_reader_of_the_jobs_is_no_worker_after_an_upgrade(
 
 @WAYS
 async def test_a_producer_goes_on_after_a_step_that_makes_a_function_anew(
-    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way
+    driver: Driver, store: PostgresStore, roles: tuple[str, str], way: Way
 ):  # O9, G8
     producer, half = roles
     run(store, f"select onward.allow_producer('{producer}')")
@@ -263,7 +263,7 @@ async def test_a_producer_goes_on_after_a_step_that_makes_a_function_anew(
 
 @WAYS
 async def test_a_step_that_needs_no_table_waits_for_none_on_behalf_of_workers(
-    desk: Desk, store: PostgresStore, roles: tuple[str, str], way: Way, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, store: PostgresStore, roles: tuple[str, str], way: Way, monkeypatch: pytest.MonkeyPatch
 ):  # O9
     monkeypatch.setattr(migrations, "MAX_TRIES", 1)
     run(store, f"select onward.allow_worker('{roles[0]}')")
@@ -272,23 +272,23 @@ async def test_a_step_that_needs_no_table_waits_for_none_on_behalf_of_workers(
 
 
 @WAYS
-async def test_a_step_that_waits_for_a_table_holds_nobody_up(desk: Desk, store: PostgresStore, way: Way):  # O9
-    await desk.add()
+async def test_a_step_that_waits_for_a_table_holds_nobody_up(driver: Driver, store: PostgresStore, way: Way):  # O9
+    await driver.add()
     with left_open(store):
         upgrading = asyncio.create_task(asyncio.to_thread(way, store))
         for _ in range(2):
             await eventually(lambda: wants_the_table(store))
             async with asyncio.timeout(DEADLINE):
-                assert (await desk.enqueue()).is_new
-                assert await desk.end(await desk.take_one(), Complete())
+                assert (await driver.enqueue()).is_new
+                assert await driver.end(await driver.take_one(), Complete())
         assert not upgrading.done()
     await upgrading
     assert has_colours(store)
-    assert await desk.end(await desk.take_one(), Complete())
+    assert await driver.end(await driver.take_one(), Complete())
 
 
 async def test_whoever_holds_the_tables_for_too_long_is_named(
-    desk: Desk, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    driver: Driver, store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):  # O9
     monkeypatch.setattr(migrations, "MAX_TRIES", 2)
     monkeypatch.setattr(migrations, "RETRY_DELAY", 0.01)
@@ -301,18 +301,18 @@ async def test_whoever_holds_the_tables_for_too_long_is_named(
             upgrade_by_hand(store)
         assert not has_colours(store)
     assert upgrade(store) == [COLOUR]
-    assert (await desk.enqueue()).is_new
+    assert (await driver.enqueue()).is_new
 
 
-async def test_of_many_that_would_wait_for_a_table_one_does(desk: Desk, store: PostgresStore):  # O9
+async def test_of_many_that_would_wait_for_a_table_one_does(driver: Driver, store: PostgresStore):  # O9
     """If each tried as soon as another paused, workers would get nowhere."""
     with left_open(store):
         upgrading = [asyncio.create_task(asyncio.to_thread(way, store)) for way in (upgrade, upgrade_by_hand) * 3]
-        waited = set()
+        wait_seconds = set()
         for _ in range(3):
-            waited.add(await eventually(lambda: wants_the_table(store)))
+            wait_seconds.add(await eventually(lambda: wants_the_table(store)))
             async with asyncio.timeout(DEADLINE):
-                assert (await desk.enqueue()).is_new
-        assert len(waited) == 1
+                assert (await driver.enqueue()).is_new
+        assert len(wait_seconds) == 1
     await asyncio.gather(*upgrading)
     assert has_colours(store)

@@ -43,7 +43,7 @@ async def complete(engine: SQLiteEngine, *claims: Claim) -> None:
 
 async def states(engine: SQLiteEngine) -> dict[str, int]:
     """Count the jobs by state."""
-    return dict(await engine.count(EVERY, by=GroupBy.STATE))
+    return dict(await engine.count(EVERY, by=GroupBy.STATUS))
 
 
 async def on_writer(engine: SQLiteEngine, work: Callable[[Transaction], T]) -> T:

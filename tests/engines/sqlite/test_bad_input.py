@@ -22,7 +22,7 @@ from onward.engines.sqlite import database
 from onward.engines.sqlite.database import Database, file_system_of
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.errors import (
-    InvalidJob,
+    InvalidValue,
     OnwardError,
     SchemaChanged,
     SchemaTooNew,
@@ -76,7 +76,7 @@ async def test_the_callers_own_connection_is_told_of_a_lock_in_the_same_words(en
     bare.execute("begin immediate")
     other.execute("begin")
     with pytest.raises(StoreBusy):
-        await engine.enqueue([new_job()], within=other)
+        await engine.enqueue([new_job()], connection=other)
     other.execute("rollback")
     bare.execute("rollback")
     other.close()
@@ -446,8 +446,8 @@ async def test_a_database_without_our_tables_is_too_old_to_check(path):  # O9
 
 async def test_a_connection_to_another_file_is_refused_and_nothing_is_written_anywhere(engine, tmp_path):  # X4
     stranger = sqlite3.connect(tmp_path / "other.db")
-    with pytest.raises(InvalidJob, match=r"must be a connection to .*jobs\.db") as raised:
-        await engine.enqueue([new_job()], within=stranger)
+    with pytest.raises(InvalidValue, match=r"must be a connection to .*jobs\.db") as raised:
+        await engine.enqueue([new_job()], connection=stranger)
     assert raised.value.field == "within"
     assert not stranger.in_transaction
     assert stranger.execute("select * from sqlite_schema").fetchall() == []
@@ -458,8 +458,8 @@ async def test_a_connection_to_another_file_is_refused_and_nothing_is_written_an
 async def test_a_connection_to_a_copy_of_the_file_is_refused(engine, tmp_path, bare):  # X4
     bare.execute("vacuum into ?", (str(tmp_path / "copy.db"),))
     copy = sqlite3.connect(tmp_path / "copy.db")
-    with pytest.raises(InvalidJob, match="where the jobs are kept"):
-        await engine.enqueue([new_job()], within=copy)
+    with pytest.raises(InvalidValue, match="where the jobs are kept"):
+        await engine.enqueue([new_job()], connection=copy)
     assert copy.execute("select count(*) from onward_job").fetchone() == (0,)
     copy.close()
 
@@ -468,17 +468,17 @@ async def test_a_connection_by_another_way_to_the_same_file_is_taken(engine, pat
     (tmp_path / "link.db").symlink_to(path)
     friend = sqlite3.connect(tmp_path / "link.db")
     with friend:
-        await engine.enqueue([new_job()], within=friend)
+        await engine.enqueue([new_job()], connection=friend)
     friend.close()
     assert await states(engine) == {"pending": 1}
 
 
 @pytest.mark.parametrize("stranger", ["jobs.db", 7, object()])
 async def test_what_is_no_sqlite_connection_is_refused(engine, stranger):  # X4
-    with pytest.raises(InvalidJob, match=r"must be a sqlite3\.Connection to the same database file"):
-        await engine.enqueue([new_job()], within=stranger)
-    with pytest.raises(InvalidJob):
-        engine.enqueue_sync([new_job()], within=stranger)
+    with pytest.raises(InvalidValue, match=r"must be a sqlite3\.Connection to the same database file"):
+        await engine.enqueue([new_job()], connection=stranger)
+    with pytest.raises(InvalidValue):
+        engine.enqueue_sync([new_job()], connection=stranger)
 
 
 async def test_what_fails_within_the_callers_transaction_leaves_nothing_there_and_the_caller_goes_on(
@@ -488,10 +488,10 @@ async def test_what_fails_within_the_callers_transaction_leaves_nothing_there_an
     caller.execute("create table note (text)")
     caller.execute("insert into note values ('mine')")
     with pytest.raises(sqlite3.IntegrityError):
-        engine.enqueue_sync([new_job(), new_job(max_attempts=0)], within=caller)
+        engine.enqueue_sync([new_job(), new_job(max_attempts=0)], connection=caller)
     assert caller.in_transaction
     assert caller.execute("select count(*) from onward_job").fetchone() == (0,)
-    engine.enqueue_sync([new_job()], within=caller)
+    engine.enqueue_sync([new_job()], connection=caller)
     caller.commit()
     assert caller.execute("select text from note").fetchall() == [("mine",)]
     caller.close()
@@ -500,8 +500,8 @@ async def test_what_fails_within_the_callers_transaction_leaves_nothing_there_an
 
 async def test_a_connection_to_memory_is_refused(engine):  # X4
     memory = sqlite3.connect(":memory:")
-    with pytest.raises(InvalidJob, match=":memory:"):
-        await engine.enqueue([new_job()], within=memory)
+    with pytest.raises(InvalidValue, match=":memory:"):
+        await engine.enqueue([new_job()], connection=memory)
     memory.close()
 
 
@@ -510,13 +510,13 @@ async def test_a_connection_to_a_file_without_our_tables_is_told_to_migrate_firs
     caller.execute("create table note (text)")
     engine = SQLiteEngine(path)
     with pytest.raises(SchemaTooOld, match="open the app first, or run onward migrate"):
-        engine.enqueue_sync([new_job()], within=caller)
+        engine.enqueue_sync([new_job()], connection=caller)
     caller.close()
     await engine.close()
 
 
 def test_an_unknown_way_to_be_durable_is_refused():
-    with pytest.raises(InvalidJob, match="must be 'full' or 'normal'"):
+    with pytest.raises(InvalidValue, match="must be 'full' or 'normal'"):
         SQLiteEngine("jobs.db", synchronous="off")  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from onward.batches.values import BatchInfo, NewBatch
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.engines.sqlite.plain import add, complete, new_job, take
 
 
@@ -49,6 +49,6 @@ async def test_a_job_that_was_ended_by_hand_is_told_to_those_that_wait_for_it(
     await engine.promote(term)
     job = await engine.get(second)
     assert job is not None
-    assert job.status is State.PENDING
+    assert job.status is JobStatus.PENDING
     found = await info(engine)
     assert (found.total, found.completed, found.cancelled) == (3, 1, 1)

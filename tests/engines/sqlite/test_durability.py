@@ -112,9 +112,9 @@ async def test_nothing_that_was_told_is_lost_when_writers_are_killed(path):  # X
     found: set[str] = set()
     after = None
     while True:
-        page = await engine.find(EVERY, after=after, limit=500)
+        page = await engine.find(EVERY, cursor=after, limit=500)
         found |= {job.id for job in page.items}
-        after = page.after
+        after = page.next_cursor
         if after is None:
             break
     await engine.close()

@@ -18,7 +18,7 @@ from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_lock import WriteLock
 from onward.engines.sqlite.writer import SharedConnection
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.engines.sqlite.plain import EVERY, BusyWriter, add, new_job, on_writer, states
 
 
@@ -129,7 +129,7 @@ async def test_a_job_with_more_to_it_loses_nothing_of_it(writer, engine, job):
     assert (kept.idempotency_key, kept.dedupe_key) == (job.idempotency_key, job.dedupe_key)
     assert (kept.start_by, kept.backoff) == (job.start_by, job.backoff)
     is_later = job.delay is not None or job.run_at is not None
-    assert kept.status is (State.SCHEDULED if is_later else State.PENDING)
+    assert kept.status is (JobStatus.SCHEDULED if is_later else JobStatus.PENDING)
 
 
 async def test_a_paused_queue_takes_jobs_of_those_who_are_alone(writer, engine):

@@ -30,7 +30,7 @@ async def test_a_deposed_leader_buries_no_job_and_forgets_no_worker(engine, cloc
     await add(engine)
     await take(engine, lease=timedelta(seconds=1))
     clock.advance(2)
-    await engine.rescue(first, worker_timeout=LEASE, max_crashes=1)
+    await engine.rescue(first, lease=LEASE, max_crashes=1)
     (suspect,) = await take(engine, alone=True)
     assert suspect.is_suspect
     await engine.heartbeat(WorkerInfo(id="silent", hostname="host", pool_size=1, version="1"), [])
@@ -38,10 +38,10 @@ async def test_a_deposed_leader_buries_no_job_and_forgets_no_worker(engine, cloc
     second = await engine.elect("second", lease=LEASE)
     assert second is not None
 
-    assert (await engine.rescue(first, worker_timeout=LEASE, max_crashes=1)).changed == 0
+    assert (await engine.rescue(first, lease=LEASE, max_crashes=1)).changed == 0
     assert await states(engine) == {"running": 1}
     assert [worker.id for worker in await engine.workers()] == ["silent"]
 
-    assert (await engine.rescue(second, worker_timeout=LEASE, max_crashes=1)).buried == 1
+    assert (await engine.rescue(second, lease=LEASE, max_crashes=1)).buried == 1
     assert await states(engine) == {"dead_letter": 1}
     assert await engine.workers() == []

@@ -151,7 +151,7 @@ async def test_upkeep_costs_nothing_where_there_is_nothing_to_do(engine):
         await finished(engine, count)
         spent = [
             (await steps(engine, lambda: engine.promote(term)))[0],
-            (await steps(engine, lambda: engine.rescue(term, worker_timeout=HOUR, max_crashes=MAX_CRASHES)))[0],
+            (await steps(engine, lambda: engine.rescue(term, lease=HOUR, max_crashes=MAX_CRASHES)))[0],
             (await steps(engine, lambda: engine.prune(term)))[0],
         ]
         costs.append(spent)

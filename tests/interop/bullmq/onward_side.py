@@ -24,7 +24,7 @@ from onward.engine.values import (
     Term,
 )
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Raised, Release, Snooze, decide
 from tests.interop.bullmq.sides import QUEUE, WORKER
@@ -77,7 +77,7 @@ class OnwardSide:
         job: dict[str, Any] = {"name": "tick", "data": {"of": id}, "options": _options(options)}
         try:
             return str(self._run(self._bullmq.upsert_job_scheduler(QUEUE, id, **job, **schedule_options)).ref.id)
-        except InvalidJob:
+        except InvalidValue:
             return "refused"
 
     def unschedule(self, id: str) -> bool:
@@ -96,7 +96,7 @@ class OnwardSide:
         """See :class:`Side`."""
         try:
             self._run(self._bullmq.obliterate(QUEUE, force=force))
-        except InvalidJob:
+        except InvalidValue:
             return False
         return True
 
@@ -156,7 +156,7 @@ class OnwardSide:
         """See :class:`Side`."""
         self._term = self._run(self._engine.elect(WORKER, lease=timedelta(days=1), holding=self._term))
         assert self._term is not None
-        self._run(self._engine.rescue(self._term, worker_timeout=timedelta(days=1), max_crashes=_CRASHES))
+        self._run(self._engine.rescue(self._term, lease=timedelta(days=1), max_crashes=_CRASHES))
 
     def _configure(self, **change: Any) -> None:
         self._run(self._engine.configure(QUEUE, QueueChange(**change)))

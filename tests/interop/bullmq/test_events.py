@@ -27,7 +27,7 @@ async def collect_events(peer: NodePeer, events: str, until: str) -> list[dict[s
 async def test_node_hears_the_whole_life_of_a_job_of_ours(app: App, either: NodePeer, name: str):  # B7
     @app.task(name="try", queue=name, max_attempts=2, backoff=Backoff.fixed(0.02))
     async def attempt(context: JobContext) -> dict[str, int]:
-        context.progress(10 * context.attempt)
+        context.set_progress(10 * context.attempt)
         await asyncio.sleep(0.03)
         if context.attempt == 1:
             raise ValueError("not yet")
@@ -66,8 +66,8 @@ async def test_node_hears_what_is_done_to_a_queue_and_its_jobs(app: App, either:
 
     events = either.events(name)
     await app.queues.pause(name)
-    added = await note.using(dedupe="once", max_attempts=1).enqueue(n=1)
-    await note.using(dedupe="once").enqueue(n=2)
+    added = await note.using(dedupe_key="once", max_attempts=1).enqueue(n=1)
+    await note.using(dedupe_key="once").enqueue(n=2)
     gone = await note.enqueue(n=3)
     await app.jobs.cancel(gone.ref)
     await app.queues.resume(name)
@@ -91,7 +91,7 @@ async def test_node_hears_of_a_job_that_we_took_back_from_the_dead(
     queue, events = either.queue(name), either.events(name)
     await app.queues.configure(name)
     added = queue.add("note", {"n": 1})
-    claimed = await app.engine.claim(ClaimRequest(worker_id="dead", queues=(name,), slots=1))
+    claimed = await app._core.engine.claim(ClaimRequest(worker_id="dead", queues=(name,), slots=1))
     assert [claim.ref for claim in claimed.claims] == [JobRef(name, added["id"])]
     client.delete(f"bull:{name}:{added['id']}:lock")
     async with app.worker(queues=["nothing"], leader_lease=timedelta(seconds=1)):

@@ -8,7 +8,7 @@ import pytest
 
 from onward import App, JobContext
 from onward.job import JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.interop.bullmq.peer import NodePeer
 
 
@@ -38,7 +38,7 @@ async def test_a_flow_started_in_node_is_run_by_us(app: App, either: NodePeer, n
         "call", handle=either.flows(), method="add", args=[flow(name, [child(name, n) for n in range(3)])]
     )
     id = tree["job"]["id"]
-    assert (await app.jobs.get(JobRef(f"{name}-parents", id))).status is State.BLOCKED
+    assert (await app.jobs.get(JobRef(f"{name}-parents", id))).status is JobStatus.BLOCKED
     async with app.worker(queues=[f"{name}-parents", f"{name}-children"], concurrency=1):
         assert await parents.finished(id, events) == id
     assert ran == ["child 0", "child 1", "child 2", "parent"]

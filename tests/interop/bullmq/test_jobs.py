@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from onward import App, Backoff, DoNotRetry, JobContext, State
+from onward import App, Backoff, DoNotRetry, JobContext, JobStatus
+from onward.context import trace_of
 from onward.errors import JobFailed
 from onward.job import JobRef
 from tests.interop.bullmq.peer import NodePeer
@@ -42,7 +43,7 @@ async def test_node_sees_who_ran_its_job(app: App, node6: NodePeer, name: str): 
     added = queue.add("greet", {})
     async with app.worker(queues=[name]):
         await queue.finished(added["id"], events)
-        assert queue.job(added["id"])["processedBy"] in {worker.id for worker in await app.engine.workers()}
+        assert queue.job(added["id"])["processedBy"] in {worker.id for worker in await app._core.engine.workers()}
 
 
 async def test_traces_stand_where_nodes_telemetry_has_them(app: App, either: NodePeer, name: str):  # B1
@@ -51,11 +52,11 @@ async def test_traces_stand_where_nodes_telemetry_has_them(app: App, either: Nod
 
     @app.task(name="note", queue=name)
     async def note(context: JobContext) -> None:
-        seen.append(context.trace)
+        seen.append(trace_of(context))
 
     queue = either.queue(name)
     queue.add("note", {}, telemetry={"metadata": headers})
-    (ours,) = await app.engine.enqueue([replace(note.job(), trace=headers)])
+    (ours,) = await app._core.engine.enqueue([replace(note.job(), trace=headers)])
     assert queue.job(ours.id)["opts"]["telemetry"] == {"metadata": headers}
     async with app.worker(queues=[name]):
         await eventually(lambda: len(seen) == 2)
@@ -133,7 +134,7 @@ async def test_do_not_retry_ends_nodes_job_at_once(app: App, either: NodePeer, n
 async def test_node_hears_progress_and_reads_log_lines(app: App, either: NodePeer, name: str):  # B1
     @app.task(name="report", queue=name)
     async def report(context: JobContext) -> None:
-        context.progress(40)
+        context.set_progress(40)
         context.log("one")
         context.log("two")
 
@@ -221,8 +222,8 @@ async def test_we_await_what_nodes_handler_returns(app: App, either: NodePeer, n
     handles = [await double.enqueue(n=n, steps=[["twice"]]) for n in range(20)]
     with either.working(name, concurrency=5):
         assert [await handle.result(timeout=20) for handle in handles] == [{"twice": 2 * n} for n in range(20)]
-    job = await handles[3].job()
-    assert job.status is State.COMPLETED
+    job = await handles[3].info()
+    assert job.status is JobStatus.COMPLETED
     assert job.attempts == 1
 
 
@@ -245,7 +246,7 @@ async def test_node_tries_our_job_as_often_as_we_said(app: App, either: NodePeer
     handle = await fail.enqueue(steps=[["throw", "not today"]])
     with either.working(name), pytest.raises(JobFailed, match="not today"):
         await handle.result(timeout=20)
-    job = await handle.job()
+    job = await handle.info()
     assert job.attempts == 3
     assert job.last_error == "not today"
 
@@ -258,8 +259,8 @@ async def test_unrecoverable_ends_our_job_at_once(app: App, either: NodePeer, na
     handle = await fail.enqueue(steps=[["unrecoverable", "never"]])
     with either.working(name), pytest.raises(JobFailed, match="never"):
         await handle.result(timeout=20)
-    job = await handle.job()
-    assert job.status is State.FAILED
+    job = await handle.info()
+    assert job.status is JobStatus.FAILED
     assert job.attempts == 1
 
 
@@ -287,8 +288,8 @@ async def test_we_see_nodes_progress_and_log(app: App, either: NodePeer, name: s
     handle = await report.enqueue(steps=[["progress", 30], ["log", "one line"], ["return", 1]])
     with either.working(name):
         assert await handle.result(timeout=20) == 1
-    assert (await handle.job()).progress == 30
-    (line,) = await app.jobs.log_lines(handle.ref)
+    assert (await handle.info()).progress == 30
+    (line,) = await app.jobs.logs(handle.ref)
     assert line.line == "one line"
 
 
@@ -311,9 +312,9 @@ async def test_a_deduplicated_job_is_one_for_both(app: App, either: NodePeer, na
         return n
 
     queue = either.queue(name)
-    ours = await note.using(dedupe="once").enqueue(n=1)
+    ours = await note.using(dedupe_key="once").enqueue(n=1)
     theirs = queue.add("note", {"n": 2}, deduplication={"id": "once"})
-    again = await note.using(dedupe="once").enqueue(n=3)
+    again = await note.using(dedupe_key="once").enqueue(n=3)
     assert ours.id == theirs["id"] == again.id
     assert not again.is_new
     async with app.worker(queues=[name]):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from onward import App, State
+from onward import App, JobStatus
 from onward.engine.values import ClaimRequest, JobFilter, Settlement
 from onward.lifecycle import Complete
 from tests.interop.bullmq.peer import V6, NodePeer
@@ -120,7 +120,7 @@ async def test_whoever_lost_its_lock_to_the_other_language_cannot_finish(
 ):  # X3
     queue = node6.queue(name)
     added = queue.add("work", payload(ledger, 1, 1))
-    (ours,) = (await app.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=1))).claims
+    (ours,) = (await app._core.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=1))).claims
     client.delete(f"bull:{name}:{added['id']}:lock")
     worker = node6.handle()
     node6.request("make", handle=worker, kind="Worker", queue=name, options={"stalledInterval": 1, "name": "theirs"})
@@ -128,7 +128,7 @@ async def test_whoever_lost_its_lock_to_the_other_language_cannot_finish(
         client.delete(f"bull:{name}:stalled-check")
         node6.request("call", handle=worker, method="moveStalledJobsToWait")
     assert node6.request("claim", handle=worker, token="theirs")["id"] == added["id"]
-    assert await app.engine.settle([Settlement(ours, Complete('"ours"'))]) == {ours.token}
+    assert await app._core.engine.settle([Settlement(ours, Complete('"ours"'))]) == {ours.token}
     node6.request("callJob", handle=worker, id=added["id"], method="moveToCompleted", args=["theirs", "theirs", False])
     assert queue.job(added["id"])["returnvalue"] == "theirs"
     node6.request("close", handle=worker)
@@ -181,10 +181,10 @@ async def run_with_kills(url: str, peer: NodePeer, name: str, ledger: Path, *, k
             await eventually(lambda: queue.getJobCounts("completed") == {"completed": jobs}, within=120)
         finally:
             fleet.stop()
-        page = await app.engine.find(JobFilter(queues=(name,)), limit=jobs + 1)
+        page = await app._core.engine.find(JobFilter(queues=(name,)), limit=jobs + 1)
     runs_by_job = runs(ledger)
     assert len(page.items) == jobs
-    assert all(job.status is State.COMPLETED for job in page.items), "lost"
+    assert all(job.status is JobStatus.COMPLETED for job in page.items), "lost"
     assert set(runs_by_job) == {job.id for job in page.items}
     stale = [job.id for job in page.items if job.result["run"] != runs_by_job[job.id][-1]]
     assert not stale, "finished by a worker that had lost its lock"

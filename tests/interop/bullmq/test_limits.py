@@ -29,7 +29,7 @@ async def test_a_concurrency_that_node_set_holds_for_our_worker(app: App, either
     async with app.worker(queues=[name], concurrency=10):
         await eventually(lambda: len(ended) == 10)
     assert most == 2
-    assert (await app.queues.get(name)).settings.concurrency == 2
+    assert (await app.queues.get(name)).settings.global_concurrency == 2
 
 
 async def test_a_concurrency_holds_for_both_workers_together(app: App, node6: NodePeer, name: str):  # B8
@@ -37,7 +37,7 @@ async def test_a_concurrency_holds_for_both_workers_together(app: App, node6: No
     async def slow(n: int, steps: list[Any]) -> None:
         await asyncio.sleep(0.01)
 
-    await app.queues.configure(name, concurrency=3)
+    await app.queues.configure(name, global_concurrency=3)
     queue, events = node6.queue(name), node6.events(name)
     assert queue("getGlobalConcurrency") == 3
     await slow.enqueue_many([{"n": n, "steps": [["sleep", 10]]} for n in range(40)])

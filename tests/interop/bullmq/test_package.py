@@ -11,7 +11,7 @@ import pytest
 
 from onward import App
 from onward.engines.bullmq.engine import BullMQEngine
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from tests.servers.redis import RedisServer
 from tests.worker.harness import eventually
 
@@ -72,8 +72,8 @@ async def test_we_add_and_it_runs(app: App, server: RedisServer, name: str):  # 
         assert [await handle.result(timeout=20) for handle in handles] == [2 * n for n in range(20)]
     finally:
         await worker.close(force=True)
-    job = await handles[0].job()
-    assert job.status is State.COMPLETED
+    job = await handles[0].info()
+    assert job.status is JobStatus.COMPLETED
     assert job.progress == 50
 
 

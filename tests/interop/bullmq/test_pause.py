@@ -15,7 +15,7 @@ from tests.worker.harness import eventually
 
 
 async def taken(app: App, name: str) -> list[str]:
-    claims = (await app.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=10))).claims
+    claims = (await app._core.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=10))).claims
     return [claim.ref.id for claim in claims]
 
 
@@ -112,12 +112,12 @@ async def test_a_job_given_back_or_tried_again_while_node_5_has_paused_is_not_lo
     queue = node5.queue(name)
     for n in range(3):
         queue.add("note", {"n": n}, attempts=3)
-    claims = (await app.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=3))).claims
+    claims = (await app._core.engine.claim(ClaimRequest(worker_id="w", queues=(name,), slots=3))).claims
     queue("pause")
     failure = Failure("ValueError", "boom")
     outcomes: list[Outcome] = [Release(), Retry(timedelta(0), failure), Retry(timedelta(milliseconds=1), failure)]
     settled = [Settlement(claim, outcome) for claim, outcome in zip(claims, outcomes, strict=True)]
-    assert not await app.engine.settle(settled)
+    assert not await app._core.engine.settle(settled)
 
     async def all_wait() -> bool:
         await taken(app, name)  # a claim makes what is due ready, on a paused queue as well

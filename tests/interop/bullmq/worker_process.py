@@ -22,7 +22,7 @@ LEASE: Final = timedelta(seconds=2)
 
 def make_app(url: str, queue: str) -> App:
     """Make the App that worker processes and the test share."""
-    app = App(engine=BullMQEngine(url), worker_timeout=LEASE, max_crashes=1000)
+    app = App(engine=BullMQEngine(url), lease=LEASE, max_crashes=1000)
 
     @app.task(name="work", queue=queue)
     async def work(context: JobContext, n: int, steps: list[list[Any]]) -> dict[str, str]:

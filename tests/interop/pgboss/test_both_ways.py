@@ -12,7 +12,7 @@ from onward.backoff import Backoff
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, JobFilter, QueueChange, Settlement
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze, State
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Outcome, Release, Retry, Snooze
 from tests.conformance.processes import eventually
 from tests.servers.pgboss import NodePgBoss
 
@@ -44,7 +44,7 @@ async def test_what_node_sends_comes_by_priority_and_age_and_not_before_its_time
     assert {claim.type for claim in claims} == {name}
     job = await engine.get(JobRef(name, later))
     assert job is not None
-    assert (job.status, job.payload) == (State.SCHEDULED, {"n": 3})
+    assert (job.status, job.payload) == (JobStatus.SCHEDULED, {"n": 3})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_what_node_takes_back_python_has_lost(engine: CheckedEngine, node:
     assert not await end(engine, claim, Complete())
     job = await engine.get(claim.ref)
     assert job is not None
-    assert job.status is State.CANCELLED
+    assert job.status is JobStatus.CANCELLED
     node.resume(name, id)
     (again,) = await take(engine, name)
     assert again.ref == claim.ref
@@ -151,7 +151,7 @@ async def test_what_node_has_taken_over_a_late_python_worker_cannot_end(
     assert node.job(name, id)["output"] == {"by": "node"}
     job = await engine.get(claim.ref)
     assert job is not None
-    assert (job.status, job.result, job.attempts) == (State.COMPLETED, {"by": "node"}, 2)
+    assert (job.status, job.result, job.attempts) == (JobStatus.COMPLETED, {"by": "node"}, 2)
 
 
 async def test_data_that_is_no_object_and_no_data_at_all_come_through(
@@ -178,7 +178,7 @@ async def test_a_node_worker_runs_what_python_enqueues_and_python_sees_the_resul
 
     async def done() -> Any:
         job = await engine.get(answer.ref)
-        return job if job is not None and job.status is State.COMPLETED else None
+        return job if job is not None and job.status is JobStatus.COMPLETED else None
 
     job = await eventually(done)
     assert job.result == {"by": "node", "got": {"campaignId": 7, "channelUsername": "@news"}}
@@ -204,7 +204,7 @@ async def test_a_failure_in_node_is_seen_and_retried_by_python(
     node.fail(name, fetched["id"], {"why": "no"})
     job = await engine.get(answer.ref)
     assert job is not None
-    assert (job.status, job.attempts, job.max_attempts, job.last_error) == (State.PENDING, 1, 3, '{"why":"no"}')
+    assert (job.status, job.attempts, job.max_attempts, job.last_error) == (JobStatus.PENDING, 1, 3, '{"why":"no"}')
     (claim,) = await take(engine, name)
     assert (claim.ref, claim.attempts, claim.type) == (answer.ref, 2, "greet")
 

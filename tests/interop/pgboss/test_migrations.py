@@ -8,7 +8,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import ClaimRequest, Settlement
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.job import NewJob
-from onward.lifecycle import Complete, State
+from onward.lifecycle import Complete, JobStatus
 from tests.servers.pgboss import NodePgBoss, drop_schema, make_schema
 from tests.servers.postgres import postgres_url
 
@@ -41,7 +41,7 @@ async def test_what_was_enqueued_before_is_run_after_and_new_columns_are_used():
             assert node.job("q", before.id)["output"] == {"value": "kept"}
         job = await engine.get(before.ref)
         assert job is not None
-        assert job.status is State.COMPLETED
+        assert job.status is JobStatus.COMPLETED
     finally:
         await engine.close()
         drop_schema(url, schema)

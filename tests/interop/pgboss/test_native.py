@@ -11,7 +11,7 @@ import pytest
 
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Settlement
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 from onward.job import EnqueueStatus, NewJob
 from onward.lifecycle import Complete, Failure, Release, Retry
 from onward.pgboss import PgBoss, pgboss_of
@@ -98,9 +98,9 @@ async def test_an_option_that_is_none_or_is_out_of_bounds_is_refused_before_anyt
         "start_after": object(),
     }
     for option, value in wrong.items():
-        with pytest.raises(InvalidJob, match=option):
+        with pytest.raises(InvalidValue, match=option):
             await boss.send(name, {}, **{option: value})
-    with pytest.raises(InvalidJob, match="expire_in_seconds"):
+    with pytest.raises(InvalidValue, match="expire_in_seconds"):
         await boss.send(name, {}, expire_in_seconds=0)
     if live.version == "10":
         with pytest.raises(Unsupported, match="upgrade pg-boss"):
@@ -192,7 +192,7 @@ async def test_keys_keep_their_order_strictly(
     if live.version != "12":
         return  # it came with pg-boss 12.10
     name = queue(policy="key_strict_fifo", retryLimit=1, retryDelay=0)
-    with pytest.raises(InvalidJob, match="key_strict_fifo"):
+    with pytest.raises(InvalidValue, match="key_strict_fifo"):
         await engine.enqueue([NewJob(type="greet", queue=name)])
     ids = {key: [await boss.send(name, {"n": n}, singleton_key=key) for n in range(2)] for key in ("a", "b")}
     claims: dict[str | None, Claim] = {claim.ref.id: claim for claim in await take(engine, name)}
@@ -231,7 +231,7 @@ async def test_schedules_are_the_same_on_both_sides(boss: PgBoss, node: NodePgBo
     assert await boss.unschedule(name)
     assert not await boss.unschedule(name)
     for bad in ({"cron": "* * *"}, {"cron": "* * * * *", "tz": "Mars/Phobos"}):
-        with pytest.raises(InvalidJob):
+        with pytest.raises(InvalidValue):
             await boss.schedule(name, **bad)
 
 
@@ -283,9 +283,9 @@ async def test_queues_are_made_changed_and_removed_in_pg_bosss_words(boss: PgBos
     assert await boss.update_queue("own-words", retry_limit=2)
     assert node.getQueue("own-words")["retryLimit"] == 2
     assert not await boss.update_queue("never-made", retry_limit=2)
-    with pytest.raises(InvalidJob, match="is for good"):
+    with pytest.raises(InvalidValue, match="is for good"):
         await boss.update_queue("own-words", policy="short")
-    with pytest.raises(InvalidJob, match="must be one of"):
+    with pytest.raises(InvalidValue, match="must be one of"):
         await boss.create_queue("other", policy="strict")
     for policy, since in (("exclusive", 11), ("key_strict_fifo", 12)):
         if int(live.version) < since:

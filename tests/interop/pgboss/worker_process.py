@@ -20,7 +20,7 @@ LEASE = timedelta(seconds=2)
 def main() -> int:
     """Work until killed, or asked to stop."""
     url, queue = sys.argv[1:]
-    app = App(url, worker_timeout=LEASE)
+    app = App(url, lease=LEASE)
 
     @app.task(name=queue, queue=queue)
     async def labour(context: JobContext, n: int, seconds: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 ATTEMPTS: Final = 3
 """How many runs a poisoned job has."""
@@ -19,15 +19,15 @@ class Kind:
     description: str
     share: float
     """Of all jobs."""
-    final_status: State = State.COMPLETED
+    final_status: JobStatus = JobStatus.COMPLETED
 
     def number(self, jobs: int) -> int:
         """Say how many there are, if there are about so many jobs in all."""
         return max(1, round(self.share * jobs))
 
 
-CRASHER: Final = Kind("crasher", "kills the process it runs in", 0.0, State.DEAD_LETTER)
-POISON: Final = Kind("poison", f"fails {ATTEMPTS} times out of {ATTEMPTS}", 0.02, State.DEAD_LETTER)
+CRASHER: Final = Kind("crasher", "kills the process it runs in", 0.0, JobStatus.DEAD_LETTER)
+POISON: Final = Kind("poison", f"fails {ATTEMPTS} times out of {ATTEMPTS}", 0.02, JobStatus.DEAD_LETTER)
 
 KINDS: Final = (
     Kind("quick", "takes a moment on the event loop", 0.61),

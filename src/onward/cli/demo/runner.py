@@ -20,9 +20,10 @@ from onward.cli.demo.kinds import CRASHER, KINDS, Kind
 from onward.cli.demo.tasks import make_app
 from onward.cli.demo.verification import Verification, verify
 from onward.cli.units import count
+from onward.core import core_of
 from onward.engine.values import JobFilter, QueueInfo, Rate, WorkerInfo
 from onward.job import Job, NewJob
-from onward.lifecycle import FINISHED, HELD, State
+from onward.lifecycle import FINISHED, HELD, JobStatus
 
 POLL_INTERVAL: Final = 0.12
 """Seconds between two looks at the store."""
@@ -55,7 +56,7 @@ class DemoState:
     """Workers that are dead, by our hand or by a job's."""
     jobs: int = 0
 
-    def count(self, kind: Kind, *states: State) -> int:
+    def count(self, kind: Kind, *states: JobStatus) -> int:
         """Count the jobs of a kind in some states."""
         queue = self.queues.get(kind.name)
         return 0 if queue is None else sum(queue.counts.get(state, 0) for state in states)
@@ -113,7 +114,7 @@ class DemoRun:
     # Beginning
 
     async def _enqueue(self, app: App) -> None:
-        await app.queues.limit("limited", rate=Rate(10, timedelta(seconds=1)))
+        await app.queues.configure("limited", rate=Rate(10, timedelta(seconds=1)))
         kinds, jobs = self._jobs(app)
         began = time.monotonic()
         for kind, handle in zip(kinds, await app.enqueue_many(jobs), strict=True):
@@ -132,7 +133,7 @@ class DemoRun:
         return kinds, jobs
 
     def _job(self, app: App, kind: Kind, number: int) -> NewJob:
-        task = app.find_task(kind.name)
+        task = core_of(app).find_task(kind.name)
         arguments: dict[str, dict[str, Any]] = {
             "quick": {"seconds": 0.02 + 0.01 * (number % 10)},
             "slow": {"seconds": 0.4 + 0.05 * (number % 5)},
@@ -170,7 +171,7 @@ class DemoRun:
         state = self._state
         state.queues = {queue.name: queue for queue in await app.queues.list()}
         state.workers = await app.workers.list()
-        state.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
+        state.held = list((await app.jobs.list(JobFilter(status=HELD), limit=200)).items)
         state.elapsed = self._elapsed
         for worker in state.workers:
             pid = workers.pid_of(worker)
@@ -196,7 +197,7 @@ class DemoRun:
         if victim is None or not held_counts[victim] or not workers.kill(workers.pid_of(victim)):
             return
         self._has_killed = True
-        self._state.held = list((await app.jobs.find(JobFilter(states=HELD), limit=200)).items)
+        self._state.held = list((await app.jobs.list(JobFilter(status=HELD), limit=200)).items)
         self._note_death(victim, f"kill -9: worker {workers.pid_of(victim)} is dead")
 
     def _note_death(self, worker_id: str, text: str) -> None:
@@ -220,9 +221,9 @@ class DemoRun:
         found: dict[str, Job] = {}
         after = None
         while True:
-            page = await app.jobs.find(limit=500, after=after)
+            page = await app.jobs.list(limit=500, cursor=after)
             found |= {job.id: job for job in page.items}
-            after = page.after
+            after = page.next_cursor
             if after is None:
                 return found
 

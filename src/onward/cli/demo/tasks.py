@@ -62,7 +62,7 @@ def make_app(url: str, ledger: Ledger) -> App:
     async def progress(context: JobContext, steps: int) -> None:
         with recorded(context):
             for step in range(steps):
-                context.progress(100 * step // steps, f"step {step + 1} of {steps}")
+                context.set_progress(100 * step // steps, f"step {step + 1} of {steps}")
                 await asyncio.sleep(0.1)
 
     @app.task(queue="poison", max_attempts=ATTEMPTS, backoff=RETRY_DELAY)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from onward.cli.demo.kinds import ATTEMPTS, KINDS, POISON, Kind
 from onward.cli.demo.ledger import Entry
 from onward.job import Job
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class KindResult:
 
     kind: Kind
     jobs: int
-    states: Mapping[State, int]
+    states: Mapping[JobStatus, int]
     runs: int
     """Runs begun, according to the ledger."""
 
@@ -75,9 +75,9 @@ def _error_of(kind: Kind, job: Job | None, *, begun: int, done: int) -> str | No
         return "is gone from the store"
     if job.status is not kind.final_status:
         return f"is {job.status}, and should be {kind.final_status} ({job.last_error or 'no error'})"
-    if kind.final_status is State.COMPLETED and not done:
+    if kind.final_status is JobStatus.COMPLETED and not done:
         return "is completed in the store, but its work was never done"
-    if kind.final_status is not State.COMPLETED and done:
+    if kind.final_status is not JobStatus.COMPLETED and done:
         return f"is {job.status} in the store, but its work was done"
     if kind is POISON and begun < ATTEMPTS:
         return f"was given up after {begun} of {ATTEMPTS} runs"

@@ -18,7 +18,7 @@ from onward.cli.demo.kinds import KINDS
 from onward.cli.demo.runner import DemoState, LogEntry
 from onward.cli.demo.verification import Verification
 from onward.cli.units import count
-from onward.lifecycle import FINISHED, HELD, State
+from onward.lifecycle import FINISHED, HELD, JobStatus
 
 _COUNT_INTERVAL: Final = 1.0
 """Seconds between two counts when there is no live table."""
@@ -77,21 +77,21 @@ def _kinds(state: DemoState) -> Table:
     for kind in KINDS:
         ended = state.count(kind, *FINISHED)
         total = sum((state.queues[kind.name].counts if kind.name in state.queues else {}).values())
-        colour = "red" if kind.final_status is State.DEAD_LETTER else "green"
+        colour = "red" if kind.final_status is JobStatus.DEAD_LETTER else "green"
         table.add_row(
             Text(kind.name),
             Text(kind.description, style="dim"),
             ProgressBar(total=max(total, 1), completed=ended, width=16, complete_style=colour, finished_style=colour),
             Text(f"{ended}/{total}"),
-            _number(state.count(kind, *HELD), State.RUNNING),
-            _number(state.count(kind, State.PENDING), State.PENDING),
-            _number(state.count(kind, State.SCHEDULED), State.SCHEDULED),
-            _number(state.count(kind, State.DEAD_LETTER), State.DEAD_LETTER),
+            _number(state.count(kind, *HELD), JobStatus.RUNNING),
+            _number(state.count(kind, JobStatus.PENDING), JobStatus.PENDING),
+            _number(state.count(kind, JobStatus.SCHEDULED), JobStatus.SCHEDULED),
+            _number(state.count(kind, JobStatus.DEAD_LETTER), JobStatus.DEAD_LETTER),
         )
     return table
 
 
-def _number(amount: int, state: State) -> Text:
+def _number(amount: int, state: JobStatus) -> Text:
     return Text(str(amount), style=output.STYLES[state]) if amount else Text("·", style="dim")
 
 
@@ -122,8 +122,8 @@ def show_verification(verification: Verification, *, seconds: float) -> None:
                 result.kind.name,
                 result.kind.description,
                 str(result.jobs),
-                output.number(result.states.get(State.COMPLETED, 0), output.STYLES[State.COMPLETED]),
-                output.number(result.states.get(State.DEAD_LETTER, 0), output.STYLES[State.DEAD_LETTER]),
+                output.number(result.states.get(JobStatus.COMPLETED, 0), output.STYLES[JobStatus.COMPLETED]),
+                output.number(result.states.get(JobStatus.DEAD_LETTER, 0), output.STYLES[JobStatus.DEAD_LETTER]),
                 str(result.runs),
                 Text("as expected", style="green") if fine else Text("NOT as expected", style="bold red"),
             ]
@@ -143,7 +143,7 @@ def _verdict(verification: Verification, seconds: float) -> list[tuple[str, str]
             (f"{count(len(verification.errors), 'job')} of {verification.jobs} NOT accounted for:", "bold red"),
             *errors,
         ]
-    buried = sum(result.states.get(State.DEAD_LETTER, 0) for result in verification.results)
+    buried = sum(result.states.get(JobStatus.DEAD_LETTER, 0) for result in verification.results)
     took = f"{verification.runs} runs in {seconds:.1f} s"
     repeated = ""
     if verification.repeated:

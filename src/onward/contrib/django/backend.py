@@ -19,6 +19,7 @@ from onward.contrib.django.framework import (
 )
 from onward.contrib.django.results import change, new_result, result_of
 from onward.contrib.django.store import Store
+from onward.core import core_of
 from onward.engine.capabilities import Feature
 from onward.job import JobRef, NewJob
 from onward.validation import encode_json
@@ -58,13 +59,13 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
             run_at = timezone.make_aware(run_at)
         job = NewJob(
             type=task.module_path,
-            payload=encode_json({"args": result.args, "kwargs": result.kwargs}, max_size=app.max_payload),
+            payload=encode_json({"args": result.args, "kwargs": result.kwargs}, max_size=core_of(app).max_payload),
             queue=task.queue_name,
             priority=task.priority + self._offset if self.supports_priority else 0,
             run_at=run_at,
             max_attempts=self.store.max_attempts,
         )
-        (handle,) = app.enqueue_many_sync([job], within=self.store.connection())
+        (handle,) = app.enqueue_many_sync([job], connection=self.store.connection())
         change(result, id=self.id_of(handle.ref))
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -81,7 +82,7 @@ class OnwardBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no type
         """
         queue, _, id = str(result_id).rpartition(":")
         ref = JobRef(queue, id) if queue else id
-        job = self.store.ask(lambda app: app.engine.get(ref))
+        job = self.store.ask(lambda app: core_of(app).engine.get(ref))
         if job is None or not isinstance(job.payload, dict) or not {"args", "kwargs"} <= job.payload.keys():
             raise TaskResultDoesNotExist(result_id)
         return result_of(job, str(result_id), self.alias, offset=self._offset)

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from onward.contrib.django.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from onward.job import FailedAttempt, Job
-from onward.lifecycle import FINISHED, HELD, State
+from onward.lifecycle import FINISHED, HELD, JobStatus
 
 _EXCEPTION: Final = re.compile(r"([\w.]+)(?::|$)")
 
@@ -78,25 +78,25 @@ def result_of(job: Job, id: str, alias: str, *, offset: int) -> TaskResult:
     )
 
 
-def _status(state: State) -> TaskResultStatus:
-    if state is State.COMPLETED:
+def _status(state: JobStatus) -> TaskResultStatus:
+    if state is JobStatus.COMPLETED:
         return TaskResultStatus.SUCCESSFUL
     if state in FINISHED:
         return TaskResultStatus.FAILED
-    return TaskResultStatus.RUNNING if state is State.RUNNING else TaskResultStatus.READY
+    return TaskResultStatus.RUNNING if state is JobStatus.RUNNING else TaskResultStatus.READY
 
 
 def _workers_of(job: Job) -> list[str]:
     """Name who has run it, one for each attempt: Django counts attempts by them."""
     names = [failed.worker_id or "" for failed in job.errors]
-    if job.worker_id is not None and (job.status in HELD or job.status is State.COMPLETED):
+    if job.worker_id is not None and (job.status in HELD or job.status is JobStatus.COMPLETED):
         names.append(job.worker_id)
     return ([""] * job.attempts + names)[-job.attempts :] if job.attempts else []
 
 
 def _error_of(failed: FailedAttempt) -> TaskError:
-    told = failed.traceback or f"{failed.kind}: {failed.message}"
-    return TaskError(exception_class_path=_path_of(failed.kind, told), traceback=told)
+    told = failed.traceback or f"{failed.error_type}: {failed.message}"
+    return TaskError(exception_class_path=_path_of(failed.error_type, told), traceback=told)
 
 
 def _path_of(kind: str, told: str) -> str:

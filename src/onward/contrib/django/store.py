@@ -15,9 +15,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.connection import ConnectionDoesNotExist
 
-from onward.app import App, run_elsewhere
+from onward.app import App
 from onward.arguments import nearest
+from onward.connection import Connection
 from onward.contrib.django.framework import InvalidTaskBackend
+from onward.core import run_elsewhere
 from onward.engine.capabilities import Capabilities
 from onward.errors import EngineNotIncluded, OnwardError
 
@@ -112,16 +114,16 @@ class Store:
 
         return run_elsewhere(ask)
 
-    def connection(self) -> object | None:
+    def connection(self) -> Connection | None:
         """Give the request's own connection, for the job to be stored on; None: the jobs are elsewhere."""
         if self.database is None:
             return None
         connection: Any = connections[self.database]
         if connection.vendor != "sqlite":
-            known: object = connection  # Onward takes it as it is
+            known: Connection = connection  # Onward takes it as it is
             return known
         connection.ensure_connection()
-        driver: object = connection.connection
+        driver: Connection = connection.connection
         return driver
 
 

@@ -29,13 +29,12 @@ from onward.contrib.django.framework import (
 )
 from onward.contrib.django.results import change, new_result, task_of
 from onward.control_flow import Cancel, DoNotRetry, Snooze
-from onward.task import AsyncTask, PlainTask, TaskOptions
-from onward.task import Task as Handler
+from onward.handler import Handler, TaskOptions
 
 _WORKER: Final = f"{socket.gethostname()}-{os.getpid()}"
 
 
-class Handlers(Mapping[str, Handler[..., Any]]):
+class Handlers(Mapping[str, Handler]):
     """The handlers of a project's tasks, by the path of their function: made when a job of theirs comes.
 
     Those in the ``tasks`` modules of installed applications are known beforehand, so that others can be told of them.
@@ -43,9 +42,9 @@ class Handlers(Mapping[str, Handler[..., Any]]):
 
     def __init__(self, backend: OnwardBackend) -> None:
         self._backend = backend
-        self._known: dict[str, Handler[..., Any] | None] = {}
+        self._known: dict[str, Handler | None] = {}
 
-    def __getitem__(self, path: str) -> Handler[..., Any]:
+    def __getitem__(self, path: str) -> Handler:
         """Find a handler; who names what is no task has none."""
         handler = self._known.get(path)
         if handler is None:
@@ -71,11 +70,9 @@ class Handlers(Mapping[str, Handler[..., Any]]):
                 if isinstance(found, Task) and found.backend == self._backend.alias:
                     self._known.setdefault(found.module_path, None)
 
-    def _handler_of(self, task: Task, path: str) -> Handler[..., Any]:
-        options, app = TaskOptions(queue=task.queue_name), self._backend.store.app
-        if iscoroutinefunction(task.func):
-            return AsyncTask(_on_the_loop(task, self._backend), name=path, options=options, app=app)
-        return PlainTask(_on_a_thread(task, self._backend), name=path, options=options, app=app)
+    def _handler_of(self, task: Task, path: str) -> Handler:
+        run = _on_the_loop if iscoroutinefunction(task.func) else _on_a_thread
+        return Handler(run(task, self._backend), name=path, options=TaskOptions(queue=task.queue_name))
 
 
 def _on_a_thread(task: Task, backend: OnwardBackend) -> Any:

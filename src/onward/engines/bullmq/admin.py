@@ -13,7 +13,7 @@ from onward.engines.bullmq.commands import Plan, script
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, HELD, WAITING, State
+from onward.lifecycle import FINISHED, HELD, WAITING, JobStatus
 
 
 def cancel(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) -> Plan[list[Changed]]:
@@ -32,9 +32,9 @@ def delete(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) ->
 
 def replay(keys: Keys, registry: QueueRegistry, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     """Give failed jobs a new life."""
-    jobs = yield from queries.matching(keys, registry, which, frozenset({State.FAILED}), limit)
+    jobs = yield from queries.matching(keys, registry, which, frozenset({JobStatus.FAILED}), limit)
     answers = yield from _run_for_each("replay", keys, jobs)
-    return [Changed(job.ref, State.FAILED) for job, done in answers if done]
+    return [Changed(job.ref, JobStatus.FAILED) for job, done in answers if done]
 
 
 def _run_for_each(verb: str, keys: Keys, jobs: Sequence[Job]) -> Plan[list[tuple[Job, object]]]:
@@ -87,8 +87,8 @@ def configure(keys: Keys, registry: QueueRegistry, queue: str, change: QueueChan
     yield from registry.check([queue])
     meta: dict[str, str] = {}
     own: dict[str, str] = {}
-    if change.concurrency is not UNSET:
-        meta["concurrency"] = "" if change.concurrency is None else str(change.concurrency)
+    if change.global_concurrency is not UNSET:
+        meta["concurrency"] = "" if change.global_concurrency is None else str(change.global_concurrency)
     if change.rate is not UNSET:
         rate = change.rate
         meta["max"] = "" if rate is None else str(rate.count)

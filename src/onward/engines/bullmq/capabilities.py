@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, absent, emulated
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 _EMULATED_OR_ABSENT: Final = {
     Feature.CLAIMED_STATE: absent("BullMQ starts a job as it is claimed: ask for no more than can start"),
@@ -52,6 +52,6 @@ _EMULATED_OR_ABSENT: Final = {
 CAPABILITIES: Final = Capabilities(
     engine="BullMQ",
     features={feature: _EMULATED_OR_ABSENT.get(feature, NATIVE) for feature in Feature},
-    status_aliases={State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED},
+    status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING, JobStatus.DEAD_LETTER: JobStatus.FAILED},
     is_shared=True,
 )

@@ -47,7 +47,7 @@ from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.listener import Listener
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.server import Server
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
@@ -86,9 +86,9 @@ class BullMQEngine:
         """
         self.server = Server(url)
         if not prefix:
-            raise InvalidJob("prefix", prefix, "must be a non-empty string")
+            raise InvalidValue("prefix", prefix, "must be a non-empty string")
         if self.server.is_cluster and not ("{" in prefix and "}" in prefix):
-            raise InvalidJob("prefix", prefix, "must have braces on a cluster, such as {bull}: one script, one node")
+            raise InvalidValue("prefix", prefix, "must have braces on a cluster, such as {bull}: one script, one node")
         self.keys = Keys(prefix, clock=clock)
         self._requested_prioritized = frozenset(prioritized)
         self._prioritized = enqueue.Prioritized(self._requested_prioritized)
@@ -157,7 +157,7 @@ class BullMQEngine:
 
     # `within` never comes this far: see capabilities.
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:  # noqa: ARG002
         """See the contract."""
         if not jobs:
             return []
@@ -170,7 +170,7 @@ class BullMQEngine:
         self._listener.notify(enqueue.queues_of(jobs))
         return made
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:  # noqa: ARG002
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:  # noqa: ARG002
         """See the contract."""
         if not jobs:
             return []
@@ -194,7 +194,7 @@ class BullMQEngine:
         self,
         settlements: Sequence[Settlement],
         *,
-        within: object | None = None,  # noqa: ARG002
+        connection: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
         lost = await self.run_plan(settle.settle(self.keys, settlements, metrics=self._metrics))
@@ -205,7 +205,7 @@ class BullMQEngine:
         self,
         settlements: Sequence[Settlement],
         *,
-        within: object | None = None,  # noqa: ARG002
+        connection: object | None = None,  # noqa: ARG002
     ) -> frozenset[Token]:
         """See the contract."""
         lost = self._run_plan_sync(settle.settle(self.keys, settlements, metrics=self._metrics))
@@ -303,11 +303,11 @@ class BullMQEngine:
         return await self.run_plan(queries.get(self.keys, ref))
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         return await self.run_plan(
-            queries.find(self.keys, self.registry, which, after, limit, newest_first=newest_first)
+            queries.find(self.keys, self.registry, which, cursor, limit, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
@@ -322,15 +322,15 @@ class BullMQEngine:
         """See the contract."""
         return await self.run_plan(queries.workers(self.keys))
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self.run_plan(queries.log_lines(self.keys, ref))
+        return await self.run_plan(queries.logs(self.keys, ref))
 
     async def events(
-        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+        self, queues: Sequence[str], *, cursor: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        return await self._event_stream.open(tuple(queues), after, types)
+        return await self._event_stream.open(tuple(queues), cursor, types)
 
     # Admin
 
@@ -356,7 +356,7 @@ class BullMQEngine:
         """See the contract."""
         is_prioritized = ref.queue in self._prioritized
         if change.priority is not UNSET and change.priority and not is_prioritized:
-            raise InvalidJob("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
+            raise InvalidValue("priority", change.priority, enqueue.NOT_PRIORITIZED.format(queue=ref.queue))
         return await self.run_plan(admin.edit(self.keys, ref, change, is_prioritized=is_prioritized))
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
@@ -386,13 +386,9 @@ class BullMQEngine:
         self._promote_at = 0.0 if batch.more else monotonic() + interval
         return batch
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
-        return await self.run_plan(
-            maintenance.rescue(self.keys, self.registry, term, worker_timeout, max_crashes, limit)
-        )
+        return await self.run_plan(maintenance.rescue(self.keys, self.registry, term, lease, max_crashes, limit))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""

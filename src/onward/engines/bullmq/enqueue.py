@@ -13,7 +13,7 @@ from onward.engines.bullmq import options, rows
 from onward.engines.bullmq.commands import Atomic, Command, Plan, script
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.queue_registry import QueueRegistry
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.validation import matches
 
@@ -58,7 +58,7 @@ def enqueue(
     different = [jobs.template] if isinstance(jobs, UniformJobs) else jobs
     for job in different:
         if job.priority and job.queue not in prioritized:
-            raise InvalidJob("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
+            raise InvalidValue("priority", job.priority, NOT_PRIORITIZED.format(queue=job.queue))
     if len(queues) == 1 and all(map(is_plain, different)):
         return (yield from _enqueue_plain(keys, jobs, is_prioritized=jobs[0].queue in prioritized))
     return (yield from _enqueue_full(keys, jobs, prioritized))
@@ -172,7 +172,7 @@ def add(keys: Keys, jobs: Sequence[EnqueueRow]) -> Plan[list[Any]]:
     """Add jobs of any kind, all or none.
 
     Raises:
-        InvalidJob: one of them cannot have its parent.
+        InvalidValue: one of them cannot have its parent.
     """
     commands = []
     # Parents are looked for before anything is written, which one call can promise and several cannot.
@@ -186,7 +186,7 @@ def add(keys: Keys, jobs: Sequence[EnqueueRow]) -> Plan[list[Any]]:
     answers = [answer for some in (yield Atomic(commands)) for answer in some]
     if answers and answers[0][0] == "refused":
         _, number, reason = answers[0]
-        raise InvalidJob("parent", jobs[int(number)].parent, f"cannot be: {reason}")
+        raise InvalidValue("parent", jobs[int(number)].parent, f"cannot be: {reason}")
     return answers
 
 

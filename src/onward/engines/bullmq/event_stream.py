@@ -30,17 +30,17 @@ from onward.engines.bullmq.commands import AsyncClient, Plan, aexecute, script
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
 from onward.engines.bullmq.server import Server
-from onward.errors import InvalidJob, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.events import (
     OLDEST,
+    Active,
     AnyEvent,
-    JobActive,
-    JobCompleted,
-    JobFailed,
-    JobProgress,
-    JobRetry,
-    JobStalled,
-    JobWaiting,
+    Completed,
+    Failed,
+    Progress,
+    Retry,
+    Stalled,
+    Waiting,
 )
 from onward.job import JobRef
 
@@ -103,7 +103,7 @@ class StreamPosition:
                 return cls(started_at, read_up_to)
         except msgspec.MsgspecError:
             pass
-        raise InvalidJob("after", cursor, "must be the cursor of an event, or events.OLDEST")
+        raise InvalidValue("after", cursor, "must be the cursor of an event, or events.OLDEST")
 
     @property
     def read_up_to(self) -> Mapping[str, str]:
@@ -141,23 +141,23 @@ class EventStream:
         self._run_plan = run_plan
 
     async def open(
-        self, patterns: tuple[str, ...], after: str | None, types: frozenset[str] | None
+        self, patterns: tuple[str, ...], cursor: str | None, types: frozenset[str] | None
     ) -> AsyncGenerator[AnyEvent, None]:
         """Find the place to begin at, and give what comes after it."""
         queues = await self._run_plan(self._queues(patterns))
         now, bounds = await self._run_plan(self._event_bounds(queues))
-        if after is None:
+        if cursor is None:
             position = StreamPosition(f"{now - 1}-{_MAX_SEQUENCE}", {})
             for queue, (_, last) in bounds.items():
                 if last:
                     position.set_start(queue, last)
-        elif after == OLDEST:
+        elif cursor == OLDEST:
             position = StreamPosition("0-0", {})
         else:
-            position = StreamPosition.of(after)
+            position = StreamPosition.of(cursor)
             for queue, (first, _) in bounds.items():
                 if queue in position.read_up_to and first and _parse_id(position[queue]) < _parse_id(first):
-                    raise InvalidJob("after", after, _TOO_OLD.format(queue=queue))
+                    raise InvalidValue("after", cursor, _TOO_OLD.format(queue=queue))
         return self._events(patterns, position, types)
 
     async def _events(
@@ -217,7 +217,7 @@ class EventStream:
         """Say so if we are so far behind that what we had read last is no longer kept."""
         _, bounds = await self._run_plan(self._event_bounds([queue]))
         if queue in position.read_up_to and _parse_id(position[queue]) < _parse_id(bounds[queue][0]):
-            raise InvalidJob("after", position[queue], _TOO_OLD.format(queue=queue))
+            raise InvalidValue("after", position[queue], _TOO_OLD.format(queue=queue))
 
     def _stream(self, queue: str) -> str:
         return f"{self._keys.base(queue)}events"
@@ -295,24 +295,24 @@ def _events_of(
     match fields.get("event"):
         case "waiting":
             if has_failed and fields.get("prev") == "active" and not _is_same_job(following, entry, "stalled"):
-                yield JobRetry(**about, attempts_made=made, delay=0.0)
-            yield JobWaiting(**about)
+                yield Retry(**about, attempts=made, delay=0.0)
+            yield Waiting(**about)
         case "active":
-            yield JobActive(**about, worker_id=job_fields.get("pb"))
+            yield Active(**about, worker_id=job_fields.get("pb"))
         case "progress":
             value, message = rows.progress_of(fields.get("data"))
-            yield JobProgress(**about, value=value, message=fields.get("data") if value is None else message)
+            yield Progress(**about, progress=value, message=fields.get("data") if value is None else message)
         case "completed":
-            yield JobCompleted(**about, attempts_made=made, returnvalue=rows.value_of(fields.get("returnvalue")))
+            yield Completed(**about, attempts=made, result=rows.value_of(fields.get("returnvalue")))
         case "failed":
             stack = rows.value_of(job_fields.get("stacktrace"))
             lines = tuple(map(str, stack)) if isinstance(stack, list) else ()
-            yield JobFailed(**about, attempts_made=made, failed_reason=fields.get("failedReason", ""), stacktrace=lines)
+            yield Failed(**about, attempts=made, error=fields.get("failedReason", ""), traceback=lines)
         case "stalled":
-            yield JobStalled(**about)
+            yield Stalled(**about)
         case "delayed" if has_failed and not _is_same_job(previous, entry, "added"):
             delay = max(0.0, float(fields.get("delay") or 0) - entry.time) / 1000
-            yield JobRetry(**about, attempts_made=made, delay=delay)
+            yield Retry(**about, attempts=made, delay=delay)
 
 
 def _is_same_job(neighbour: Entry | None, entry: Entry, event: str) -> bool:

@@ -51,7 +51,7 @@ def promote(keys: Keys, registry: QueueRegistry, term: Term, limit: int) -> Plan
 
 
 def rescue(
-    keys: Keys, registry: QueueRegistry, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
+    keys: Keys, registry: QueueRegistry, term: Term, lease: timedelta, max_crashes: int, limit: int
 ) -> Plan[MaintenanceResult]:
     """Give back what dead workers held, at the second look at it; forget the workers."""
     yield [
@@ -61,7 +61,7 @@ def rescue(
             [keys.workers],
             term.number,
             term.leader_id,
-            worker_timeout // MICROSECOND,
+            lease // MICROSECOND,
         )
     ]
     answers = yield from _run_for_each_queue("rescue", keys, registry, term, limit, max_crashes)

@@ -29,7 +29,7 @@ from onward.engines.bullmq.commands import Plan, script
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.node_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
-from onward.errors import InvalidJob, PayloadTooLarge
+from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import Enqueued, EnqueueStatus, JobRef
 from onward.validation import MAX_PAYLOAD, check_at_least, check_text, encode_json
 
@@ -79,7 +79,7 @@ def bullmq_of(app: Any) -> BullMQ:
     engine = getattr(app, "engine", app)
     engine = getattr(engine, "inner", engine)
     if not isinstance(engine, BullMQEngine):
-        raise InvalidJob("app", app, "must be on BullMQ: redis://…")
+        raise InvalidValue("app", app, "must be on BullMQ: redis://…")
     return BullMQ(engine, max_payload=getattr(app, "max_payload", MAX_PAYLOAD))
 
 
@@ -123,7 +123,7 @@ class BullMQ:
             given["parent"] = parent
         options = options_of(JobOptions, given)
         if flow.children and options.deduplication is not None:
-            raise InvalidJob("deduplication", options.deduplication.id, "cannot be said of a job with children")
+            raise InvalidValue("deduplication", options.deduplication.id, "cannot be said of a job with children")
         ref = JobRef(flow.queue, str(options.job_id))
         made.append(self._row(flow.queue, flow.name, flow.data, options, has_children=bool(flow.children)))
         # In a flow an id that nobody has asked for stands nowhere but in the job's name.
@@ -133,7 +133,7 @@ class BullMQ:
 
     def _row(self, queue: str, name: str, data: Any, options: JobOptions, *, has_children: bool = False) -> EnqueueRow:
         if not isinstance(name, str) or not name.strip():
-            raise InvalidJob("name", name, "must be a non-empty string")
+            raise InvalidValue("name", name, "must be a non-empty string")
         check_text("name", name)
         text, opts = encode_json({} if data is None else data, field="data"), options.text(self._prefix)
         if (size := len(text.encode()) + len(opts.encode())) > self._max_payload:
@@ -188,11 +188,11 @@ class BullMQ:
         Whoever picks a job of a scheduler up, in Python or Node, makes the next.
         """
         if not isinstance(id, str) or not id or ":" in check_text("id", id):
-            raise InvalidJob("id", id, "must be a non-empty string without ':', which parts BullMQ's keys")
+            raise InvalidValue("id", id, "must be a non-empty string without ':', which parts BullMQ's keys")
         job_options, repeat_options = options_of(JobOptions, options or {}), options_of(Repeat, repeat)
         for field in ("job_id", "delay", "parent"):
             if getattr(job_options, field):
-                raise InvalidJob(
+                raise InvalidValue(
                     field, getattr(job_options, field), "cannot be said of a scheduler's jobs: it has its own"
                 )
         job = self._row(queue, name or id, data, job_options)
@@ -207,7 +207,7 @@ class BullMQ:
 
         answer = await self._engine.run_plan(plan())
         if not answer[0]:
-            raise InvalidJob("id", id, f"cannot be: {answer[1]}")
+            raise InvalidValue("id", id, f"cannot be: {answer[1]}")
         self._engine.notify({queue})
         return Enqueued(JobRef(queue, str(answer[0])))
 
@@ -262,7 +262,7 @@ class BullMQ:
     async def clean(self, queue: str, *, grace: int = 0, limit: int = 0, state: JobState = "completed") -> list[str]:
         """Remove jobs that have been in a state for longer than ``grace``, at most ``limit`` (0: all); say which."""
         if state not in JOB_STATES:
-            raise InvalidJob("state", state, f"must be one of {', '.join(JOB_STATES)}")
+            raise InvalidValue("state", state, f"must be one of {', '.join(JOB_STATES)}")
         check_at_least("grace", grace, 0)
         check_at_least("limit", limit, 0)
         location = "wait" if state == "waiting" else state
@@ -285,7 +285,7 @@ class BullMQ:
         """Remove a queue with all that was ever in it. It is paused first, and stays so if jobs are active.
 
         Raises:
-            InvalidJob: jobs are active, and it was not told to ``force`` it.
+            InvalidValue: jobs are active, and it was not told to ``force`` it.
         """
         await self._engine.configure(queue, QueueChange(paused=True))
         while True:
@@ -293,11 +293,11 @@ class BullMQ:
             if outcome == "done":
                 return
             if outcome == "active":
-                raise InvalidJob("queue", queue, "has active jobs: wait for them, or say force=True")
+                raise InvalidValue("queue", queue, "has active jobs: wait for them, or say force=True")
 
     # Events
 
-    async def keep_events(self, queue: str, count: int) -> None:
+    async def set_max_events(self, queue: str, count: int) -> None:
         """Keep about so many events of a queue from now on; BullMQ's own default is 10 000."""
         check_at_least("count", count, 0)
         meta = self._keys.meta(queue)

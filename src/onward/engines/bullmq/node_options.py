@@ -13,7 +13,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from onward.clock import micros_of, moment_of
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import JobRef
 from onward.validation import check_at_least, check_kept, check_moment, check_text
 
@@ -107,9 +107,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             if (value := getattr(self, field)) is not None:
                 check_at_least(field, value, least)
         if self.priority > LOWEST_PRIORITY:
-            raise InvalidJob("priority", self.priority, f"must be between 0 and {LOWEST_PRIORITY:,}")
+            raise InvalidValue("priority", self.priority, f"must be between 0 and {LOWEST_PRIORITY:,}")
         if len(chosen := [field for field in _ON_FAILURE if getattr(self, field)]) > 1:
-            raise InvalidJob(chosen[1], True, f"cannot be said together with {chosen[0]}")  # noqa: FBT003 - the value
+            raise InvalidValue(chosen[1], True, f"cannot be said together with {chosen[0]}")  # noqa: FBT003 - the value
         self._check_backoff()
         self._check_deduplication()
         for field in ("remove_on_complete", "remove_on_fail"):
@@ -120,9 +120,11 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         if id is None:
             return
         if not isinstance(id, str) or not id or id.removeprefix("-").isdecimal():
-            raise InvalidJob("job_id", id, "must be a non-empty string that is no whole number: those are BullMQ's own")
+            raise InvalidValue(
+                "job_id", id, "must be a non-empty string that is no whole number: those are BullMQ's own"
+            )
         if ":" in check_text("job_id", id):
-            raise InvalidJob("job_id", id, "must not contain ':', which parts BullMQ's keys")
+            raise InvalidValue("job_id", id, "must not contain ':', which parts BullMQ's keys")
 
     def _check_backoff(self) -> None:
         backoff = self.backoff
@@ -132,21 +134,21 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_at_least("backoff.delay", delay, 1)
         if isinstance(backoff, BackoffOptions):
             if backoff.type not in ("fixed", "exponential"):
-                raise InvalidJob("backoff.type", backoff.type, "must be fixed or exponential")
+                raise InvalidValue("backoff.type", backoff.type, "must be fixed or exponential")
             if backoff.jitter is not None and not 0 <= backoff.jitter <= 1:
-                raise InvalidJob("backoff.jitter", backoff.jitter, "must be between 0 and 1")
+                raise InvalidValue("backoff.jitter", backoff.jitter, "must be between 0 and 1")
 
     def _check_deduplication(self) -> None:
         de = self.deduplication
         if de is None:
             return
         if not de.id:
-            raise InvalidJob("deduplication.id", de.id, "must be a non-empty string")
+            raise InvalidValue("deduplication.id", de.id, "must be a non-empty string")
         check_text("deduplication.id", de.id)
         if de.ttl is not None:
             check_at_least("deduplication.ttl", de.ttl, 1)
         if self.parent is not None:
-            raise InvalidJob("deduplication", de.id, "cannot be said together with parent")
+            raise InvalidValue("deduplication", de.id, "cannot be said together with parent")
 
     def text(self, prefix: str) -> str:
         """Write them, but for the delay, which the store adds by its own clock."""
@@ -212,7 +214,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what is no schedule."""
         if (self.every is None) == (self.pattern is None):
-            raise InvalidJob("every", self.every, "must be given, or pattern, and not both")
+            raise InvalidValue("every", self.every, "must be given, or pattern, and not both")
         for field, least in (("every", 1), ("limit", 1), ("offset", 0)):
             if (value := getattr(self, field)) is not None:
                 check_at_least(field, value, least)
@@ -224,12 +226,12 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 zone = ZoneInfo(self.tz)
             except (KeyError, ValueError, OSError):
-                raise InvalidJob("tz", self.tz, "must be a time zone such as Europe/Berlin") from None
+                raise InvalidValue("tz", self.tz, "must be a time zone such as Europe/Berlin") from None
         if self.pattern is not None:
             try:
                 CronSim(self.pattern, moment_of(0).astimezone(zone))
             except CronSimError as error:
-                raise InvalidJob("pattern", self.pattern, f"must be five or six fields of cron: {error}") from None
+                raise InvalidValue("pattern", self.pattern, f"must be five or six fields of cron: {error}") from None
 
     @property
     def members(self) -> dict[str, Any]:
@@ -255,5 +257,5 @@ def options_of(kind: type[T], given: dict[str, Any]) -> T:
     known = kind.__struct_fields__
     for name, value in given.items():
         if name not in known:
-            raise InvalidJob(name, value, f"is no option of BullMQ that we know; there are {', '.join(known)}")
+            raise InvalidValue(name, value, f"is no option of BullMQ that we know; there are {', '.join(known)}")
     return kind(**given)

@@ -18,13 +18,13 @@ from onward.engines.bullmq import leases, rows
 from onward.engines.bullmq.commands import Command, Plan, script
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job, JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 _MAX_BATCH: Final = 500
 """Jobs read by one script call."""
-_STATUS_ALIASES: Final = {State.CLAIMED: State.RUNNING, State.DEAD_LETTER: State.FAILED}
+_STATUS_ALIASES: Final = {JobStatus.CLAIMED: JobStatus.RUNNING, JobStatus.DEAD_LETTER: JobStatus.FAILED}
 
 SortKey = tuple[int, int, str, str]
 """Where a job stands in the list of all: when it came, its number, its id, its queue."""
@@ -40,14 +40,14 @@ def get(keys: Keys, ref: JobRef | str) -> Plan[Job | None]:
 
 
 def find(
-    keys: Keys, registry: QueueRegistry, which: JobFilter, after: str | None, limit: int, *, newest_first: bool
+    keys: Keys, registry: QueueRegistry, which: JobFilter, cursor: str | None, limit: int, *, newest_first: bool
 ) -> Plan[Page[Job]]:
     """List a page of jobs."""
-    cursor = None if after is None else _cursor_of(after)
+    start = None if cursor is None else _cursor_of(cursor)
     sort_keys = yield from _sort_keys(keys, registry, which)
     sort_keys.sort(reverse=newest_first)
-    if cursor is not None:
-        sort_keys = [sort_key for sort_key in sort_keys if (sort_key < cursor if newest_first else sort_key > cursor)]
+    if start is not None:
+        sort_keys = [sort_key for sort_key in sort_keys if (sort_key < start if newest_first else sort_key > start)]
     items: list[Job] = []
     last: SortKey = (0, 0, "", "")
     step = max(limit + 1, 50)
@@ -57,31 +57,31 @@ def find(
             if job is None or not matches(which, job):
                 continue
             if len(items) == limit:
-                return Page(items=tuple(items), after=_text_of(last))
+                return Page(items=tuple(items), next_cursor=_text_of(last))
             items.append(job)
             last = sort_key
     return Page(items=tuple(items))
 
 
 def matching(
-    keys: Keys, registry: QueueRegistry, which: JobFilter, states: frozenset[State], limit: int
+    keys: Keys, registry: QueueRegistry, which: JobFilter, states: frozenset[JobStatus], limit: int
 ) -> Plan[list[Job]]:
     """List jobs in some states that a filter lets through, the oldest first."""
-    wanted = states if which.states is None else states & {_STATUS_ALIASES.get(state, state) for state in which.states}
-    which = msgspec.structs.replace(which, states=wanted)
+    wanted = states if which.status is None else states & {_STATUS_ALIASES.get(state, state) for state in which.status}
+    which = msgspec.structs.replace(which, status=wanted)
     page: Page[Job] = yield from find(keys, registry, which, None, limit, newest_first=False)
     return list(page.items)
 
 
 def count(keys: Keys, registry: QueueRegistry, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
     """Count jobs: by the depth of places where that will do, else one by one."""
-    if by in {GroupBy.STATE, GroupBy.QUEUE} and _is_by_location_only(which):
+    if by in {GroupBy.STATUS, GroupBy.QUEUE} and _is_by_location_only(which):
         depths: Counter[str] = Counter()
-        wanted = None if which.states is None else {_STATUS_ALIASES.get(state, state) for state in which.states}
+        wanted = None if which.status is None else {_STATUS_ALIASES.get(state, state) for state in which.status}
         for queue in (yield from queues(keys, registry, which.queues or ("*",))):
             for state, depth in queue.counts.items():
                 if wanted is None or state in wanted:
-                    depths[state.value if by is GroupBy.STATE else queue.name] += depth
+                    depths[state.value if by is GroupBy.STATUS else queue.name] += depth
         return dict(depths)
     found: Counter[str] = Counter()
     sort_keys = yield from _sort_keys(keys, registry, which)
@@ -93,12 +93,12 @@ def count(keys: Keys, registry: QueueRegistry, which: JobFilter, by: GroupBy) ->
 
 
 def _is_by_location_only(which: JobFilter) -> bool:
-    return which == JobFilter(queues=which.queues, states=which.states)
+    return which == JobFilter(queues=which.queues, status=which.status)
 
 
 def _group(job: Job, by: GroupBy) -> str:
     match by:
-        case GroupBy.STATE:
+        case GroupBy.STATUS:
             return job.status.value
         case GroupBy.QUEUE:
             return job.queue
@@ -164,7 +164,7 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
     return found
 
 
-def log_lines(keys: Keys, ref: JobRef) -> Plan[list[LogLine]]:
+def logs(keys: Keys, ref: JobRef) -> Plan[list[LogLine]]:
     """Read a job's log."""
     key = keys.base(ref.queue) + ref.id
     lines, times = yield [("LRANGE", f"{key}:logs", 0, -1), ("HMGET", key, "processedOn", "timestamp")]
@@ -177,7 +177,7 @@ def matches(which: JobFilter, job: Job) -> bool:
     return (
         (which.types is None or job.type in which.types)
         and (which.ids is None or job.id in which.ids)
-        and (which.states is None or job.status in {_STATUS_ALIASES.get(state, state) for state in which.states})
+        and (which.status is None or job.status in {_STATUS_ALIASES.get(state, state) for state in which.status})
         and (which.org_id is None or job.org_id == which.org_id)
         and (which.worker_id is None or job.worker_id == which.worker_id)
         and (which.error_contains is None or which.error_contains.lower() in (job.last_error or "").lower())
@@ -215,7 +215,7 @@ def _sort_keys(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[li
 
 
 def _ids(keys: Keys, registry: QueueRegistry, which: JobFilter) -> Plan[list[tuple[str, str]]]:
-    wanted = None if which.states is None else {_STATUS_ALIASES.get(state, state) for state in which.states}
+    wanted = None if which.status is None else {_STATUS_ALIASES.get(state, state) for state in which.status}
     locations = [location for location, state in rows.STATUS_BY_LOCATION.items() if wanted is None or state in wanted]
     queues = yield from _resolve(registry, which.queues or ("*",))
     requested = [(queue, location) for queue in queues for location in locations]
@@ -267,7 +267,7 @@ def _cursor_of(text: str) -> SortKey:
     try:
         return _cursors.decode(text)
     except msgspec.MsgspecError as error:
-        raise InvalidJob("after", text, "must be what a page before this one gave") from error
+        raise InvalidValue("after", text, "must be what a page before this one gave") from error
 
 
 def raw(keys: Keys, ref: JobRef, *fields: str) -> Plan[list[Any]]:

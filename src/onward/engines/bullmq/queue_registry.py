@@ -16,7 +16,7 @@ from typing import Final
 
 from onward.engines.bullmq.commands import Plan
 from onward.engines.bullmq.keys import Keys
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.validation import check_queue_name, matches
 
 _SCAN_INTERVAL: Final = 5.0
@@ -57,9 +57,9 @@ class QueueRegistry:
     def _check(self, name: str) -> Plan[None]:
         try:
             check_queue_name(name)
-        except InvalidJob as error:
+        except InvalidValue as error:
             if ":" in name:
-                raise InvalidJob("queue", name, _NO_COLON) from None
+                raise InvalidValue("queue", name, _NO_COLON) from None
             refusal = error
         else:
             self._accepted.add(name)
@@ -73,7 +73,7 @@ class QueueRegistry:
         """List the queues that names and patterns mean, in the order of their names."""
         for pattern in patterns:
             if ":" in pattern:
-                raise InvalidJob("queue", pattern, _NO_COLON)
+                raise InvalidValue("queue", pattern, _NO_COLON)
         if not any(is_pattern(pattern) for pattern in patterns):
             return sorted(set(patterns))
         if self.generation < 0:

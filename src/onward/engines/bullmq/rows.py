@@ -12,17 +12,17 @@ from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Retention
 from onward.engines.bullmq import options
 from onward.job import Job, JobRef
-from onward.lifecycle import Failure, State
+from onward.lifecycle import Failure, JobStatus
 
-STATUS_BY_LOCATION: Final[Mapping[str, State]] = {
-    "wait": State.PENDING,
-    "paused": State.PENDING,
-    "prioritized": State.PENDING,
-    "delayed": State.SCHEDULED,
-    "waiting-children": State.BLOCKED,
-    "active": State.RUNNING,
-    "completed": State.COMPLETED,
-    "failed": State.FAILED,
+STATUS_BY_LOCATION: Final[Mapping[str, JobStatus]] = {
+    "wait": JobStatus.PENDING,
+    "paused": JobStatus.PENDING,
+    "prioritized": JobStatus.PENDING,
+    "delayed": JobStatus.SCHEDULED,
+    "waiting-children": JobStatus.BLOCKED,
+    "active": JobStatus.RUNNING,
+    "completed": JobStatus.COMPLETED,
+    "failed": JobStatus.FAILED,
 }
 """Where a job is tells its state."""
 
@@ -87,7 +87,7 @@ def claim_of(
         priority=options.to_onward_priority(_number(fields, "priority")),
         backoff=opts.backoff,
         trace=opts.trace,
-        waited=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
+        wait_seconds=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
         start_within=None if start_within < 0 else start_within / 1e6,
     )
 
@@ -110,7 +110,7 @@ def _options(text: str | None) -> options.Options:
 
 def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, str]) -> Job:
     """Read a job: see ``lua/read_jobs.lua``. What is damaged is shown as it is."""
-    status = STATUS_BY_LOCATION.get(location, State.PENDING)
+    status = STATUS_BY_LOCATION.get(location, JobStatus.PENDING)
     try:
         opts = _options(fields.get("opts"))
     except UnreadableJob:
@@ -119,7 +119,7 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
     created = moment(fields.get("timestamp")) or moment_of(0)
     started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
     progress, message = progress_of(fields.get("progress"))
-    has_failed = status is not State.COMPLETED
+    has_failed = status is not JobStatus.COMPLETED
     return Job(
         id=id,
         type=fields.get("name", ""),
@@ -130,16 +130,16 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
         priority=options.to_onward_priority(int(float(fields.get("priority") or 0))),
         idempotency_key=opts.idempotency_key,
         dedupe_key=fields.get("deid"),
-        worker_id=None if status in {State.PENDING, State.SCHEDULED, State.BLOCKED} else fields.get("pb"),
-        attempts=made + (status is State.RUNNING),
+        worker_id=None if status in {JobStatus.PENDING, JobStatus.SCHEDULED, JobStatus.BLOCKED} else fields.get("pb"),
+        attempts=made + (status is JobStatus.RUNNING),
         max_attempts=opts.max_attempts,
         crashes=int(fields.get("stc") or 0),
         backoff=opts.backoff,
         last_error=fields.get("failedReason") if has_failed else None,
         progress=progress,
         progress_message=message,
-        result=value_of(fields.get("returnvalue")) if status is State.COMPLETED else None,
-        next_run_at=moment(float(score) // 4096) if status is State.SCHEDULED else None,
+        result=value_of(fields.get("returnvalue")) if status is JobStatus.COMPLETED else None,
+        next_run_at=moment(float(score) // 4096) if status is JobStatus.SCHEDULED else None,
         created_at=created,
         claimed_at=started,
         started_at=started,
@@ -224,17 +224,17 @@ def queue_of(name: str, answer: Sequence[Any], now: int) -> QueueInfo:
     _, flat_meta, flat_own, wait, paused, prioritized, active, delayed, blocked, completed, failed, oldest = answer
     meta, own = pairs(flat_meta), pairs(flat_own)
     counts = {
-        State.PENDING: wait + paused + prioritized,
-        State.RUNNING: active,
-        State.SCHEDULED: delayed,
-        State.BLOCKED: blocked,
-        State.COMPLETED: completed,
-        State.FAILED: failed,
+        JobStatus.PENDING: wait + paused + prioritized,
+        JobStatus.RUNNING: active,
+        JobStatus.SCHEDULED: delayed,
+        JobStatus.BLOCKED: blocked,
+        JobStatus.COMPLETED: completed,
+        JobStatus.FAILED: failed,
     }
     settings = QueueSettings(
         paused="paused" in meta,
         rate=_rate(meta, own),
-        concurrency=int(float(meta["concurrency"])) if "concurrency" in meta else None,
+        global_concurrency=int(float(meta["concurrency"])) if "concurrency" in meta else None,
         weight=int(own.get("weight", 1)),
         lease=timedelta(milliseconds=int(own["lease"])) if "lease" in own else None,
         retention=_retention.decode(own["retention"]) if "retention" in own else Retention(),

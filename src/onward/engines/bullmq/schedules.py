@@ -20,7 +20,7 @@ from onward.engines.bullmq.commands import Command, Plan, script
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.node_options import Repeat
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 log = logging.getLogger("onward.engines.bullmq")
 
@@ -32,7 +32,7 @@ def upsert(
     (micros,) = yield [script("server_time", keys, [keys.workers])]
     now, repeat_options = int(micros) // 1000, repeat.members
     if (ends := repeat_options.get("endDate")) is not None and now > ends:
-        raise InvalidJob("end_date", repeat.end_date, "must be in the future")
+        raise InvalidValue("end_date", repeat.end_date, "must be in the future")
     at: int | str = ""
     if repeat.pattern is not None:
         at = next_time(repeat.pattern, max(now, repeat_options.get("startDate", 0)), repeat.tz)

@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from onward.engines.bullmq.commands import AsyncClient
 from onward.engines.bullmq.multiplexer import Connection, DriverClient, Multiplexer, preserve_cancellation
-from onward.errors import InvalidJob, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from onward.errors import InvalidValue, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
@@ -55,7 +55,7 @@ class Server:
             if self.master is None:
                 redis.ConnectionPool.from_url(self._url)
         except ValueError as error:
-            raise InvalidJob("url", self._shown, f"is no address of a Redis server: {error}") from None
+            raise InvalidValue("url", self._shown, f"is no address of a Redis server: {error}") from None
 
     @property
     def address(self) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from onward.engines.pgboss.filters import Condition, is_id
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import backoff_of, data_of, retry_columns_of
 from onward.engines.pgboss.schema import Schema
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, Move, State
+from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, JobStatus, Move
 from onward.pg.plans import Plan, Row
 from onward.validation import check_queue_name
 
@@ -55,7 +55,7 @@ def replay(schema: Schema, which: JobFilter, limit: int, *, notify: bool) -> Pla
         except pg.UniqueViolation:
             continue
         if moved:
-            changed.append(Changed(JobRef(name, id), State(status)))
+            changed.append(Changed(JobRef(name, id), JobStatus(status)))
     if notify:
         yield from notify_queues(schema, {change.ref.queue for change in changed})
     return changed
@@ -71,7 +71,7 @@ def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     return _changed(picked, [(name, id, status[name, id]) for name, id in rows])
 
 
-def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[Sequence[Row]]:
+def _pick(schema: Schema, which: JobFilter, sources: frozenset[JobStatus], limit: int) -> Plan[Sequence[Row]]:
     condition = Condition(schema, which)
     condition.add(f"s.status = any ({condition.value(sorted(sources))}::text[])")
     order = f"order by j.created_on, j.id limit {condition.value(limit)}::bigint"
@@ -80,7 +80,7 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
 
 
 def _changed(picked: Sequence[Row], moved: Sequence[Row]) -> list[Changed]:
-    before = {(name, id): State(status) for name, id, status in moved}
+    before = {(name, id): JobStatus(status) for name, id, status in moved}
     return [Changed(JobRef(name, id), before[name, id]) for name, id, *_ in picked if (name, id) in before]
 
 
@@ -89,8 +89,8 @@ def edit(schema: Schema, ref: JobRef, change: JobChange, *, notify: bool) -> Pla
     job = yield from queries.get(schema, ref) if is_id(ref.id) else _no_job()
     if job is None or job.status not in WAITING:
         return None
-    if change.run_at is not UNSET and job.status is not State.SCHEDULED:
-        raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
+    if change.run_at is not UNSET and job.status is not JobStatus.SCHEDULED:
+        raise InvalidValue("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
     values = [
         None if change.priority is UNSET else change.priority,
         None if change.payload is UNSET else (yield from _data_with_metadata(schema, ref, change.payload)),
@@ -146,7 +146,7 @@ def _options(change: QueueChange) -> dict[str, Any]:
         backoff = change.backoff or Backoff()
         kept = retry_columns_of(backoff)
         if (backoff_of(kept.delay, kept.backoff, kept.delay_max) or Backoff()) != backoff:
-            raise InvalidJob(
+            raise InvalidValue(
                 "backoff",
                 backoff,
                 "cannot be said in pg-boss's words: whole seconds that stay the same, or double with jitter=1; "

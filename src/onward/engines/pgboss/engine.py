@@ -42,7 +42,7 @@ from onward.engines.pgboss.schema_probe import SchemaProbe
 from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
@@ -110,7 +110,7 @@ CAPABILITIES: Final = Capabilities(
         Feature.READY_ORDER: absent("pg-boss hands out jobs of one priority by age, not by when they became ready"),
         Feature.PROMOTION: absent("on pg-boss a job is ready when its time has come, without anybody doing anything"),
     },
-    status_aliases={State.CLAIMED: State.RUNNING},
+    status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
 )
 
@@ -131,7 +131,7 @@ class PgBossEngine:
         schema: str = DEFAULT,
         notify: bool = True,
         supervise: bool = False,
-        direct: str | None = None,
+        listen_url: str | None = None,
         connections: int = MAX_CONNECTIONS,
         clock: Clock | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class PgBossEngine:
             schema: where in it pg-boss is.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
             supervise: whether to do what a Node instance does besides: expiry, retention and cron.
-            direct: another address of the same database, past a pooler, to be told of new jobs there.
+            listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
             clock: for tests; the database's own unless given.
         """
@@ -152,7 +152,7 @@ class PgBossEngine:
         self.notifies = notify
         self.supervises = supervise
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if direct is None else Database(direct)
+        self._direct = self.database if listen_url is None else Database(listen_url)
         self._listener = Listener(self._direct, self.schema.channel)
         self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
         self.ids = enqueue.IdGenerator()
@@ -245,22 +245,22 @@ class PgBossEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
-            return await self.run_plan(lambda: self._enqueue_plan(jobs), within=within)
+        if connection is not None:
+            return await self.run_plan(lambda: self._enqueue_plan(jobs), connection=connection)
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return await self._enqueue(jobs)
         return await self._coalescers.current().enqueue(jobs)
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
-            return self._caller_transactions.drive_sync(within, lambda: self._enqueue_plan(jobs))
+        if connection is not None:
+            return self._caller_transactions.drive_sync(connection, lambda: self._enqueue_plan(jobs))
         return self.run_plan_sync(lambda: self._enqueue_plan(jobs), atomic=_is_more_than_one_statement(jobs))
 
     async def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -284,16 +284,16 @@ class PgBossEngine:
         """See the contract."""
         return await self.run_plan(lambda: settle.start(claims))
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        lost = await self.run_plan(lambda: self._settle(settlements), within=within)
+        lost = await self.run_plan(lambda: self._settle(settlements), connection=connection)
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            return self._caller_transactions.drive_sync(within, lambda: self._settle(settlements))
+        if connection is not None:
+            return self._caller_transactions.drive_sync(connection, lambda: self._settle(settlements))
         lost = self.run_plan_sync(lambda: self._settle(settlements))
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
@@ -340,10 +340,10 @@ class PgBossEngine:
         return await self.run_plan(lambda: queries.get(self.schema, ref))
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        return await self.run_plan(lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first))
+        return await self.run_plan(lambda: queries.find(self.schema, which, cursor, limit, newest_first=newest_first))
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -357,7 +357,7 @@ class PgBossEngine:
         """See the contract."""
         return await self.run_plan(self.schema.companion.workers)
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """There are none, and asking for them is refused: see the capabilities."""
         del ref
         return []
@@ -415,14 +415,10 @@ class PgBossEngine:
             changed=unblocked.changed, queues=unblocked.queues | sent, more=unblocked.more, next_in=batch.next_in
         )
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self.run_plan(
-            lambda: maintenance.rescue(
-                self.schema, term, worker_timeout, max_crashes, limit, supervises=self.supervises
-            )
+            lambda: maintenance.rescue(self.schema, term, lease, max_crashes, limit, supervises=self.supervises)
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
@@ -441,26 +437,28 @@ class PgBossEngine:
 
         return await self.run_plan(plan)
 
-    async def run_plan(self, plan: Callable[[], Plan[T]], *, atomic: bool = False, within: object | None = None) -> T:
+    async def run_plan(
+        self, plan: Callable[[], Plan[T]], *, atomic: bool = False, connection: object | None = None
+    ) -> T:
         """Drive a plan on a connection of ours, or the caller's; ``atomic``: all of its statements, or none."""
-        if within is not None:
-            return await self._caller_transactions.drive(within, plan)
+        if connection is not None:
+            return await self._caller_transactions.drive(connection, plan)
         self._connections.check_open()
         with self.database.translated():
             for left in reversed(range(_MAX_TRIES)):
                 try:
-                    async with self._connections.borrowed() as connection:
-                        execute = on_async_psycopg(connection)
+                    async with self._connections.borrowed() as borrowed:
+                        execute = on_async_psycopg(borrowed)
                         if not atomic:
                             return await arun(plan(), execute)
-                        async with connection.transaction():
+                        async with borrowed.transaction():
                             return await arun(plan(), execute)
                 except (*_RETRYABLE, *_SCHEMA_CHANGED) as error:
                     if not left:
                         raise
                     if isinstance(error, _SCHEMA_CHANGED):
-                        async with self._connections.borrowed() as connection:
-                            await arun(self._detect(), on_async_psycopg(connection))
+                        async with self._connections.borrowed() as borrowed:
+                            await arun(self._detect(), on_async_psycopg(borrowed))
         raise AssertionError
 
     def run_plan_sync(self, plan: Callable[[], Plan[T]], *, atomic: bool = False) -> T:

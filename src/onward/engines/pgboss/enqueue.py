@@ -18,7 +18,7 @@ from onward.clock import MICROSECOND, micros_of
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, data_of, extras_of, retry_columns_of, singleton_key_of
 from onward.engines.pgboss.schema import Schema
-from onward.errors import InvalidJob, StoreBusy
+from onward.errors import InvalidValue, StoreBusy
 from onward.ids import new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
@@ -203,7 +203,7 @@ def notify_queues(schema: Schema, names: Iterable[str]) -> Plan[None]:
 
 def _check(request: SendRequest, queue: Queue) -> None:
     if queue.policy == "key_strict_fifo" and request.singleton_key is None:
-        raise InvalidJob(
+        raise InvalidValue(
             "dedupe_key", None, f"must be given: {queue.name} has the policy key_strict_fifo, which keeps order by key"
         )
 

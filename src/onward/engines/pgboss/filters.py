@@ -39,8 +39,8 @@ class Condition:
             self.add(f"j.name = any ({names}::text[]) or {has_prefix}")
         if which.types is not None:
             self.add(f"{TYPE} = any ({value(list(which.types))}::text[])")
-        if which.states is not None:
-            self.add(f"s.status = any ({value(sorted(which.states))}::text[])")
+        if which.status is not None:
+            self.add(f"s.status = any ({value(sorted(which.status))}::text[])")
         if which.org_id is not None:
             self.add(f"{org_of(schema)} = {value(which.org_id)}::text")
         if which.worker_id is not None:

@@ -23,14 +23,14 @@ def promote(schema: Schema, queue_cache: QueueCache) -> Plan[MaintenanceResult]:
 
 
 def rescue(
-    schema: Schema, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, *, supervises: bool
+    schema: Schema, term: Term, lease: timedelta, max_crashes: int, limit: int, *, supervises: bool
 ) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers; where asked for, expire what has run for too long."""
     batch = _maintenance_result(
         (yield schema.statement("rescue", [term.number, term.leader_id, max_crashes, limit])), limit
     )
     yield schema.statement("delete_lease_batches", [term.number, term.leader_id])
-    yield from schema.companion.delete_silent_workers(term, worker_timeout)
+    yield from schema.companion.delete_silent_workers(term, lease)
     if supervises:
         expired = _maintenance_result((yield schema.statement("expire", [term.number, term.leader_id, limit])), limit)
         batch = MaintenanceResult(

@@ -29,7 +29,7 @@ from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.pgboss.enqueue import SendRequest
 from onward.engines.pgboss.filters import is_id
 from onward.engines.pgboss.options import QueueOptions, SendOptions, check_supported, options_of, send_request_of
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 from onward.job import Enqueued
 from onward.pg.plans import Plan
 from onward.validation import check_queue_name, encode_json
@@ -54,7 +54,7 @@ def pgboss_of(app: Any) -> PgBoss:
     engine = getattr(app, "engine", app)
     engine = getattr(engine, "inner", engine)
     if not isinstance(engine, PgBossEngine):
-        raise InvalidJob("app", app, "must be on pg-boss: pgboss+postgresql://…")
+        raise InvalidValue("app", app, "must be on pg-boss: pgboss+postgresql://…")
     return PgBoss(engine)
 
 
@@ -74,7 +74,7 @@ class PgBoss:
         parsed = options_of(QueueOptions, options)
         check_supported(self._schema, parsed)
         if "policy" in options and parsed.policy not in POLICIES:
-            raise InvalidJob("policy", parsed.policy, f"must be one of {', '.join(POLICIES)}")
+            raise InvalidValue("policy", parsed.policy, f"must be one of {', '.join(POLICIES)}")
         if parsed.policy in POLICIES[4:] and not self._schema.has(f"policy.{parsed.policy}"):
             note = f"schema {self._schema.probe.version} has nothing to hold it; upgrade pg-boss there"
             raise Unsupported("pg-boss", f"policy {parsed.policy}", note)
@@ -88,7 +88,7 @@ class PgBoss:
         check_supported(self._schema, parsed)
         for fixed in ("policy", "partition"):
             if getattr(parsed, fixed) is not msgspec.UNSET:
-                raise InvalidJob(fixed, getattr(parsed, fixed), "is for good: make another queue")
+                raise InvalidValue(fixed, getattr(parsed, fixed), "is for good: make another queue")
         values = [name, msgspec.json.encode(parsed).decode()]
         rows = await self._engine.execute("update_queue", values)
         self._queue_cache.invalidate()
@@ -101,13 +101,15 @@ class PgBoss:
 
     # Jobs
 
-    async def send(self, queue: str, data: Any = None, *, within: object | None = None, **options: Any) -> str | None:
+    async def send(
+        self, queue: str, data: Any = None, *, connection: object | None = None, **options: Any
+    ) -> str | None:
         """Send a job, and answer its id; None: a throttle or a policy refused it. See :class:`SendOptions`."""
-        (answer,) = await self.insert(queue, [data], within=within, **options)
+        (answer,) = await self.insert(queue, [data], connection=connection, **options)
         return answer
 
     async def insert(
-        self, queue: str, jobs: Sequence[Any], *, within: object | None = None, **options: Any
+        self, queue: str, jobs: Sequence[Any], *, connection: object | None = None, **options: Any
     ) -> list[str | None]:
         """Send many jobs with the same options, all or none but those that are refused."""
         parsed = options_of(SendOptions, options)
@@ -115,13 +117,13 @@ class PgBoss:
         ids = self._engine.ids.generate(len(jobs))
         datas = [None if data is None else encode_json(data, field="data") for data in jobs]
         requests = [send_request_of(queue, data, id, parsed) for data, id in zip(datas, ids, strict=True)]
-        answers = await self._engine.run_plan(lambda: self._send(requests), within=within)
+        answers = await self._engine.run_plan(lambda: self._send(requests), connection=connection)
         if parsed.singleton_next_slot and parsed.singleton_seconds is not None:
             next_slot_requests = [_next_slot(request, parsed.singleton_seconds) for request in requests]
             refused = [at for at, answer in enumerate(answers) if not answer.is_new]
             if refused:
                 retried = await self._engine.run_plan(
-                    lambda: self._send([next_slot_requests[at] for at in refused]), within=within
+                    lambda: self._send([next_slot_requests[at] for at in refused]), connection=connection
                 )
                 for at, answer in zip(refused, retried, strict=True):
                     answers[at] = answer
@@ -165,7 +167,7 @@ class PgBoss:
         _check_cron(cron, tz)
         parsed = options_of(SendOptions, options)
         if key and not self._schema.has("schedule.key"):
-            raise InvalidJob("key", key, "cannot be given: before pg-boss 11 a queue has one schedule")
+            raise InvalidValue("key", key, "cannot be given: before pg-boss 11 a queue has one schedule")
         await self._engine.run_plan(lambda: self._require_queue(queue))
         kept = {name: value for name, value in msgspec.to_builtins(parsed).items() if value not in (None, False)}
         text = None if data is None else encode_json(data, field="data")
@@ -196,11 +198,11 @@ class PgBoss:
         return bool(await self._engine.execute("unsubscribe", [event, queue]))
 
     async def publish(
-        self, event: str, data: Any = None, *, within: object | None = None, **options: Any
+        self, event: str, data: Any = None, *, connection: object | None = None, **options: Any
     ) -> list[str | None]:
         """Send a job to each queue that has subscribed, and answer their ids."""
         rows = await self._engine.execute("subscribers", [event])
-        return [await self.send(row[0], data, within=within, **options) for row in rows]
+        return [await self.send(row[0], data, connection=connection, **options) for row in rows]
 
     def _require_queue(self, queue: str) -> Plan[None]:
         yield from self._queue_cache.find([queue])
@@ -217,8 +219,8 @@ def _check_cron(cron: str, tz: str) -> None:
     try:
         zone = ZoneInfo(tz)
     except (KeyError, ValueError, OSError):
-        raise InvalidJob("tz", tz, "must be a time zone such as Europe/Berlin") from None
+        raise InvalidValue("tz", tz, "must be a time zone such as Europe/Berlin") from None
     try:
         CronSim(cron, moment_of(0).astimezone(zone))
     except CronSimError as error:
-        raise InvalidJob("cron", cron, f"must be five fields of cron: {error}") from None
+        raise InvalidValue("cron", cron, f"must be five fields of cron: {error}") from None

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from onward.engines.pgboss.enqueue import SendRequest
 from onward.engines.pgboss.schema import Schema
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -91,7 +91,7 @@ def options_of(kind: type[T], given: dict[str, Any]) -> T:
     known = kind.__struct_fields__
     for name, value in given.items():
         if name not in known:
-            raise InvalidJob(name, value, f"is no option of pg-boss; there are {', '.join(known)}")
+            raise InvalidValue(name, value, f"is no option of pg-boss; there are {', '.join(known)}")
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     try:
         made = msgspec.convert({names[name]: value for name, value in given.items()}, kind)
@@ -99,14 +99,14 @@ def options_of(kind: type[T], given: dict[str, Any]) -> T:
         rule, _, where = str(error).partition(" - at `$.")
         member = re.split(r"\W", where)[0]
         name = next((name for name, written in names.items() if written == member), "options")
-        raise InvalidJob(name, given.get(name), f"must be what pg-boss takes: {rule}") from None
+        raise InvalidValue(name, given.get(name), f"must be what pg-boss takes: {rule}") from None
     for name, minimum in _MIN_VALUES.items():
         value = getattr(made, name, None)
         if value is not None and value is not UNSET and (type(value) is not int or value < minimum):
-            raise InvalidJob(name, value, f"must be a whole number of at least {minimum}")
+            raise InvalidValue(name, value, f"must be a whole number of at least {minimum}")
     expiry = getattr(made, "expire_in_seconds", None)
     if isinstance(expiry, int) and expiry > _MAX_EXPIRY_SECONDS:
-        raise InvalidJob("expire_in_seconds", expiry, "must be a day at most")
+        raise InvalidValue("expire_in_seconds", expiry, "must be a day at most")
     return made
 
 
@@ -153,15 +153,15 @@ def _start(after: Any) -> tuple[timedelta | None, datetime | None]:
             return after, None
         case datetime():
             if after.tzinfo is None:
-                raise InvalidJob("start_after", after, "must have a time zone, such as datetime.now(UTC)")
+                raise InvalidValue("start_after", after, "must have a time zone, such as datetime.now(UTC)")
             return None, after
         case str():
             try:
                 moment = datetime.fromisoformat(after)
             except ValueError:
-                raise InvalidJob("start_after", after, "must be seconds, or a moment as ISO 8601 writes it") from None
+                raise InvalidValue("start_after", after, "must be seconds, or a moment as ISO 8601 writes it") from None
             return None, moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         case _:
             if type(after) not in {int, float} or after < 0:
-                raise InvalidJob("start_after", after, "must be seconds of zero or more, a duration, or a moment")
+                raise InvalidValue("start_after", after, "must be seconds of zero or more, a duration, or a moment")
             return timedelta(seconds=after), None

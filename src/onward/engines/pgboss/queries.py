@@ -12,11 +12,11 @@ from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import job_of
 from onward.engines.pgboss.schema import Schema
 from onward.job import Job, JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.pg.plans import Plan, Statement
 from onward.validation import LAST_MOMENT, read_place
 
-_GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATE: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
+_GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATUS: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
 
 def _read_variant(schema: Schema) -> str:
@@ -36,13 +36,13 @@ def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
     return job_of(rows[0]) if rows else None
 
 
-def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
+def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
     """List jobs in the order in which they were created."""
     condition = Condition(schema, which)
-    if after is not None:
-        micros, _, id = after.partition("-")
+    if cursor is not None:
+        micros, _, id = cursor.partition("-")
         # Where the one part is no id, the other cannot be a place either.
-        since = moment_of(read_place(after, micros if is_id(id) else "", most=LAST_MOMENT))
+        since = moment_of(read_place(cursor, micros if is_id(id) else "", most=LAST_MOMENT))
         created, job_id = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"
         condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {job_id}::uuid)")
@@ -53,7 +53,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
     ]
     page = jobs[:limit]
     last = f"{micros_of(page[-1].created_at)}-{page[-1].id}" if len(jobs) > limit else None
-    return Page(items=tuple(page), after=last)
+    return Page(items=tuple(page), next_cursor=last)
 
 
 def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
@@ -73,7 +73,7 @@ def queues(schema: Schema, queue_cache: QueueCache, pattern: str) -> Plan[list[Q
     for name, status, number, oldest in (
         yield schema.statement("queue_counts", [list(infos)], variant=_read_variant(schema))
     ):
-        infos[name].counts[State(status)] = number
+        infos[name].counts[JobStatus(status)] = number
         if oldest is not None:
             infos[name] = QueueInfo(
                 name=name, settings=infos[name].settings, counts=infos[name].counts, oldest_ready_at=oldest

@@ -19,7 +19,7 @@ from onward.backoff import Backoff, BackoffKind
 from onward.engine.values import Claim, QueueInfo, QueueSettings, Token
 from onward.job import Job, JobRef, NewJob
 from onward.keys import digest
-from onward.lifecycle import Failure, State
+from onward.lifecycle import Failure, JobStatus
 from onward.pg import arrays
 from onward.pg.plans import Row
 from onward.validation import MAX_SAFE_INTEGER
@@ -149,9 +149,9 @@ def result_of(output: str | None) -> Any:
     return value["value"] if isinstance(value, dict) and set(value) == {"value"} else value
 
 
-def failure_of(failure: Failure, *, end: State | None = None) -> str:
+def failure_of(failure: Failure, *, end: JobStatus | None = None) -> str:
     """Write an error as Node's look; ``end`` where the counts of the job would tell another end than it has come to."""
-    output = {"name": failure.kind, "message": failure.message, "stack": failure.traceback, "end": end}
+    output = {"name": failure.error_type, "message": failure.message, "stack": failure.traceback, "end": end}
     return _encode({name: value for name, value in output.items() if value is not None}).decode()
 
 
@@ -186,7 +186,7 @@ def job_of(row: Row) -> Job:
         id=id,
         type=_text_in(extras, "type", name) or name,
         queue=name,
-        status=State(status),
+        status=JobStatus(status),
         org_id=_text_in(extras, "org_id", group_id),
         payload=payload,
         priority=priority,
@@ -198,7 +198,7 @@ def job_of(row: Row) -> Job:
         backoff=_backoff_in(extras) or backoff_of(retry_delay, retry_backoff, retry_delay_max),
         last_error=None if state == "completed" else error_of(error_output),
         result=result_of(output) if state == "completed" else None,
-        next_run_at=start_after if status == State.SCHEDULED else None,
+        next_run_at=start_after if status == JobStatus.SCHEDULED else None,
         created_at=created_on,
         claimed_at=started_on,
         started_at=started_on,
@@ -209,8 +209,8 @@ def job_of(row: Row) -> Job:
 
 def claim_of(row: Row) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
-    (name, id, data, retry_count, retry_limit, started_at, batch, ctid, priority, waited, retry_delay, retry_backoff,
-     retry_delay_max, group_id, crashes) = row  # fmt: skip
+    (name, id, data, retry_count, retry_limit, started_at, batch, ctid, priority, wait_seconds, retry_delay,
+     retry_backoff, retry_delay_max, group_id, crashes) = row  # fmt: skip
     type_, backoff, org_id, trace = name, None, group_id, None
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
@@ -233,7 +233,7 @@ def claim_of(row: Row) -> Claim:
         priority=priority,
         backoff=backoff or backoff_of(retry_delay, retry_backoff, retry_delay_max),
         trace=trace,
-        waited=max(0.0, waited),
+        wait_seconds=max(0.0, wait_seconds),
     )
 
 

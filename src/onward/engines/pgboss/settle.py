@@ -15,7 +15,7 @@ from onward.engines.pgboss.enqueue import notify_queues
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, failure_of, fences_of, output_of
 from onward.engines.pgboss.schema import Schema
-from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze, State
+from onward.lifecycle import Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
 from onward.pg import arrays
 from onward.pg.plans import Plan
 
@@ -102,9 +102,9 @@ def _outcome_row(claim: Claim, outcome: Outcome) -> OutcomeRow:
         case Retry(delay, failure):
             return "retry", delay, failure_of(failure), False
         case Fail(failure):
-            return "failed", None, failure_of(failure, end=State.FAILED if is_last_attempt else None), False
+            return "failed", None, failure_of(failure, end=JobStatus.FAILED if is_last_attempt else None), False
         case Bury(failure):
-            return "failed", None, failure_of(failure, end=None if is_last_attempt else State.DEAD_LETTER), False
+            return "failed", None, failure_of(failure, end=None if is_last_attempt else JobStatus.DEAD_LETTER), False
         case Snooze(delay):
             return "retry", delay, None, True
         case Release():

@@ -14,9 +14,9 @@ from onward.engines.pgmq import queries
 from onward.engines.pgmq.enqueue import check_new_name
 from onward.engines.pgmq.schema import SQL, with_schema_name
 from onward.engines.pgmq.settings import PgmqSettings
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
+from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
 from onward.pg.plans import Plan, Row, Statement
 
 
@@ -45,10 +45,10 @@ def delete(which: JobFilter, limit: int, settings: PgmqSettings, columns: str) -
 
 
 def _pick(
-    which: JobFilter, sources: frozenset[State], limit: int, settings: PgmqSettings, columns: str
+    which: JobFilter, sources: frozenset[JobStatus], limit: int, settings: PgmqSettings, columns: str
 ) -> Plan[Sequence[Row]]:
-    states = sources if which.states is None else which.states & sources
-    narrowed = msgspec.structs.replace(which, states=frozenset(states))
+    states = sources if which.status is None else which.status & sources
+    narrowed = msgspec.structs.replace(which, status=frozenset(states))
     query = queries.MessageQuery(narrowed, settings, columns, (yield from queries.names()))
     max_rows = query.value(limit)
     tables = query.tables(f"order by m.msg_id limit {max_rows}::bigint")
@@ -66,7 +66,7 @@ def _queues_and_ids(picked: Sequence[Row]) -> list[list[Any]]:
 
 
 def _changed(rows: Sequence[Row]) -> list[Changed]:
-    return [Changed(JobRef(queue, str(msg_id)), State(before)) for queue, msg_id, before in sorted(rows)]
+    return [Changed(JobRef(queue, str(msg_id)), JobStatus(before)) for queue, msg_id, before in sorted(rows)]
 
 
 def edit(ref: JobRef, change: JobChange, settings: PgmqSettings, columns: str) -> Plan[Job | None]:
@@ -75,8 +75,8 @@ def edit(ref: JobRef, change: JobChange, settings: PgmqSettings, columns: str) -
     if job is None or job.status in FINISHED | HELD:
         return None
     run_at = None if change.run_at is UNSET else micros_of(change.run_at)
-    if run_at is not None and job.status is not State.SCHEDULED:
-        raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
+    if run_at is not None and job.status is not JobStatus.SCHEDULED:
+        raise InvalidValue("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
     patch = {} if change.max_attempts is UNSET else {"max_attempts": change.max_attempts}
     payload = None if change.payload is UNSET else change.payload
     values = [ref.queue, int(ref.id), payload, run_at, msgspec.json.encode(patch).decode()]
@@ -94,7 +94,7 @@ def configure(queue: str, change: QueueChange, settings: PgmqSettings, columns: 
     changes = msgspec.json.encode(_columns(change)).decode()
     ((clash,),) = yield Statement(SQL.configure, [queue, changes])
     if clash is not None:
-        raise InvalidJob("queue", queue, f"would share its tables with {clash}: PGMQ does not tell capitals apart")
+        raise InvalidValue("queue", queue, f"would share its tables with {clash}: PGMQ does not tell capitals apart")
     (info,) = [info for info in (yield from queries.queues(queue, settings, columns)) if info.name == queue]
     return info
 

@@ -65,9 +65,11 @@ def _claims_of(rows: Sequence[Row], worker: str, settings: PgmqSettings, round_r
     claims: list[Claim] = []
     has_suspects = False
     batch = _NO_BATCH
-    for kind, number, read_ct, waited, text, header, crashes in rows:
+    for kind, number, read_ct, wait_seconds, text, header, crashes in rows:
         if kind == "m":
-            claims.append(_claim_of(batch, number, read_ct, waited, text, header_of(header), crashes or 0, settings))
+            claims.append(
+                _claim_of(batch, number, read_ct, wait_seconds, text, header_of(header), crashes or 0, settings)
+            )
         elif kind == "b":
             lease, max_attempts, backoff = _batches.decode(header)
             kept = None if backoff is None else _backoffs.decode(backoff)
@@ -98,7 +100,7 @@ def _claim_of(
     batch: _ClaimBatch,
     msg_id: int,
     read_ct: int,
-    waited: float,
+    wait_seconds: float,
     payload: str,
     header: JobHeader,
     crashes: int,
@@ -120,5 +122,5 @@ def _claim_of(
         org_id=header.org_id,
         backoff=header.backoff or batch.backoff,
         trace=header.trace,
-        waited=waited,
+        wait_seconds=wait_seconds,
     )

@@ -42,7 +42,7 @@ from onward.engines.pgmq.settings import PgmqSettings
 from onward.errors import Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
@@ -116,13 +116,13 @@ CAPABILITIES: Final = Capabilities(
         ),
         Feature.PROMOTION: emulated("PGMQ makes messages visible by itself; a leader tells those who wait for them"),
     },
-    status_aliases={State.CLAIMED: State.RUNNING},
+    status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
 )
 
 _POOLED: Final = (
     "a pooler is before the database, so nobody can be told of new messages at once, and workers look once a second: "
-    "give them another address of it, direct=postgresql://… in the URL"
+    "give them another address of it, listen_url=postgresql://… in the URL"
 )
 _PROBE_INTERVAL: Final = 5.0
 """Seconds between looks for queues that PGMQ has begun to tell of."""
@@ -141,7 +141,7 @@ class PGMQEngine:
         *,
         settings: PgmqSettings | None = None,
         notify: bool = True,
-        direct: str | None = None,
+        listen_url: str | None = None,
         connections: int = MAX_CONNECTIONS,
     ) -> None:
         """Name a store; nothing is connected to yet.
@@ -150,14 +150,14 @@ class PGMQEngine:
             url: where the database is, as libpq reads it.
             settings: how queues are read, and how messages of others are understood.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
-            direct: another address of the same database, past a pooler, to be told of new jobs there.
+            listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
         """
         self.database = Database(url)
         self.settings = settings or PgmqSettings()
         self._companion = CompanionSchema(NAME)
         self._connections = ConnectionPools(self.database, max_size=connections)
-        self._direct = self.database if direct is None else Database(direct)
+        self._direct = self.database if listen_url is None else Database(listen_url)
         self._listener = Listener(
             self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
         )
@@ -256,25 +256,25 @@ class PGMQEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
+        if connection is not None:
             return await self._caller_transactions.drive(
-                within, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
+                connection, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
             )
         if len(jobs) > MAX_COALESCED:
             return await self._enqueue(jobs)
         return await self._coalescers.current().enqueue(jobs)
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
+        if connection is not None:
             return self._caller_transactions.drive_sync(
-                within, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
+                connection, lambda: self._enqueue_plan(jobs, ALL_QUEUES if self._notifies else None)
             )
         with self._notification(jobs) as notification:
             return self._run_plan_sync(lambda: self._enqueue_plan(jobs, notification))
@@ -307,22 +307,22 @@ class PGMQEngine:
         """See the contract: nothing is ever claimed without being started."""
         return frozenset(claim.token for claim in claims)
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if not settlements:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
-        if within is not None:
-            return await self._caller_transactions.drive(within, lambda: self._settle_plan(settlements))
+        if connection is not None:
+            return await self._caller_transactions.drive(connection, lambda: self._settle_plan(settlements))
         return await self._run_plan(lambda: self._settle_plan(settlements))
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if not settlements:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
-        if within is not None:
-            return self._caller_transactions.drive_sync(within, lambda: self._settle_plan(settlements))
+        if connection is not None:
+            return self._caller_transactions.drive_sync(connection, lambda: self._settle_plan(settlements))
         return self._run_plan_sync(lambda: self._settle_plan(settlements))
 
     def _settle_plan(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
@@ -372,12 +372,12 @@ class PGMQEngine:
         return await self._run_plan(lambda: queries.get(ref, self.settings, columns))
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         columns = self._columns
         return await self._run_plan(
-            lambda: queries.find(which, after, limit, self.settings, columns, newest_first=newest_first)
+            lambda: queries.find(which, cursor, limit, self.settings, columns, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
@@ -394,7 +394,7 @@ class PGMQEngine:
         """See the contract."""
         return await self._run_plan(self._companion.workers)
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
+    async def logs(self, ref: JobRef) -> list[LogLine]:  # noqa: ARG002 - there are none of any job
         """See the contract."""
         raise Unsupported("PGMQ", Feature.LOG_LINES, CAPABILITIES.features[Feature.LOG_LINES].note)
 
@@ -443,12 +443,10 @@ class PGMQEngine:
         """See the contract."""
         return await self._run_plan(lambda: maintenance.promote(term, limit))
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         columns = self._columns
-        return await self._run_plan(lambda: maintenance.rescue(term, worker_timeout, max_crashes, limit, columns))
+        return await self._run_plan(lambda: maintenance.rescue(term, lease, max_crashes, limit, columns))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""

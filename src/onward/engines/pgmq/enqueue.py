@@ -12,7 +12,7 @@ from onward.engine.capabilities import Capabilities, Feature
 from onward.engines.pgmq.headers import headers_of
 from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
-from onward.errors import InvalidJob, Unsupported
+from onward.errors import InvalidValue, Unsupported
 from onward.job import Enqueued, JobRef, NewJob
 from onward.pg.plans import Plan, Statement
 from onward.validation import check_queue_name
@@ -64,9 +64,9 @@ def check_new_name(queue: str) -> None:
     """Refuse a name that no new queue may have (X5)."""
     check_queue_name(queue)
     if len(queue) > MAX_NAME:
-        raise InvalidJob("queue", queue, f"must have at most {MAX_NAME} characters on PGMQ")
+        raise InvalidValue("queue", queue, f"must have at most {MAX_NAME} characters on PGMQ")
     if "--" in queue:
-        raise InvalidJob("queue", queue, "must not have -- in it on PGMQ")
+        raise InvalidValue("queue", queue, "must not have -- in it on PGMQ")
 
 
 def _unknown_queue(queue: str, known: Sequence[str], capabilities: Capabilities) -> Unsupported:

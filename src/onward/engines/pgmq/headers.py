@@ -129,7 +129,7 @@ def _failure_text(failure: Failure, attempt: int, worker: str) -> str:
     """Write one entry of a message's history. The store adds when it was."""
     entry = {
         "attempt": attempt,
-        "kind": failure.kind,
+        "error_type": failure.error_type,
         "message": failure.message,
         "traceback": failure.traceback,
         "worker_id": worker,

@@ -21,11 +21,9 @@ def promote(term: Term, limit: int) -> Plan[MaintenanceResult]:
     )
 
 
-def rescue(
-    term: Term, worker_timeout: timedelta, max_crashes: int, limit: int, columns: str
-) -> Plan[MaintenanceResult]:
+def rescue(term: Term, lease: timedelta, max_crashes: int, limit: int, columns: str) -> Plan[MaintenanceResult]:
     """Give back what dead workers held; forget the workers."""
-    values = [term.number, term.leader_id, worker_timeout // MICROSECOND, max_crashes, limit, columns]
+    values = [term.number, term.leader_id, lease // MICROSECOND, max_crashes, limit, columns]
     ((rescued, buried, queues),) = yield Statement(SQL.rescue, values)
     changed = rescued + buried
     return MaintenanceResult(changed=changed, queues=frozenset(queues), more=changed >= limit, buried=buried)

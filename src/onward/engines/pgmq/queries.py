@@ -21,7 +21,7 @@ from onward.engines.pgmq.headers import header_of
 from onward.engines.pgmq.schema import SQL, with_schema_name
 from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, MAX_ATTEMPTS, State
+from onward.lifecycle import FINISHED, MAX_ATTEMPTS, JobStatus
 from onward.pg.plans import Plan, Row, Statement
 from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_place
 
@@ -29,7 +29,7 @@ _ARCHIVE_SAMPLE: Final = 100_000
 """Archived messages of a queue that are looked at to say how many of it ended how. PGMQ keeps all, and counts none."""
 
 _GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "status",
+    GroupBy.STATUS: "status",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
     GroupBy.ORG: "coalesce(org_id, '')",
@@ -51,7 +51,7 @@ class MessageQuery:
         self._settings = settings
         self._last_read = "m.last_read_at" if "last_read_at" in columns else "null::timestamptz"
         self._parts: list[str] = []
-        states = frozenset(State) if which.states is None else which.states
+        states = frozenset(JobStatus) if which.status is None else which.status
         if which.finished_before is not None:
             states &= FINISHED
         wanted = set(names)
@@ -72,8 +72,8 @@ class MessageQuery:
         self._live, self._archived = bool(states - FINISHED), bool(states & FINISHED)
         if which.types is not None:
             self.add("type = any ({}::text[])", list(which.types))
-        if which.states is not None:
-            self.add("status = any ({}::text[])", sorted(which.states))
+        if which.status is not None:
+            self.add("status = any ({}::text[])", sorted(which.status))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
         if which.worker_id is not None:
@@ -142,12 +142,12 @@ def get(ref: JobRef | str, settings: PgmqSettings, columns: str) -> Plan[Job | N
 
 
 def find(
-    which: JobFilter, after: str | None, limit: int, settings: PgmqSettings, columns: str, *, newest_first: bool
+    which: JobFilter, cursor: str | None, limit: int, settings: PgmqSettings, columns: str, *, newest_first: bool
 ) -> Plan[Page[Job]]:
     """List jobs by when they were sent."""
     query = MessageQuery(which, settings, columns, (yield from names()))
-    if after is not None:
-        sent, msg_id, queue = _cursor(after)
+    if cursor is not None:
+        sent, msg_id, queue = _cursor(cursor)
         sign = "<" if newest_first else ">"
         query.add(
             f'(enqueued_at, msg_id, queue collate "C") {sign}'
@@ -169,23 +169,23 @@ def find(
     rows = yield Statement(text, query.values)
     shown = rows[:limit]
     last = shown[-1] if len(rows) > limit else None
-    after = None if last is None else f"{last[2]}.{last[1]}.{last[0]}"
-    return Page(items=tuple(job_of(row, settings) for row in shown), after=after)
+    cursor = None if last is None else f"{last[2]}.{last[1]}.{last[0]}"
+    return Page(items=tuple(job_of(row, settings) for row in shown), next_cursor=cursor)
 
 
-def _cursor(after: str) -> tuple[int, int, str]:
-    sent, _, rest = after.partition(".")
+def _cursor(cursor: str) -> tuple[int, int, str]:
+    sent, _, rest = cursor.partition(".")
     msg_id, _, queue = rest.partition(".")
-    return read_place(after, sent, most=LAST_MOMENT), read_place(after, msg_id), queue
+    return read_place(cursor, sent, most=LAST_MOMENT), read_place(cursor, msg_id), queue
 
 
 def job_of(row: Row, settings: PgmqSettings) -> Job:
     """Read a job."""
     (queue, msg_id, sent, claimed, due, ended, payload, header_text, worker, status, suspect, crashes) = row
     header = header_of(header_text)
-    state = State(status)
+    state = JobStatus(status)
     type_, payload = settings.decode_message(queue, payload, header.type)
-    running = state is State.RUNNING
+    running = state is JobStatus.RUNNING
     created, ended_at = moment_of(sent), None if ended is None else moment_of(ended)
     claimed_at = None if claimed is None else moment_of(claimed)
     return Job(
@@ -205,7 +205,7 @@ def job_of(row: Row, settings: PgmqSettings) -> Job:
         errors=header.errors,
         progress=header.progress,
         progress_message=header.progress_message,
-        result=header.result if state is State.COMPLETED else None,
+        result=header.result if state is JobStatus.COMPLETED else None,
         next_run_at=None if due is None else moment_of(due),
         created_at=created,
         claimed_at=claimed_at,
@@ -232,7 +232,7 @@ def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[Queu
     query = MessageQuery(JobFilter(queues=(pattern,)), settings, columns, [row[0] for row in rows])
     shares = {row[0]: _ARCHIVE_SAMPLE / row[-1] for row in rows if (row[-1] or 0) > _ARCHIVE_SAMPLE}
     tables = query.tables(shares=shares)
-    counts: dict[str, dict[State, int]] = {}
+    counts: dict[str, dict[JobStatus, int]] = {}
     oldest: dict[str, datetime] = {}
     if tables:
         text = (
@@ -240,7 +240,7 @@ def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[Queu
             f" from ({' union all '.join(tables)}) every group by 1, 2"
         )
         for queue, status, number, since in (yield Statement(with_schema_name(text), query.values)):
-            state = State(status)
+            state = JobStatus(status)
             share = shares.get(queue, 1) if state in FINISHED else 1
             counts.setdefault(queue, {})[state] = round(number / share)
             if since is not None:
@@ -248,7 +248,7 @@ def queues(pattern: str, settings: PgmqSettings, columns: str) -> Plan[list[Queu
     return [_queue_of(row, counts.get(row[0], {}), oldest.get(row[0])) for row in rows]
 
 
-def _queue_of(row: Row, counts: dict[State, int], oldest: datetime | None) -> QueueInfo:
+def _queue_of(row: Row, counts: dict[JobStatus, int], oldest: datetime | None) -> QueueInfo:
     (name, paused, lease, max_attempts, backoff, completed, completed_count, failed, failed_count, cancelled, _) = row
     settings = QueueSettings(
         paused=paused,

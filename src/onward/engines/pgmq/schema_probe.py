@@ -10,7 +10,7 @@ import psycopg
 
 from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import PgmqSettings
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidValue, SchemaTooOld
 from onward.pg.plans import Plan, Statement
 
 _REQUIRED_FUNCTIONS: Final = frozenset({"create", "send_batch", "read", "archive"})
@@ -43,7 +43,7 @@ class SchemaProbe:
         for missing in sorted(settings.functions - self.functions):
             since = _AVAILABLE_SINCE.get(missing, "of a later version")
             rule = f"needs PGMQ {since}, and the one in {store} has no {missing}()"
-            raise InvalidJob("read", missing.removeprefix("read_"), rule)
+            raise InvalidValue("read", missing.removeprefix("read_"), rule)
 
     def __str__(self) -> str:
         """Name it as people do."""
@@ -68,7 +68,7 @@ def install(connection: psycopg.Connection[Any]) -> str | None:
         text = folder.joinpath("pgmq.sql").read_text(encoding="utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
         rule = "needs the package that carries PGMQ's SQL: pip install 'pgmq>=1.1.3'"
-        raise InvalidJob("pgmq", "…", rule) from None
+        raise InvalidValue("pgmq", "…", rule) from None
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(hashtextextended('onward_pgmq.install', 0))")
         ((exists,),) = connection.execute("select to_regclass('pgmq.meta') is not null").fetchall()

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 MAX_READS: Final = 3
 """How often a message may be read without an outcome; the next time it is poison (G3)."""
@@ -55,19 +55,19 @@ class PgmqSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         if type(self.max_reads) is not int or self.max_reads < 1:
-            raise InvalidJob("max_reads", self.max_reads, "must be a whole number of at least 1")
+            raise InvalidValue("max_reads", self.max_reads, "must be a whole number of at least 1")
         if self.completed not in {"archive", "delete"}:
-            raise InvalidJob("completed", self.completed, "must be archive or delete")
+            raise InvalidValue("completed", self.completed, "must be archive or delete")
         for queue, mode in self.read_modes.items():
             if mode not in READ_FUNCTIONS:
-                raise InvalidJob(
+                raise InvalidValue(
                     f"read.{queue}" if queue else "read", mode, f"must be one of {', '.join(READ_FUNCTIONS)}"
                 )
         for queue, condition in self.conditions.items():
             if not isinstance(condition, Mapping):
-                raise InvalidJob(f"where.{queue}" if queue else "where", condition, "must be a JSON object")
+                raise InvalidValue(f"where.{queue}" if queue else "where", condition, "must be a JSON object")
             if self.read_mode(queue) in GROUPED_MODES:
-                raise InvalidJob(f"where.{queue}", condition, "does not go with a queue that is read by groups")
+                raise InvalidValue(f"where.{queue}", condition, "does not go with a queue that is read by groups")
 
     def read_mode(self, queue: str) -> str:
         """Say how a queue is read."""
@@ -128,7 +128,7 @@ def _number(digits: str) -> int | float:
     return whole if -(2**53) <= whole <= 2**53 else float(digits)
 
 
-_SIMPLE_OPTIONS: Final = frozenset({"completed", "type_field", "payload_field", "notify", "direct"})
+_SIMPLE_OPTIONS: Final = frozenset({"completed", "type_field", "payload_field", "notify", "listen_url"})
 _QUEUE_OPTIONS: Final = {"type": "types", "read": "read_modes", "where": "conditions"}
 
 
@@ -156,4 +156,4 @@ def _condition(name: str, value: str) -> Any:
     try:
         return _decode(value)
     except msgspec.DecodeError as error:
-        raise InvalidJob(name, value, f"must be a JSON object: {error}") from None
+        raise InvalidValue(name, value, f"must be a JSON object: {error}") from None

@@ -14,9 +14,9 @@ from onward.engines.postgres import queries
 from onward.engines.postgres.filters import Condition, union_all
 from onward.engines.postgres.rows import optional_micros
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
+from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
 from onward.pg.listener import ALL_QUEUES, DUE
 from onward.pg.plans import Plan, Row, Statement
 
@@ -51,7 +51,7 @@ def delete(schema: Schema, which: JobFilter, limit: int) -> Plan[list[Changed]]:
     return changed_of((yield Statement(schema.delete, [picked])))
 
 
-def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: int) -> Plan[list[int]]:
+def _pick(schema: Schema, which: JobFilter, sources: frozenset[JobStatus], limit: int) -> Plan[list[int]]:
     condition = Condition(which)
     # By no index: those that have ended are of these states, nearly all, and the planner may not know that yet.
     condition.add("status || '' = any ({}::text[])", sorted(sources))
@@ -69,7 +69,7 @@ def _pick(schema: Schema, which: JobFilter, sources: frozenset[State], limit: in
 
 def changed_of(rows: Sequence[Row]) -> list[Changed]:
     """Read which jobs were moved, and the state that each had."""
-    return [Changed(JobRef(queue, job_id), State(before)) for _, queue, job_id, before in sorted(rows)]
+    return [Changed(JobRef(queue, job_id), JobStatus(before)) for _, queue, job_id, before in sorted(rows)]
 
 
 def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
@@ -78,8 +78,8 @@ def edit(schema: Schema, ref: JobRef, change: JobChange) -> Plan[Job | None]:
     if job is None or job.status in FINISHED | HELD:
         return None
     run_at = None if change.run_at is UNSET else micros_of(change.run_at)
-    if run_at is not None and job.status is not State.SCHEDULED:
-        raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
+    if run_at is not None and job.status is not JobStatus.SCHEDULED:
+        raise InvalidValue("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
     values = [
         None if change.priority is UNSET else change.priority,
         None if change.payload is UNSET else change.payload,

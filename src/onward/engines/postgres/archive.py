@@ -13,10 +13,10 @@ from onward.job import Job
 from onward.pg.plans import Plan, Statement
 
 
-def find(schema: Schema, which: JobFilter, after: str | None, limit: int) -> Plan[Page[Job]]:
+def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int) -> Plan[Page[Job]]:
     """List archived jobs, those created last first."""
     condition = Condition(which)
-    condition.start_after(after, newest_first=True)
+    condition.start_after(cursor, newest_first=True)
     text = (
         f"{schema.find_archived} where {condition.ended()} order by seq desc limit {condition.value(limit + 1)}::bigint"
     )

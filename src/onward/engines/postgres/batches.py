@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from onward.batches.values import BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.batches.values import BatchInfo, Dependency, NewBatch, batch_of, callback_of, texts_of
 from onward.engine.values import JobFilter, Page, Term
 from onward.engines.postgres import queries
 from onward.engines.postgres.enqueue import enqueue, notification_of
 from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.pg.plans import Plan, Statement
 from onward.validation import read_place
@@ -29,7 +29,7 @@ def upsert(
 ) -> Plan[list[Enqueued]]:
     """Make or change a batch, and add jobs to it."""
     if not (yield Statement(schema.batch_upsert, [schema.now, batch.name, batch.queue, *texts_of(batch.callbacks)])):
-        raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
+        raise InvalidValue("batch", batch.name, "has finished: give the new one another name")
     added: list[Enqueued] = []
     if jobs:
         added = yield from enqueue(schema, jobs, notice=notice, can_copy=can_copy)
@@ -53,13 +53,13 @@ def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None,
     return more, ready + len(texts)
 
 
-def batches(schema: Schema, names: Sequence[str] | None, after: str | None, limit: int) -> Plan[Page[BatchInfo]]:
+def batches(schema: Schema, names: Sequence[str] | None, cursor: str | None, limit: int) -> Plan[Page[BatchInfo]]:
     """List batches."""
-    wanted = [None if names is None else list(names), None if after is None else read_place(after), limit + 1]
+    wanted = [None if names is None else list(names), None if cursor is None else read_place(cursor), limit + 1]
     rows = yield Statement(schema.batches, wanted)
     shown = rows[:limit]
     return Page(
-        items=tuple(batch_of(row[:-1]) for row in shown), after=str(shown[-1][-1]) if len(rows) > limit else None
+        items=tuple(batch_of(row[:-1]) for row in shown), next_cursor=str(shown[-1][-1]) if len(rows) > limit else None
     )
 
 
@@ -68,12 +68,12 @@ def delete(schema: Schema, name: str) -> Plan[bool]:
     return bool((yield Statement(schema.batch_delete, [name])))
 
 
-def links(schema: Schema, name: str) -> Plan[list[Link]]:
+def dependencies(schema: Schema, name: str) -> Plan[list[Dependency]]:
     """List which jobs of a batch wait for which."""
-    return [Link(*row) for row in (yield Statement(schema.dependencies, [name]))]
+    return [Dependency(*row) for row in (yield Statement(schema.dependencies, [name]))]
 
 
-def parents(schema: Schema, ref: JobRef) -> Plan[list[Job]]:
+def dependency_jobs(schema: Schema, ref: JobRef) -> Plan[list[Job]]:
     """Read the jobs that a job has waited for."""
     if not is_id(ref.id):
         return []

@@ -149,7 +149,7 @@ class _Visit(msgspec.Struct, array_like=True):
     seqs: str
     ids: str
     types: str | list[str]
-    waited: list[float]
+    wait_seconds: list[float]
     unusual: list[_Unusual] | None
     payloads: list[msgspec.Raw]
 
@@ -200,7 +200,7 @@ def read_queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: Roun
     if rows and rows[0][0] is None:
         return None
     claims = [_claim_from_row(queue, row) for row in rows]
-    claims.sort(key=lambda claim: (-claim.priority, -claim.waited, claim.token))
+    claims.sort(key=lambda claim: (-claim.priority, -claim.wait_seconds, claim.token))
     rotation.is_full_scan = False
     if len(claims) >= room:
         rotation.full_scan_at = -math.inf  # there may be more, and elsewhere too
@@ -208,7 +208,7 @@ def read_queue_claims(queue: str, room: int, rows: Sequence[Row], rotation: Roun
 
 
 def _claim_from_row(queue: str, row: Row) -> Claim:
-    seq, claim_no, job_id, type_, priority, waited, attempts, max_attempts, crashes, org_id, *more = row
+    seq, claim_no, job_id, type_, priority, wait_seconds, attempts, max_attempts, crashes, org_id, *more = row
     backoff, trace, payload = more
     return Claim(
         ref=JobRef(queue, job_id),
@@ -223,7 +223,7 @@ def _claim_from_row(queue: str, row: Row) -> Claim:
         priority=priority,
         backoff=backoff_of(backoff),
         trace=trace,
-        waited=waited,
+        wait_seconds=wait_seconds,
     )
 
 
@@ -309,13 +309,13 @@ def _claims_of(visit: _Visit) -> list[Claim]:
     unusual = {} if visit.unusual is None else {details.seq: details for details in visit.unusual}
     seqs = list(map(int, visit.seqs[1:-1].split(",")))
     types = visit.types if isinstance(visit.types, list) else [visit.types] * len(seqs)
-    wait_times = visit.waited
+    wait_times = visit.wait_seconds
     jobs = list(zip(seqs, wait_times, visit.ids[1:-1].split(","), types, visit.payloads, strict=True))
     if sorted(seqs) != seqs or sorted(wait_times, reverse=True) != wait_times:  # cheaper than to sort what is in order
         jobs.sort(key=_sort_key)
     attempts = int(started)
     claims: list[Claim] = []
-    for seq, waited, job_id, type_, payload in jobs:
+    for seq, wait_seconds, job_id, type_, payload in jobs:
         details = unusual.get(seq)
         claims.append(
             Claim(
@@ -327,7 +327,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
                 started=started,
                 is_suspect=is_suspect,
                 priority=priority,
-                waited=waited,
+                wait_seconds=wait_seconds,
                 start_within=start_within,
             )
             if details is None
@@ -345,7 +345,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
                 priority=priority,
                 backoff=details.backoff,
                 trace=details.trace,
-                waited=waited,
+                wait_seconds=wait_seconds,
                 start_within=start_within,
             )
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Enqueued, NewJob, UniformJobs
 from onward.pg import arrays
 from onward.pg.plans import Plan, Statement
@@ -32,7 +32,7 @@ def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enque
     for batch, number in sorted(counts.items()):
         if not (yield Statement(schema.batch_add_to_total, [batch, number])):
             rule = "is not there, or has finished or been stopped: make it with app.batch(…)"
-            raise InvalidJob("batch", batch, rule)
+            raise InvalidValue("batch", batch, rule)
     for batch, rows in dependencies.items():
         waiting, positions, depended_on = zip(*rows, strict=True)
         values = [batch, arrays.words(waiting), arrays.numbers(positions), arrays.words(depended_on)]
@@ -40,5 +40,5 @@ def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enque
             raise _unknown(unknown, batch)
 
 
-def _unknown(depends_on: str, batch: str) -> InvalidJob:
-    return InvalidJob("after", depends_on, f"there is no such job in the batch {batch}")
+def _unknown(depends_on: str, batch: str) -> InvalidValue:
+    return InvalidValue("after", depends_on, f"there is no such job in the batch {batch}")

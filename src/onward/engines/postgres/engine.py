@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 from psycopg import errors as pg
 
-from onward.batches.values import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.event_reader import EventReader, Events, check_settings
@@ -94,7 +94,7 @@ CAPABILITIES: Final = Capabilities(
 
 _POOLED: Final = (
     "a pooler stands before the database, so nobody can be told of new jobs at once and workers look once a second: "
-    "give them another address of it, direct=postgresql://… in the URL"
+    "give them another address of it, listen_url=postgresql://… in the URL"
 )
 _MAX_STEPS: Final = 20
 """How many parts of what was left undone by others a promotion does at most."""
@@ -113,12 +113,12 @@ class PostgresEngine:
         *,
         schema: str = DEFAULT,
         notify: bool = True,
-        direct: str | None = None,
+        listen_url: str | None = None,
         connections: int = MAX_CONNECTIONS,
-        answer_within: float = QUERY_TIMEOUT,
+        query_timeout: float = QUERY_TIMEOUT,
         clock: Clock | None = None,
         events: Events | None = None,
-        keep_events: int | None = None,
+        max_events: int | None = None,
     ) -> None:
         """Name a store; nothing is connected to yet.
 
@@ -126,20 +126,22 @@ class PostgresEngine:
             url: where the database is, as libpq reads it.
             schema: where in it the jobs are.
             notify: whether whoever listens is told of new jobs at once; without, workers find them by polling.
-            direct: another address of the same database, past a pooler, to be told of new jobs there.
+            listen_url: another address of the same database, past a pooler, to be told of new jobs there.
             connections: how many there may be for an event loop, and how many for threads.
-            answer_within: seconds after which a connection is given up on which no answer comes.
+            query_timeout: seconds after which a connection is given up on which no answer comes.
             clock: for tests; the database's own unless given.
-            events: "all" has the store record events whether or not somebody listens, "listened" takes that back.
-            keep_events: about how many events the store keeps.
+            events: "all" has the store record events whether or not somebody listens, "on_demand" takes that back.
+            max_events: about how many events the store keeps.
         """
-        check_settings(events, keep_events)
+        check_settings(events, max_events)
         grant_hint = f"then: select {schema}.allow_worker('{{user}}')"
-        self.database = Database(url, query_timeout=answer_within, grant_hint=grant_hint)
+        self.database = Database(url, query_timeout=query_timeout, grant_hint=grant_hint)
         self.schema = Schema(schema, clock=clock)
         self._connections = ConnectionPools(self.database, max_size=connections)
         self._direct = (
-            self.database if direct is None else Database(direct, query_timeout=answer_within, grant_hint=grant_hint)
+            self.database
+            if listen_url is None
+            else Database(listen_url, query_timeout=query_timeout, grant_hint=grant_hint)
         )
         self._listener = Listener(self._direct, self.schema.channel, on_notification=self._on_notice)
         self._rotations: dict[tuple[str, tuple[str, ...]], claims.RoundRobin] = {}
@@ -165,7 +167,7 @@ class PostgresEngine:
         self._watermark_state = maintenance.WatermarkState()
         self._identity = ("", "")
         self._can_copy = False
-        self._event_settings = (events, keep_events)
+        self._event_settings = (events, max_events)
         self._event_log = EventLog(self.schema, self._run)
         self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
         self._event_reader = EventReader(self._event_log, lambda: self._event_listener.signals((ALL_QUEUES,)))
@@ -243,11 +245,13 @@ class PostgresEngine:
 
     # Enqueue
 
-    def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> Coroutine[Any, Any, list[Enqueued]]:
+    def enqueue(
+        self, jobs: Sequence[NewJob], *, connection: object | None = None
+    ) -> Coroutine[Any, Any, list[Enqueued]]:
         """See the contract."""
-        if within is not None and jobs:
+        if connection is not None and jobs:
             return self._caller_transactions.drive(
-                within,
+                connection,
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
                 multi_statement=enqueue.is_multi_statement(jobs),
             )
@@ -272,13 +276,13 @@ class PostgresEngine:
             else self._enqueue(jobs)
         )
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
+        if connection is not None:
             return self._caller_transactions.drive_sync(
-                within,
+                connection,
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
                 multi_statement=enqueue.is_multi_statement(jobs),
             )
@@ -366,18 +370,18 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: settle.start(self.schema, claims))
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
+        if connection is not None:
             plan = partial(settle.settle_and_notify, self.schema, settlements)
-            return await self._caller_transactions.drive(within, plan, multi_statement=False)
+            return await self._caller_transactions.drive(connection, plan, multi_statement=False)
         return self._without_batch_signals(await self._run(lambda: settle.settle(self.schema, settlements)))
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
+        if connection is not None:
             plan = partial(settle.settle_and_notify, self.schema, settlements)
-            return self._caller_transactions.drive_sync(within, plan, multi_statement=False)
+            return self._caller_transactions.drive_sync(connection, plan, multi_statement=False)
         return self._run_sync(lambda: settle.settle_and_notify(self.schema, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -501,11 +505,11 @@ class PostgresEngine:
         return await self._run(lambda: queries.get(self.schema, ref))
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         return await self._run(
-            lambda: queries.find(self.schema, which, after, limit, newest_first=newest_first), no_timeout=True
+            lambda: queries.find(self.schema, which, cursor, limit, newest_first=newest_first), no_timeout=True
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
@@ -520,15 +524,15 @@ class PostgresEngine:
         """See the contract."""
         return await self._run(lambda: queries.workers(self.schema))
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._run(lambda: queries.log_lines(self.schema, ref))
+        return await self._run(lambda: queries.logs(self.schema, ref))
 
     async def events(
-        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+        self, queues: Sequence[str], *, cursor: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        return await self._event_reader.begin(queues, after, types)
+        return await self._event_reader.begin(queues, cursor, types)
 
     # Operate
 
@@ -597,16 +601,12 @@ class PostgresEngine:
         self._next_due.reset()
         return msgspec.structs.replace(batch, more=True)
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         if self._is_listening and self._rescue_state.can_skip():
             return MaintenanceResult()
         known = self._rescue_state, self._upkeep, self._watermark_state
-        return await self._run(
-            lambda: maintenance.rescue(self.schema, term, worker_timeout, max_crashes, limit, *known)
-        )
+        return await self._run(lambda: maintenance.rescue(self.schema, term, lease, max_crashes, limit, *known))
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
@@ -639,12 +639,12 @@ class PostgresEngine:
     # Gather
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
     ) -> list[Enqueued]:
         """See the contract."""
-        if within is not None:
+        if connection is not None:
             return await self._caller_transactions.drive(
-                within,
+                connection,
                 lambda: batches.upsert(self.schema, batch, jobs, notice=self._caller_notice, can_copy=False),
             )
         with self._notify_on_commit(jobs) as notice:
@@ -655,22 +655,22 @@ class PostgresEngine:
         return added
 
     async def batches(
-        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+        self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        return await self._run(lambda: batches.batches(self.schema, names, after, limit))
+        return await self._run(lambda: batches.batches(self.schema, names, cursor, limit))
 
     async def delete_batch(self, name: str) -> bool:
         """See the contract."""
         return await self._run(lambda: batches.delete(self.schema, name))
 
-    async def links(self, name: str) -> list[Link]:
+    async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
-        return await self._run(lambda: batches.links(self.schema, name), no_timeout=True)
+        return await self._run(lambda: batches.dependencies(self.schema, name), no_timeout=True)
 
-    async def parents(self, ref: JobRef) -> list[Job]:
+    async def dependency_jobs(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        return await self._run(lambda: batches.parents(self.schema, ref))
+        return await self._run(lambda: batches.dependency_jobs(self.schema, ref))
 
     # Ledger
 
@@ -692,9 +692,9 @@ class PostgresEngine:
 
     # Archive
 
-    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+    async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._run(lambda: archive.find(self.schema, which, after, limit), no_timeout=True)
+        return await self._run(lambda: archive.find(self.schema, which, cursor, limit), no_timeout=True)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -712,10 +712,10 @@ class PostgresEngine:
         return await self._run(lambda: events.acquire_cursor(self.schema, name, holder, now, lease, reset=anew))
 
     async def read_events(
-        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+        self, queues: Sequence[str], *, cursor: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """See the contract."""
-        return await self._event_reader.read(queues, after, types, limit)
+        return await self._event_reader.read(queues, cursor, types, limit)
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""

@@ -256,7 +256,7 @@ def _shape(job: NewJob) -> tuple[Any, ...]:
         backoff_text(job.backoff),
         job.batch,
         len(dict.fromkeys(job.after)) or None,
-        job.on_failure if job.after else None,
+        job.on_dependency_failure if job.after else None,
         job.trace,
     )
 

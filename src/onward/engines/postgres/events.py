@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from onward.clock import MICROSECOND
 from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEntry, LogPage
 from onward.engines.postgres.schema import Schema
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.events import OLDEST
 from onward.pg.plans import Plan, Statement
 
@@ -65,7 +65,7 @@ class EventPosition(NamedTuple):
         if found is None or any(
             _snapshot_bounds(snapshot)[0] > _snapshot_bounds(snapshot)[1] for snapshot in found.group(2, 3) if snapshot
         ):
-            raise InvalidJob("after", cursor, NO_CURSOR)
+            raise InvalidValue("after", cursor, NO_CURSOR)
         at, snapshot, next_snapshot, no, *caught_up_to = found.groups()
         position = cls(int(at), snapshot, next_snapshot or "", int(no or 0))
         return (
@@ -99,7 +99,7 @@ class _Log(NamedTuple):
         """Say from where on the record is whole, if a place lies before that.
 
         Raises:
-            InvalidJob: what came after the place is no longer kept.
+            InvalidValue: what came after the place is no longer kept.
         """
         first, last = _snapshot_bounds(position.snapshot)
         complete = EventPosition(self.now, self.complete_since)
@@ -111,11 +111,11 @@ class _Log(NamedTuple):
                 else complete
             )
         if first <= self.trimmed_xid:
-            raise InvalidJob("after", str(position), TOO_OLD)
+            raise InvalidValue("after", str(position), TOO_OLD)
         if last >= _snapshot_bounds(complete.snapshot)[1]:
             return None
         if self.pruned_at >= max(position.at, position.caught_up_to[0]):
-            raise InvalidJob("after", str(position), TOO_OLD)
+            raise InvalidValue("after", str(position), TOO_OLD)
         return complete
 
 
@@ -193,16 +193,16 @@ class EventLog:
         """See the protocol."""
         return EventPosition.of(cursor)
 
-    async def begin(self, after: str | None) -> EventPosition:
+    async def begin(self, cursor: str | None) -> EventPosition:
         """See the protocol."""
-        position = None if after is None else EventPosition.of(after)
+        position = None if cursor is None else EventPosition.of(cursor)
         if await self._run(self._listen):
             await self.wait_for_writers()
         log = await self._run(lambda: _log(self._schema))
         if position is None:
             return EventPosition(log.now, log.snapshot)
         if _snapshot_bounds(position.next_snapshot or position.snapshot)[1] > _snapshot_bounds(log.snapshot)[1]:
-            raise InvalidJob("after", after, NO_CURSOR)
+            raise InvalidValue("after", cursor, NO_CURSOR)
         log.caught_up(position)
         return position
 
@@ -221,10 +221,10 @@ class EventLog:
         began, pause, is_logged = time.monotonic(), _FIRST_PAUSE, False
         writers = await self._writers(None)
         while writers:
-            waited = time.monotonic() - began
-            if query_timeout is not None and waited >= query_timeout:
+            wait_seconds = time.monotonic() - began
+            if query_timeout is not None and wait_seconds >= query_timeout:
                 return
-            if waited >= _WARN_AFTER and not is_logged:
+            if wait_seconds >= _WARN_AFTER and not is_logged:
                 is_logged = True
                 log.warning("events begin when %d open transactions have ended that have written jobs", len(writers))
             await asyncio.sleep(pause)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
-from onward.lifecycle import FINISHED, State
+from onward.lifecycle import FINISHED, JobStatus
 from onward.validation import read_place
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -21,7 +21,7 @@ class Condition:
         self._parts: list[str] = []
         self._of_ended: list[str] = []
         self.values: list[Any] = []
-        self.states = frozenset(State) if which.states is None else which.states
+        self.states = frozenset(JobStatus) if which.status is None else which.status
         """What it may find: by it, one of the two tables need not be looked at."""
         if which.finished_before is not None:
             self.states &= FINISHED
@@ -42,8 +42,8 @@ class Condition:
             )
         if which.types is not None:
             self.add("type = any ({}::text[])", list(which.types))
-        if which.states is not None:
-            self.add("status = any ({}::text[])", sorted(which.states))
+        if which.status is not None:
+            self.add("status = any ({}::text[])", sorted(which.status))
         if which.org_id is not None:
             self.add("org_id = {}::text", which.org_id)
         if which.batch is not None:
@@ -60,10 +60,10 @@ class Condition:
             before = self.value(micros_of(which.finished_before))
             self._of_ended.append(f"completed_at < onward.to_timestamp({before}::bigint)")
 
-    def start_after(self, after: str | None, *, newest_first: bool) -> None:
+    def start_after(self, cursor: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""
-        if after is not None:
-            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_place(after))
+        if cursor is not None:
+            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_place(cursor))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""

@@ -262,7 +262,7 @@ class WatermarkState:
 def rescue(
     schema: Schema,
     term: Term,
-    worker_timeout: timedelta,
+    lease: timedelta,
     max_crashes: int,
     limit: int,
     rescue_state: RescueState,
@@ -276,7 +276,7 @@ def rescue(
         schema.channel,
         term.number,
         term.leader_id,
-        worker_timeout // MICROSECOND,
+        lease // MICROSECOND,
         max_crashes,
         limit,
         rescue_state.begin(),

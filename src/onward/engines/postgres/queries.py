@@ -11,14 +11,14 @@ from onward.engines.postgres.filters import Condition, is_id, union_all
 from onward.engines.postgres.rows import job_of, optional_datetime, queue_of, ranges_of
 from onward.engines.postgres.schema import Schema
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, State
+from onward.lifecycle import FINISHED, JobStatus
 from onward.pg.plans import Plan, Row, Statement
 
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""
 
 GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "status",
+    GroupBy.STATUS: "status",
     GroupBy.QUEUE: "queue",
     GroupBy.TYPE: "type",
     GroupBy.ORG: "coalesce(org_id, '')",
@@ -38,10 +38,10 @@ def get(schema: Schema, ref: JobRef | str) -> Plan[Job | None]:
     return job_of(rows[0])
 
 
-def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
+def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int, *, newest_first: bool) -> Plan[Page[Job]]:
     """List jobs in the order of their numbers: that in which they were created."""
     condition = Condition(which)
-    condition.start_after(after, newest_first=newest_first)
+    condition.start_after(cursor, newest_first=newest_first)
     order = f"order by seq {'desc' if newest_first else 'asc'} limit {condition.value(limit + 1)}::bigint"
     parts = []
     if condition.states - FINISHED:
@@ -57,7 +57,7 @@ def find(schema: Schema, which: JobFilter, after: str | None, limit: int, *, new
 def page_of(rows: Sequence[Row], limit: int) -> Page[Job]:
     """Make a page of what was found, one more than it may have if there are more."""
     shown = rows[:limit]
-    return Page(items=tuple(map(job_of, shown)), after=str(shown[-1][_SEQ]) if len(rows) > limit else None)
+    return Page(items=tuple(map(job_of, shown)), next_cursor=str(shown[-1][_SEQ]) if len(rows) > limit else None)
 
 
 def count(schema: Schema, which: JobFilter, by: GroupBy) -> Plan[Mapping[str, int]]:
@@ -79,11 +79,11 @@ def queues(schema: Schema, pattern: str) -> Plan[list[QueueInfo]]:
     """List queues with their depth."""
     firsts, ends = ranges_of([pattern])
     named = [firsts[0], ends[0]]
-    counts: dict[str, dict[State, int]] = {}
+    counts: dict[str, dict[JobStatus, int]] = {}
     oldest: dict[str, int] = {}
     for queue, status, number, ready_at in (yield Statement(schema.queue_counts, named)):
         of_queue = counts.setdefault(queue, {})
-        of_queue[State(status)] = of_queue.get(State(status), 0) + number
+        of_queue[JobStatus(status)] = of_queue.get(JobStatus(status), 0) + number
         if ready_at is not None:
             oldest[queue] = min(ready_at, oldest.get(queue, ready_at))
     rows = yield Statement(schema.queues, named)
@@ -109,9 +109,9 @@ def workers(schema: Schema) -> Plan[list[WorkerInfo]]:
     ]
 
 
-def log_lines(schema: Schema, ref: JobRef) -> Plan[list[LogLine]]:
+def logs(schema: Schema, ref: JobRef) -> Plan[list[LogLine]]:
     """Read a job's log."""
     if not is_id(ref.id):
         return []
-    rows = yield Statement(schema.log_lines, [ref.id])
+    rows = yield Statement(schema.logs, [ref.id])
     return [LogLine(moment_of(at), line) for at, line in rows]

@@ -12,7 +12,7 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import QueueInfo, QueueSettings, Rate, Retention
 from onward.job import FailedAttempt, Job
-from onward.lifecycle import Failure, State
+from onward.lifecycle import Failure, JobStatus
 from onward.pg.plans import Row
 
 _backoff_decoder = msgspec.json.Decoder(Backoff)
@@ -30,7 +30,7 @@ def job_of(row: Row) -> Job:
         id=row[0],
         type=row[1],
         queue=row[2],
-        status=State(row[3]),
+        status=JobStatus(row[3]),
         org_id=row[4],
         payload=_decode(row[5]),
         priority=row[6],
@@ -85,10 +85,12 @@ def backoff_text(backoff: Backoff | None) -> str | None:
 
 def failure_text(failure: Failure) -> str:
     """Write one entry of a job's error history. The store adds what it knows: when, attempt and worker."""
-    return _encode({"kind": failure.kind, "message": failure.message, "traceback": failure.traceback}).decode()
+    return _encode(
+        {"error_type": failure.error_type, "message": failure.message, "traceback": failure.traceback}
+    ).decode()
 
 
-def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
+def queue_of(row: Row, counts: dict[JobStatus, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
     (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts,
      backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled,
@@ -96,7 +98,7 @@ def queue_of(row: Row, counts: dict[State, int], oldest_ready_at: int | None) ->
     settings = QueueSettings(
         paused=paused,
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
-        concurrency=concurrency,
+        global_concurrency=concurrency,
         weight=weight,
         lease=optional_duration(lease),
         max_attempts=max_attempts,

@@ -42,9 +42,9 @@ def due(schema: Schema, limit: int) -> Plan[DueSchedules]:
 
 def fire(schema: Schema, schedule: Schedule, firing: Firing, *, notice: str | None) -> Plan[list[Enqueued] | None]:
     """Add a turn's jobs, unless somebody else has."""
-    _, rhythm = texts_of(schedule)
+    _, trigger = texts_of(schedule)
     due = None if schedule.next_at is None else micros_of(schedule.next_at)
-    values = [schema.now, schedule.name, rhythm, due, micros_of(firing.next_at), micros_of(firing.last_at)]
+    values = [schema.now, schedule.name, trigger, due, micros_of(firing.next_at), micros_of(firing.last_at)]
     if not (yield Statement(schema.schedule_fire, values)):
         return None
     if not firing.jobs:

@@ -13,7 +13,7 @@ from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement,
 from onward.engines.postgres.claims import RoundRobin, claim, claim_values, no_claims, read_claims
 from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.schema import Schema
-from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, Release, Retry, Snooze, State
+from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
 from onward.pg import arrays
 from onward.pg.listener import DUE
 from onward.pg.plans import Plan, Row, Statement
@@ -93,11 +93,11 @@ def _columns(settlements: Sequence[Settlement]) -> list[str]:
             continue
         match outcome:
             case Fail(failure):
-                ended.append((*token, State.FAILED, *_error_columns(failure)))
+                ended.append((*token, JobStatus.FAILED, *_error_columns(failure)))
             case Bury(failure):
-                ended.append((*token, State.DEAD_LETTER, *_error_columns(failure)))
+                ended.append((*token, JobStatus.DEAD_LETTER, *_error_columns(failure)))
             case Cancel(reason):
-                ended.append((*token, State.CANCELLED, reason, None))
+                ended.append((*token, JobStatus.CANCELLED, reason, None))
             case Retry(delay, failure):
                 returned.append((*token, "retry", delay // MICROSECOND, *_error_columns(failure)))
             case Snooze(delay):

@@ -10,7 +10,7 @@ import msgspec
 from onward.clock import micros_of, moment_of
 from onward.engine.values import Term
 from onward.engines.postgres.schema import Schema
-from onward.metering import KEYS, SUMS, Span, Usage, UsageQuery, row_of, usage_of
+from onward.metering import KEYS, SUMS, Bucket, Usage, UsageQuery, row_of, usage_of
 from onward.pg.plans import Plan, Statement
 
 
@@ -26,7 +26,7 @@ def roll_up(schema: Schema, term: Term) -> Plan[None]:
 
 def usage(schema: Schema, query: UsageQuery) -> Plan[list[Usage]]:
     """Sum up runs."""
-    at = "null::bigint" if query.span is Span.ALL else f"onward.to_micros(date_trunc('{query.span}', at, 'UTC'))"
+    at = "null::bigint" if query.bucket is Bucket.ALL else f"onward.to_micros(date_trunc('{query.bucket}', at, 'UTC'))"
     keys = [key if key in query.by else "null::text" for key in KEYS]
     parts = ["true"]
     values: list[Any] = []

@@ -15,9 +15,9 @@ from onward.engines.sqlite.filters import condition_of
 from onward.engines.sqlite.rows import backoff_text, json_text, micros
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.job import Job, JobRef
-from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, Move, State
+from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
 
 
 def cancel(transaction: Transaction, which: JobFilter, reason: str, limit: int) -> list[Changed]:
@@ -56,7 +56,7 @@ def delete(transaction: Transaction, which: JobFilter, limit: int) -> list[Chang
 
 
 def _pick(
-    transaction: Transaction, which: JobFilter, sources: frozenset[State], limit: int
+    transaction: Transaction, which: JobFilter, sources: frozenset[JobStatus], limit: int
 ) -> list[tuple[int, Changed]]:
     condition, values = condition_of(which)
     rows = transaction.connection.execute(
@@ -64,7 +64,7 @@ def _pick(
         " and status in (select value from json_each(:sources)) order by seq limit :limit",
         values | {"sources": json_text(sorted(sources)), "limit": limit},
     ).fetchall()
-    return [(seq, Changed(JobRef(queue, job_id), State(status))) for seq, queue, job_id, status in rows]
+    return [(seq, Changed(JobRef(queue, job_id), JobStatus(status))) for seq, queue, job_id, status in rows]
 
 
 def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None:
@@ -73,8 +73,8 @@ def edit(transaction: Transaction, ref: JobRef, change: JobChange) -> Job | None
     if job is None or job.status in FINISHED | HELD:
         return None
     run_at = None if change.run_at is UNSET else micros_of(change.run_at)
-    if run_at is not None and job.status is not State.SCHEDULED:
-        raise InvalidJob("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
+    if run_at is not None and job.status is not JobStatus.SCHEDULED:
+        raise InvalidValue("run_at", change.run_at, f"can be changed of a scheduled job only, this one is {job.status}")
     named = {
         "id": ref.id,
         "priority": None if change.priority is UNSET else change.priority,

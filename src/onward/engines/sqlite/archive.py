@@ -12,7 +12,7 @@ from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.job import Job, JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 
 
 def archive(transaction: Transaction, seqs: Sequence[int], named: dict[str, Any]) -> int:
@@ -28,9 +28,9 @@ def prune(transaction: Transaction, limit: int, named: dict[str, Any]) -> int:
     return transaction.execute(SQL.archive_prune, named | {"limit": limit}).rowcount
 
 
-def find(transaction: Transaction, which: JobFilter, after: str | None, limit: int) -> Page[Job]:
+def find(transaction: Transaction, which: JobFilter, cursor: str | None, limit: int) -> Page[Job]:
     """List archived jobs, the last to be archived first."""
-    return queries.find(transaction, which, after, limit, newest_first=True, base_query=SQL.find_archived)
+    return queries.find(transaction, which, cursor, limit, newest_first=True, base_query=SQL.find_archived)
 
 
 def purge(transaction: Transaction, which: JobFilter, limit: int) -> list[Changed]:
@@ -41,4 +41,4 @@ def purge(transaction: Transaction, which: JobFilter, limit: int) -> list[Change
         values | {"limit": limit},
     ).fetchall()
     transaction.execute(SQL.archive_purge, {"seqs": json_text([row[0] for row in rows])})
-    return [Changed(JobRef(queue, job_id), State(status)) for _, queue, job_id, status in rows]
+    return [Changed(JobRef(queue, job_id), JobStatus(status)) for _, queue, job_id, status in rows]

@@ -12,15 +12,15 @@ from typing import Final
 
 import msgspec
 
-from onward.batches.values import BATCH_KEPT, BatchInfo, Link, NewBatch, batch_of, callback_of, texts_of
+from onward.batches.values import BATCH_KEPT, BatchInfo, Dependency, NewBatch, batch_of, callback_of, texts_of
 from onward.clock import MICROSECOND
 from onward.engine.values import Page
 from onward.engines.sqlite import enqueue, queries
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
-from onward.errors import InvalidJob
-from onward.job import Enqueued, Job, JobRef, NewJob, OnFailure
+from onward.errors import InvalidValue
+from onward.job import Enqueued, Job, JobRef, NewJob, OnDependencyFailure
 from onward.validation import read_place
 
 _EVENTS_PER_STEP: Final = 100
@@ -42,7 +42,7 @@ def save(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> l
         "now": transaction.now,
     }
     if not execute(SQL.batch_upsert, named).fetchall():
-        raise InvalidJob("batch", batch.name, "has finished: give the new one another name")
+        raise InvalidValue("batch", batch.name, "has finished: give the new one another name")
     added = enqueue.enqueue(transaction, jobs) if jobs else []
     if batch.sealed or batch.stopped:
         execute(SQL.batch_seal, {"name": batch.name, "sealed": batch.sealed, "stopped": batch.stopped})
@@ -50,17 +50,17 @@ def save(transaction: Transaction, batch: NewBatch, jobs: Sequence[NewJob]) -> l
     return added
 
 
-def batches(transaction: Transaction, names: Sequence[str] | None, after: str | None, limit: int) -> Page[BatchInfo]:
+def batches(transaction: Transaction, names: Sequence[str] | None, cursor: str | None, limit: int) -> Page[BatchInfo]:
     """List batches."""
     wanted = {
         "names": None if names is None else json_text(names),
-        "before": None if after is None else read_place(after),
+        "before": None if cursor is None else read_place(cursor),
         "limit": limit + 1,
     }
     rows = transaction.execute(SQL.batches, wanted).fetchall()
     shown = rows[:limit]
     return Page(
-        items=tuple(batch_of(row[:-1]) for row in shown), after=str(shown[-1][-1]) if len(rows) > limit else None
+        items=tuple(batch_of(row[:-1]) for row in shown), next_cursor=str(shown[-1][-1]) if len(rows) > limit else None
     )
 
 
@@ -79,12 +79,12 @@ def prune(transaction: Transaction, limit: int) -> int:
     return sum(delete(transaction, name) for name in names)
 
 
-def links(transaction: Transaction, name: str) -> list[Link]:
+def dependencies(transaction: Transaction, name: str) -> list[Dependency]:
     """List which jobs of a batch wait for which."""
-    return [Link(*row) for row in transaction.execute(SQL.dependencies, {"batch": name}).fetchall()]
+    return [Dependency(*row) for row in transaction.execute(SQL.dependencies, {"batch": name}).fetchall()]
 
 
-def parents(transaction: Transaction, ref: JobRef) -> list[Job]:
+def dependency_jobs(transaction: Transaction, ref: JobRef) -> list[Job]:
     """Read the jobs that a job has waited for."""
     ids = [row[0] for row in transaction.execute(SQL.dependencies_of_job, {"job": ref.id}).fetchall()]
     found = [queries.get(transaction, job_id) for job_id in ids]
@@ -124,10 +124,16 @@ def _resolve_dependencies(transaction: Transaction, ended: Sequence[str]) -> int
     ready = {queue for (queue,) in execute(SQL.unblock, named).fetchall() if queue is not None}
     if ready:
         enqueue.ensure_queues_open(transaction, ready)
-    skipped = {seq for _, _, seq, _, is_satisfied, policy in resolved if not is_satisfied and policy == OnFailure.SKIP}
+    skipped = {
+        seq
+        for _, _, seq, _, is_satisfied, policy in resolved
+        if not is_satisfied and policy == OnDependencyFailure.SKIP
+    }
     _cancel(transaction, list(skipped), "cancelled: a job that it waited for did not complete")
     for batch in {
-        batch for _, _, _, batch, is_satisfied, policy in resolved if not is_satisfied and policy == OnFailure.STOP
+        batch
+        for _, _, _, batch, is_satisfied, policy in resolved
+        if not is_satisfied and policy == OnDependencyFailure.CANCEL
     }:
         execute(SQL.batch_seal, {"name": batch, "sealed": False, "stopped": True})
     return len(resolved)

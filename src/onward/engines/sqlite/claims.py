@@ -56,7 +56,7 @@ class _Queue(msgspec.Struct, array_like=True):
     name: str
     weight: int
     lease_us: int | None
-    concurrency: int | None
+    global_concurrency: int | None
     rate_count: int | None
     rate_period_us: int | None
     rate_burst: int | None
@@ -260,7 +260,9 @@ class _ClaimPass:
         """
         transaction, rate = self._transaction, queue.rate
         # A limited queue is never claimed ahead of a free slot.
-        wanted = min(turn, self.capacity.left if rate is None and queue.concurrency is None else self.capacity.slots)
+        wanted = min(
+            turn, self.capacity.left if rate is None and queue.global_concurrency is None else self.capacity.slots
+        )
         if wanted == 0:
             return 0, False
         already_picked = sum(len(batch.jobs) for batch in self.picked if batch.queue == queue.name)
@@ -303,9 +305,9 @@ def _permitted(
     ``already`` jobs of it have been picked by this claim and are not yet written.
     """
     reopens_at = None
-    if queue.concurrency is not None:
+    if queue.global_concurrency is not None:
         held = transaction.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
-        wanted = min(wanted, max(0, queue.concurrency - held - already_picked))
+        wanted = min(wanted, max(0, queue.global_concurrency - held - already_picked))
     if rate is not None:
         permits, reopens_at = _free_permits(queue, rate, wanted, transaction.now)
         wanted = permits
@@ -384,7 +386,7 @@ def _claim_of(job: _ReadyJob, batch: _PickedJobs, now: int) -> Claim:
         priority=job.priority,
         backoff=backoff_of(job.backoff),
         trace=job.trace,
-        waited=(now - job.ready_at) / 1e6,
+        wait_seconds=(now - job.ready_at) / 1e6,
         start_within=batch.start_within,
     )
 

@@ -8,13 +8,13 @@ from typing import Any
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 
 
 def add_to_total(transaction: Transaction, batch: str, number: int) -> None:
     """Count jobs that were added to a batch."""
     if not transaction.execute(SQL.batch_add_to_total, {"name": batch, "number": number}).rowcount:
-        raise InvalidJob("batch", batch, "is not there, or has finished or been stopped: make it with app.batch(…)")
+        raise InvalidValue("batch", batch, "is not there, or has finished or been stopped: make it with app.batch(…)")
 
 
 def add(transaction: Transaction, batch: str, jobs: Sequence[tuple[str, Sequence[str]]]) -> None:
@@ -23,7 +23,7 @@ def add(transaction: Transaction, batch: str, jobs: Sequence[tuple[str, Sequence
     named: dict[str, Any] = {"dependencies": json_text(rows), "batch": batch}
     unknown = transaction.execute(SQL.dependency_unknown, named).fetchone()
     if unknown is not None:
-        raise InvalidJob("after", unknown[0], f"there is no such job in the batch {batch}")
+        raise InvalidValue("after", unknown[0], f"there is no such job in the batch {batch}")
     transaction.execute(SQL.dependency_add, named)
     transaction.execute(SQL.dependency_mark_jobs, named)
     transaction.execute(SQL.batch_event_add_ended, named)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from onward.batches.values import BatchInfo, Link, NewBatch
+from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
 from onward.engine.event_reader import EventReader, Events, check_settings
@@ -57,7 +57,7 @@ from onward.engines.sqlite.file_watcher import FileWatcher
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import record as record_usage
 from onward.engines.sqlite.writer import SharedConnection
-from onward.errors import InvalidJob, SchemaTooOld
+from onward.errors import InvalidValue, SchemaTooOld
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
@@ -80,8 +80,8 @@ class SQLiteEngine:
 
     ``path`` None is a private temporary file that goes when the engine is closed. ``synchronous="full"`` keeps every
     acknowledged job through a power cut; "normal" may lose the last moments, and never corrupts. ``events="all"`` has
-    this file record events whether or not somebody listens, ``"listened"`` takes that back; it keeps about
-    ``keep_events`` of them.
+    this file record events whether or not somebody listens, ``"on_demand"`` takes that back; it keeps about
+    ``max_events`` of them.
     """
 
     def __init__(
@@ -92,18 +92,18 @@ class SQLiteEngine:
         synchronous: Synchronous = "full",
         busy_timeout: float = 5.0,
         events: Events | None = None,
-        keep_events: int | None = None,
+        max_events: int | None = None,
     ) -> None:
-        check_settings(events, keep_events)
+        check_settings(events, max_events)
         if synchronous not in ("full", "normal"):
-            raise InvalidJob("synchronous", synchronous, "must be 'full' or 'normal'")
+            raise InvalidValue("synchronous", synchronous, "must be 'full' or 'normal'")
         self.database = Database(path, synchronous=synchronous, busy_timeout=busy_timeout)
         self._clock = clock or SystemClock()
         self._watcher = FileWatcher(self.database)
         self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
         self._reader = SharedConnection(self.database, self._clock, writes=False)
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
-        self._event_settings = (events, keep_events)
+        self._event_settings = (events, max_events)
         self._event_log = EventLog(self._writer, self._reader)
         self._event_reader = EventReader(self._event_log, self._watcher.signals)
 
@@ -171,20 +171,20 @@ class SQLiteEngine:
 
     # Producer
 
-    async def enqueue(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
-            return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
+        if connection is not None:
+            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
         return await self._writer.run_coalesced(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
-    def enqueue_sync(self, jobs: Sequence[NewJob], *, within: object | None = None) -> list[Enqueued]:
+    def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract."""
         if not jobs:
             return []
-        if within is not None:
-            return self._within(within, lambda transaction: enqueue.enqueue(transaction, jobs))
+        if connection is not None:
+            return self._within(connection, lambda transaction: enqueue.enqueue(transaction, jobs))
         return self._writer.run_coalesced_sync(enqueue.enqueue_all, jobs, enqueue.enqueue_one)
 
     # Consumer
@@ -198,16 +198,16 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: settle.start(transaction, claims))
 
-    async def settle(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            return self._within(within, lambda transaction: settle.settle(transaction, settlements))
+        if connection is not None:
+            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
         return await self._writer.run(lambda transaction: settle.settle(transaction, settlements))
 
-    def settle_sync(self, settlements: Sequence[Settlement], *, within: object | None = None) -> frozenset[Token]:
+    def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        if within is not None:
-            return self._within(within, lambda transaction: settle.settle(transaction, settlements))
+        if connection is not None:
+            return self._within(connection, lambda transaction: settle.settle(transaction, settlements))
         return self._writer.run_sync(lambda transaction: settle.settle(transaction, settlements))
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
@@ -247,11 +247,11 @@ class SQLiteEngine:
         return await self._reader.run(lambda transaction: queries.get(transaction, ref))
 
     async def find(
-        self, which: JobFilter, *, after: str | None = None, limit: int = 50, newest_first: bool = True
+        self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
         return await self._reader.run(
-            lambda transaction: queries.find(transaction, which, after, limit, newest_first=newest_first)
+            lambda transaction: queries.find(transaction, which, cursor, limit, newest_first=newest_first)
         )
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
@@ -266,15 +266,15 @@ class SQLiteEngine:
         """See the contract."""
         return await self._reader.run(queries.workers)
 
-    async def log_lines(self, ref: JobRef) -> list[LogLine]:
+    async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: queries.log_lines(transaction, ref))
+        return await self._reader.run(lambda transaction: queries.logs(transaction, ref))
 
     async def events(
-        self, queues: Sequence[str], *, after: str | None = None, types: frozenset[str] | None = None
+        self, queues: Sequence[str], *, cursor: str | None = None, types: frozenset[str] | None = None
     ) -> AsyncGenerator[AnyEvent, None]:
         """See the contract."""
-        return await self._event_reader.begin(queues, after, types)
+        return await self._event_reader.begin(queues, cursor, types)
 
     # Admin
 
@@ -312,12 +312,10 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: maintenance.promote(transaction, term, limit))
 
-    async def rescue(
-        self, term: Term, *, worker_timeout: timedelta, max_crashes: int, limit: int = 1000
-    ) -> MaintenanceResult:
+    async def rescue(self, term: Term, *, lease: timedelta, max_crashes: int, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         return await self._writer.run(
-            lambda transaction: maintenance.rescue(transaction, term, worker_timeout, max_crashes, limit)
+            lambda transaction: maintenance.rescue(transaction, term, lease, max_crashes, limit)
         )
 
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
@@ -350,30 +348,30 @@ class SQLiteEngine:
     # BatchStore
 
     async def save_batch(
-        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, within: object | None = None
+        self, batch: NewBatch, jobs: Sequence[NewJob] = (), *, connection: object | None = None
     ) -> list[Enqueued]:
         """See the contract."""
-        if within is not None:
-            return self._within(within, lambda transaction: batches.save(transaction, batch, jobs))
+        if connection is not None:
+            return self._within(connection, lambda transaction: batches.save(transaction, batch, jobs))
         return await self._writer.run(lambda transaction: batches.save(transaction, batch, jobs))
 
     async def batches(
-        self, *, names: Sequence[str] | None = None, after: str | None = None, limit: int = 50
+        self, *, names: Sequence[str] | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[BatchInfo]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: batches.batches(transaction, names, after, limit))
+        return await self._reader.run(lambda transaction: batches.batches(transaction, names, cursor, limit))
 
     async def delete_batch(self, name: str) -> bool:
         """See the contract."""
         return await self._writer.run(lambda transaction: batches.delete(transaction, name))
 
-    async def links(self, name: str) -> list[Link]:
+    async def dependencies(self, name: str) -> list[Dependency]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: batches.links(transaction, name))
+        return await self._reader.run(lambda transaction: batches.dependencies(transaction, name))
 
-    async def parents(self, ref: JobRef) -> list[Job]:
+    async def dependency_jobs(self, ref: JobRef) -> list[Job]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: batches.parents(transaction, ref))
+        return await self._reader.run(lambda transaction: batches.dependency_jobs(transaction, ref))
 
     # UsageStore
 
@@ -387,9 +385,9 @@ class SQLiteEngine:
 
     # ArchiveStore
 
-    async def archived(self, which: JobFilter, *, after: str | None = None, limit: int = 50) -> Page[Job]:
+    async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: archive.find(transaction, which, after, limit))
+        return await self._reader.run(lambda transaction: archive.find(transaction, which, cursor, limit))
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -408,10 +406,10 @@ class SQLiteEngine:
         )
 
     async def read_events(
-        self, queues: Sequence[str], *, after: str, types: frozenset[str] | None = None, limit: int = 500
+        self, queues: Sequence[str], *, cursor: str, types: frozenset[str] | None = None, limit: int = 500
     ) -> EventPage:
         """See the contract."""
-        return await self._event_reader.read(queues, after, types, limit)
+        return await self._event_reader.read(queues, cursor, types, limit)
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """See the contract."""
@@ -422,7 +420,7 @@ class SQLiteEngine:
     def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
         """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
         if not isinstance(connection, sqlite3.Connection):
-            raise InvalidJob("within", connection, "must be a sqlite3.Connection to the same database file")
+            raise InvalidValue("within", connection, "must be a sqlite3.Connection to the same database file")
         with translated(self.database):
             self._check_same_file(connection)
             factory, connection.row_factory = connection.row_factory, None
@@ -444,7 +442,7 @@ class SQLiteEngine:
     def _check_same_file(self, connection: sqlite3.Connection) -> None:
         theirs = connection.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
         if not theirs or not self.database.path.exists() or not self.database.path.samefile(theirs):
-            raise InvalidJob(
+            raise InvalidValue(
                 "within", theirs or ":memory:", f"must be a connection to {self.database.path}, where the jobs are kept"
             )
         if not migrations.applied(connection):

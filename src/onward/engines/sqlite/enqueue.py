@@ -223,7 +223,7 @@ class _SharedColumns(NamedTuple):
     """Its dedupe key is held elsewhere."""
     batch: str | None
     pending_dependencies: int | None
-    on_failure: str | None
+    on_dependency_failure: str | None
     trace: str | None
 
 
@@ -242,7 +242,7 @@ def _shared_columns(job: NewJob, now: int) -> _SharedColumns:
         job.throttle is not None or job.debounce is not None,
         job.batch,
         len(_dependencies(job)) or None,
-        job.on_failure if job.after else None,
+        job.on_dependency_failure if job.after else None,
         job.trace,
     )
 
@@ -280,7 +280,7 @@ def _named(columns: _SharedColumns, now: int) -> dict[str, Any]:
         "dedupe_digest": None if dedupe_key is None or columns.is_throttled else digest(dedupe_key),
         "batch": columns.batch,
         "pending_dependencies": columns.pending_dependencies,
-        "on_failure": columns.on_failure,
+        "on_dependency_failure": columns.on_dependency_failure,
         "trace": columns.trace,
         "now": now,
         "include_closed": False,

@@ -20,7 +20,7 @@ from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL, Statement
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.writer import SharedConnection
-from onward.errors import InvalidJob
+from onward.errors import InvalidValue
 from onward.events import OLDEST
 
 _TRIGGERS: Final[tuple[tuple[str, Statement], ...]] = (
@@ -51,7 +51,7 @@ class EventPosition(NamedTuple):
             return _BEGINNING
         found = _CURSOR.fullmatch(cursor)
         if found is None:
-            raise InvalidJob("after", cursor, NO_CURSOR)
+            raise InvalidValue("after", cursor, NO_CURSOR)
         no, at, *seen = (int(number) for number in found.groups() if number is not None)
         return cls(no, at, (seen[0], seen[1], seen[2])) if seen else cls(no, at)
 
@@ -80,18 +80,18 @@ class _LogInfo(NamedTuple):
         """Say from where on the record is whole, if a place lies before that.
 
         Raises:
-            InvalidJob: what came after the place is no longer kept.
+            InvalidValue: what came after the place is no longer kept.
         """
         trimmed = (self.first or 1) - 1
         if position[:2] == _BEGINNING[:2]:
             complete_from = EventPosition(self.on_no, self.on_at)
             return max(complete_from, EventPosition(trimmed, self.first_at or 0)) if trimmed else complete_from
         if position.no < trimmed:
-            raise InvalidJob("after", str(position), TOO_OLD)
+            raise InvalidValue("after", str(position), TOO_OLD)
         if position.no >= self.on_no:
             return None
         if self.pruned_at >= max(position.at, position.seen[0]):
-            raise InvalidJob("after", str(position), TOO_OLD)
+            raise InvalidValue("after", str(position), TOO_OLD)
         return EventPosition(self.on_no, self.on_at)
 
 
@@ -109,16 +109,16 @@ def listen(transaction: Transaction) -> None:
     _start_recording(transaction)
 
 
-def begin(transaction: Transaction, after: str | None) -> EventPosition:
+def begin(transaction: Transaction, cursor: str | None) -> EventPosition:
     """Have events recorded, and find the place to begin at."""
-    position = None if after is None else EventPosition.of(after)
+    position = None if cursor is None else EventPosition.of(cursor)
     listen(transaction)
     log = _log(transaction)
     last = log.last or 0
     if position is None:
         return EventPosition(last, transaction.now)
     if position.no > last:
-        raise InvalidJob("after", after, NO_CURSOR)
+        raise InvalidValue("after", cursor, NO_CURSOR)
     log.complete_from(position)
     return position
 
@@ -200,9 +200,9 @@ class EventLog:
         """See the protocol."""
         return EventPosition.of(cursor)
 
-    async def begin(self, after: str | None) -> EventPosition:
+    async def begin(self, cursor: str | None) -> EventPosition:
         """See the protocol."""
-        return await self._writer.run(lambda transaction: begin(transaction, after))
+        return await self._writer.run(lambda transaction: begin(transaction, cursor))
 
     async def read(self, place: EventPosition, words: frozenset[str] | None, limit: int) -> LogPage[EventPosition]:
         """See the protocol."""

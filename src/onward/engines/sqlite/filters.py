@@ -35,8 +35,8 @@ def condition_of(which: JobFilter) -> tuple[str, dict[str, Any]]:
         )
     if which.types is not None:
         add("type in (select value from json_each(:types))", types=json_text(which.types))
-    if which.states is not None:
-        add("status in (select value from json_each(:statuses))", statuses=json_text(sorted(which.states)))
+    if which.status is not None:
+        add("status in (select value from json_each(:statuses))", statuses=json_text(sorted(which.status)))
     if which.org_id is not None:
         add("org_id = :org_id", org_id=which.org_id)
     if which.batch is not None:

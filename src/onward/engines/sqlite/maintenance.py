@@ -16,7 +16,7 @@ from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import roll_up
-from onward.lifecycle import Failure, State
+from onward.lifecycle import Failure, JobStatus
 
 _decode = msgspec.json.decode
 
@@ -61,19 +61,17 @@ def promote(transaction: Transaction, term: Term, limit: int) -> MaintenanceResu
     )
 
 
-def rescue(
-    transaction: Transaction, term: Term, worker_timeout: timedelta, max_crashes: int, limit: int
-) -> MaintenanceResult:
+def rescue(transaction: Transaction, term: Term, lease: timedelta, max_crashes: int, limit: int) -> MaintenanceResult:
     """Give back what dead workers held; forget the workers; open queues that were filled by hand."""
     execute, named = transaction.execute, _named(transaction, term)
     expired = _decode(execute(SQL.rescue_pick, {"limit": limit, "now": transaction.now}).fetchone()[0])
-    crashed_too_often = [row for row in expired if row[2] == State.RUNNING and row[3] and row[4] + 1 >= max_crashes]
+    crashed_too_often = [row for row in expired if row[2] == JobStatus.RUNNING and row[3] and row[4] + 1 >= max_crashes]
     others = [row for row in expired if row not in crashed_too_often]
     buried = sum(_bury(transaction, named, row) for row in crashed_too_often)
     rescued = 0
     if others:
         rescued = execute(SQL.rescue, named | {"seqs": json_text([row[0] for row in others])}).rowcount
-    execute(SQL.rescue_workers, named | {"timeout_us": worker_timeout // MICROSECOND})
+    execute(SQL.rescue_workers, named | {"timeout_us": lease // MICROSECOND})
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
         ensure_queues_open(transaction, queues)
@@ -100,7 +98,10 @@ def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult
     execute, named = transaction.execute, _named(transaction, term)
     seqs: list[int] = _decode(execute(SQL.prune_by_age, {"limit": limit, "now": transaction.now}).fetchone()[0])
     for name, completed, failed in execute(SQL.prune_counted).fetchall():
-        for statuses, kept in (((State.COMPLETED,), completed), ((State.FAILED, State.DEAD_LETTER), failed)):
+        for statuses, kept in (
+            ((JobStatus.COMPLETED,), completed),
+            ((JobStatus.FAILED, JobStatus.DEAD_LETTER), failed),
+        ):
             if kept is not None and len(seqs) < limit:
                 wanted = {"name": name, "statuses": json_text(statuses), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])

@@ -15,11 +15,11 @@ from onward.engines.sqlite.rows import job_of, moment, queue_of
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.job import Job, JobRef
-from onward.lifecycle import State
+from onward.lifecycle import JobStatus
 from onward.validation import read_place
 
 _COUNT_QUERIES: Final[Mapping[GroupBy, str]] = {
-    GroupBy.STATE: "select status, count(*) from {table} where {condition} group by status",
+    GroupBy.STATUS: "select status, count(*) from {table} where {condition} group by status",
     GroupBy.QUEUE: "select queue, count(*) from {table} where {condition} group by queue",
     GroupBy.TYPE: "select type, count(*) from {table} where {condition} group by type",
     GroupBy.ORG: "select coalesce(org_id, ''), count(*) from {table} where {condition} group by org_id",
@@ -38,7 +38,7 @@ def get(transaction: Transaction, ref: JobRef | str) -> Job | None:
 def find(
     transaction: Transaction,
     which: JobFilter,
-    after: str | None,
+    cursor: str | None,
     limit: int,
     *,
     newest_first: bool,
@@ -46,15 +46,15 @@ def find(
 ) -> Page[Job]:
     """List jobs in the order of their row numbers: that in which they were created, or archived."""
     condition, values = condition_of(which)
-    if after is not None:
+    if cursor is not None:
         condition += " and seq < :after" if newest_first else " and seq > :after"
-        values["after"] = read_place(after)
+        values["after"] = read_place(cursor)
     order = "desc" if newest_first else "asc"
     rows = transaction.connection.execute(
         f"{base_query} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}
     ).fetchall()
     shown = rows[:limit]
-    return Page(items=tuple(map(job_of, shown)), after=str(shown[-1][27]) if len(rows) > limit else None)
+    return Page(items=tuple(map(job_of, shown)), next_cursor=str(shown[-1][27]) if len(rows) > limit else None)
 
 
 def count(transaction: Transaction, which: JobFilter, by: GroupBy, table: str = "onward_job") -> Mapping[str, int]:
@@ -69,11 +69,11 @@ def queues(transaction: Transaction, pattern: str) -> list[QueueInfo]:
     """List queues with their depth."""
     first, end = ranges_of([pattern])[0]
     named = {"first": first, "end": end}
-    counts: dict[str, dict[State, int]] = {}
+    counts: dict[str, dict[JobStatus, int]] = {}
     oldest: dict[str, int] = {}
     for queue, status, number, ready_at in transaction.execute(SQL.queue_counts, named).fetchall():
         of_queue = counts.setdefault(queue, {})
-        of_queue[State(status)] = of_queue.get(State(status), 0) + number
+        of_queue[JobStatus(status)] = of_queue.get(JobStatus(status), 0) + number
         if ready_at is not None:
             oldest[queue] = min(ready_at, oldest.get(queue, ready_at))
     rows: list[tuple[Any, ...]] = transaction.execute(SQL.queues, named).fetchall()
@@ -99,7 +99,7 @@ def workers(transaction: Transaction) -> list[WorkerInfo]:
     ]
 
 
-def log_lines(transaction: Transaction, ref: JobRef) -> list[LogLine]:
+def logs(transaction: Transaction, ref: JobRef) -> list[LogLine]:
     """Read a job's log."""
-    rows = transaction.execute(SQL.log_lines, {"id": ref.id}).fetchall()
+    rows = transaction.execute(SQL.logs, {"id": ref.id}).fetchall()
     return [LogLine(moment_of(at), line) for at, line in rows]

@@ -11,7 +11,7 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import QueueInfo, QueueSettings, Rate, Retention
 from onward.job import FailedAttempt, Job
-from onward.lifecycle import Failure, State
+from onward.lifecycle import Failure, JobStatus
 
 _backoff_decoder = msgspec.json.Decoder(Backoff)
 _errors_decoder = msgspec.json.Decoder(tuple[FailedAttempt, ...])
@@ -25,7 +25,7 @@ def job_of(row: tuple[Any, ...]) -> Job:
         id=row[0],
         type=row[1],
         queue=row[2],
-        status=State(row[3]),
+        status=JobStatus(row[3]),
         org_id=row[4],
         payload=_decode(row[5]),
         priority=row[6],
@@ -83,7 +83,7 @@ def failed_attempt(failure: Failure, *, at: int) -> str:
     entry = FailedAttempt(
         attempt=0,
         at=moment_of(at),
-        kind=failure.kind,
+        error_type=failure.error_type,
         message=failure.message,
         traceback=failure.traceback,
     )
@@ -95,7 +95,7 @@ def json_text(value: Any) -> str:
     return _encode(value).decode()
 
 
-def queue_of(row: tuple[Any, ...], counts: dict[State, int], oldest_ready_at: int | None) -> QueueInfo:
+def queue_of(row: tuple[Any, ...], counts: dict[JobStatus, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
     (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts,
      backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled,
@@ -103,7 +103,7 @@ def queue_of(row: tuple[Any, ...], counts: dict[State, int], oldest_ready_at: in
     settings = QueueSettings(
         paused=bool(paused),
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
-        concurrency=concurrency,
+        global_concurrency=concurrency,
         weight=weight,
         lease=duration(lease),
         max_attempts=max_attempts,

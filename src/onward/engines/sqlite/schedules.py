@@ -22,11 +22,11 @@ def schedules(transaction: Transaction) -> list[Schedule]:
 
 def save(transaction: Transaction, schedule: Schedule) -> Schedule:
     """Make or change one."""
-    job, rhythm = texts_of(schedule)
+    job, trigger = texts_of(schedule)
     named = {
         "name": schedule.name,
         "job": job,
-        "rhythm": rhythm,
+        "trigger": trigger,
         "missed": schedule.missed,
         "paused": schedule.paused,
         "next_at": None if schedule.next_at is None else micros_of(schedule.next_at),
@@ -56,7 +56,7 @@ def fire(transaction: Transaction, schedule: Schedule, firing: Firing) -> list[E
     """Add a turn's jobs, unless somebody else has."""
     named = {
         "name": schedule.name,
-        "rhythm": texts_of(schedule)[1],
+        "trigger": texts_of(schedule)[1],
         "due": None if schedule.next_at is None else micros_of(schedule.next_at),
         "next_at": micros_of(firing.next_at),
         "last_at": micros_of(firing.last_at),

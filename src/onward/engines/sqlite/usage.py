@@ -10,11 +10,11 @@ from onward.engine.values import Term
 from onward.engines.sqlite.rows import json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
-from onward.metering import KEYS, SUMS, Span, Usage, UsageQuery, row_of, usage_of
+from onward.metering import KEYS, SUMS, Bucket, Usage, UsageQuery, row_of, usage_of
 
 _MINUTE: Final = 60_000_000
 _DAY: Final = 1440 * _MINUTE
-_SPAN_LENGTHS: Final = {Span.MINUTE: _MINUTE, Span.DAY: _DAY}
+_SPAN_LENGTHS: Final = {Bucket.MINUTE: _MINUTE, Bucket.DAY: _DAY}
 
 
 def record(transaction: Transaction, usage: Sequence[Usage]) -> None:
@@ -36,7 +36,7 @@ def roll_up(transaction: Transaction, term: Term) -> None:
 
 def usage(transaction: Transaction, query: UsageQuery) -> list[Usage]:
     """Sum up runs."""
-    span = _SPAN_LENGTHS.get(query.span)
+    span = _SPAN_LENGTHS.get(query.bucket)
     at = "null" if span is None else f"at / {span} * {span}"
     keys = [key if key in query.by else "null" for key in KEYS]
     parts = ["true"]

@@ -18,7 +18,7 @@ begin
     with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
     insert into pgmq.%2$I (%3$s, headers)
     select %3$s, onward.patch_job_header(headers, jsonb_build_object('status', 'failed', 'reads', read_ct, 'error', $3), '{lost}',
-                              jsonb_build_object('kind', 'PoisonPill', 'message', $4, 'attempt',
+                              jsonb_build_object('error_type', 'PoisonPill', 'message', $4, 'attempt',
                                                  onward.header_integer(onward.job_header(headers), 'attempts')), $2)
       from gone $f$,
     'q_' || lower(queue), 'a_' || lower(queue), columns)

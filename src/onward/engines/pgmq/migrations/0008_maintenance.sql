@@ -108,7 +108,7 @@ begin
           with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
           insert into pgmq.%2$I (%3$s, headers)
           select %3$s, onward.patch_job_header(headers, jsonb_build_object('status', 'dead_letter', 'error', $3), '{lost}',
-                                    jsonb_build_object('kind', 'WorkerDied', 'message', $4, 'attempt',
+                                    jsonb_build_object('error_type', 'WorkerDied', 'message', $4, 'attempt',
                                       onward.header_integer(onward.job_header(headers), 'attempts'), 'worker_id', $5), $2)
             from gone $f$, 'q_' || lower(batch.queue), 'a_' || lower(batch.queue), columns)
           using dead, now_at, format('WorkerDied: its worker died %s times while it ran alone', max_crashes),

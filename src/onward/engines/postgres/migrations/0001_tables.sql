@@ -94,7 +94,7 @@ create table onward.job (
   progress_message     text,
   batch                text        collate "C",
   pending_dependencies integer,                              -- jobs of its batch yet to end; null: it has named none
-  on_failure           text,                                 -- what if one of those does not complete
+  on_dependency_failure text,                                -- what if one of those does not complete
   has_dependents       boolean,                              -- another waits for it
   trace                text,                                 -- headers of trace context, as JSON
   skip_checks          boolean     not null default false,   -- when it comes: true is said by who has seen to it that there is no need
@@ -323,8 +323,8 @@ declare
       'backoff is an object: kind (fixed or exponential), base and cap (more than 0), factor (1 or more), jitter (0 to 1)'
     when jsonb_typeof(job.errors) <> 'array' or job.errors @? '$[*] ? (!exists(@.attempt ? (@.type() == "number")) ||
            !exists(@.at ? (@ like_regex "^[0-9]{4}-[0-9]{2}-[0-9]{2}T.*Z$")) ||
-           !exists(@.kind ? (@.type() == "string")) || !exists(@.message ? (@.type() == "string")))' then
-      'errors is an array of objects: attempt, at, kind, message'
+           !exists(@.error_type ? (@.type() == "string")) || !exists(@.message ? (@.type() == "string")))' then
+      'errors is an array of objects: attempt, at, error_type, message'
     when job.lease_until is not null and job.ready_at is null then 'one that is held (lease_until) has ready_at'
     when job.lease_until is null and job.has_permit then 'one that nobody holds (lease_until) has no permit (has_permit)'
   end;

@@ -76,7 +76,7 @@ end $$;
 -- it was not asked).
 create function onward.enqueue_uniform(
   now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
-  start_by bigint, max_attempts bigint, backoff text, batch text, pending_dependencies integer, on_failure text, trace text,
+  start_by bigint, max_attempts bigint, backoff text, batch text, pending_dependencies integer, on_dependency_failure text, trace text,
   channel text, notice text, out is_plain boolean, out has_listener boolean
 )
   language plpgsql
@@ -92,12 +92,12 @@ begin
   select q.max_attempts, q.backoff into settings from onward.queue q where q.name = enqueue_uniform.queue collate "C";
   is_plain := num_nonnulls(settings.max_attempts, settings.backoff) = 0;
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, pending_dependencies, on_failure, trace, skip_checks)
+                          start_by, created_at, updated_at, batch, pending_dependencies, on_dependency_failure, trace, skip_checks)
   select j.id, j.payload, enqueue_uniform.queue, enqueue_uniform.type, enqueue_uniform.priority, enqueue_uniform.org_id,
          coalesce(enqueue_uniform.max_attempts, settings.max_attempts, 5), coalesce(enqueue_uniform.backoff::json, settings.backoff),
          case when due is null and enqueue_uniform.pending_dependencies is null then now_at end, due,
          onward.to_timestamp(enqueue_uniform.start_by), now_at, now_at,
-         enqueue_uniform.batch, enqueue_uniform.pending_dependencies, enqueue_uniform.on_failure, enqueue_uniform.trace,
+         enqueue_uniform.batch, enqueue_uniform.pending_dependencies, enqueue_uniform.on_dependency_failure, enqueue_uniform.trace,
          (select not onward.is_recording())
     from rows from (unnest(enqueue_uniform.ids), json_array_elements(enqueue_uniform.payloads)) j (id, payload);
   perform from onward.lane l
@@ -131,7 +131,7 @@ end $$;
 create function onward.enqueue_each(
   now bigint, ids uuid[], payloads json,
   queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
-  max_attempts bigint[], backoffs text[], batches text[], pending_dependency_counts integer[], on_failures text[], traces text[],
+  max_attempts bigint[], backoffs text[], batches text[], pending_dependency_counts integer[], on_dependency_failures text[], traces text[],
   channel text, notice text
 ) returns void
   language plpgsql
@@ -142,10 +142,10 @@ declare
   now_at timestamptz := onward.enqueue_time(enqueue_each.now);
 begin
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, pending_dependencies, on_failure, trace, skip_checks)
+                          start_by, created_at, updated_at, batch, pending_dependencies, on_dependency_failure, trace, skip_checks)
   select j.id, j.payload, j.queue, j.type, j.priority, j.org_id, coalesce(j.max_attempts, q.max_attempts, 5), coalesce(j.backoff::json, q.backoff),
          case when j.due > now_at or j.pending_dependencies > 0 then null else now_at end, case when j.due > now_at then j.due end,
-         onward.to_timestamp(j.start_by), now_at, now_at, j.batch, j.pending_dependencies, j.on_failure, j.trace,
+         onward.to_timestamp(j.start_by), now_at, now_at, j.batch, j.pending_dependencies, j.on_dependency_failure, j.trace,
          (select not onward.is_recording())
     from (select *, coalesce(now_at + onward.to_interval(delay), onward.to_timestamp(run_at)) as due
             from rows from (
@@ -153,9 +153,9 @@ begin
                    unnest(enqueue_each.types), unnest(enqueue_each.priorities), unnest(enqueue_each.org_ids),
                    unnest(enqueue_each.delays), unnest(enqueue_each.run_ats), unnest(enqueue_each.start_bys),
                    unnest(enqueue_each.max_attempts), unnest(enqueue_each.backoffs), unnest(enqueue_each.batches),
-                   unnest(enqueue_each.pending_dependency_counts), unnest(enqueue_each.on_failures), unnest(enqueue_each.traces))
+                   unnest(enqueue_each.pending_dependency_counts), unnest(enqueue_each.on_dependency_failures), unnest(enqueue_each.traces))
                  with ordinality j (id, payload, queue, type, priority, org_id, delay, run_at, start_by, max_attempts,
-                                    backoff, batch, pending_dependencies, on_failure, trace, no)) j
+                                    backoff, batch, pending_dependencies, on_dependency_failure, trace, no)) j
     left join lateral (select q.max_attempts, q.backoff from onward.queue q
                         where q.name = j.queue collate "C" offset 0) q on true
    order by j.no;
@@ -176,7 +176,7 @@ end $$;
 create function onward.enqueue_keyed(
   now bigint, ids text[], payloads text[],
   queues text[], types text[], priorities integer[], org_ids text[], delays bigint[], run_ats bigint[], start_bys bigint[],
-  max_attempts bigint[], backoffs text[], batches text[], pending_dependency_counts integer[], on_failures text[], traces text[],
+  max_attempts bigint[], backoffs text[], batches text[], pending_dependency_counts integer[], on_dependency_failures text[], traces text[],
   channel text, notice text,
   seqs bigint[], idempotency_keys text[], key_digests bytea[], dedupe_keys text[], dedupe_digests bytea[],
   throttle_digests bytea[], throttles bigint[], debounces bigint[]
@@ -253,12 +253,12 @@ begin
     loop
       insert into onward.job (seq, id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
-                              dedupe_digest, batch, pending_dependencies, on_failure, trace, skip_checks)
+                              dedupe_digest, batch, pending_dependencies, on_dependency_failure, trace, skip_checks)
       values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no], priorities[no], org_ids[no],
               coalesce(enqueue_keyed.max_attempts[no], settings.max_attempts, 5), coalesce(backoffs[no]::json, settings.backoff),
               case when due is null and pending_dependency_counts[no] is null then now_at end, due, onward.to_timestamp(start_bys[no]), now_at,
               now_at, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
-              pending_dependency_counts[no], on_failures[no], traces[no], not onward.is_recording())
+              pending_dependency_counts[no], on_dependency_failures[no], traces[no], not onward.is_recording())
       on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
       if found then
         enqueue_statuses[no] := 'inserted';

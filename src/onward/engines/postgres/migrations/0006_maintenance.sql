@@ -148,7 +148,7 @@ begin
              claimed_at, started_at, id, max_attempts, priority, greatest(attempts - 1, 0), crashes + 1, progress, queue, 'dead_letter', type,
              payload, org_id, worker_id, idempotency_key, key_digest, dedupe_key, dedupe_digest, backoff,
              'WorkerLost: ' || why,
-             onward.append_error(errors, jsonb_build_object('kind', 'WorkerLost', 'message', why)::text, now_at, attempts, worker_id),
+             onward.append_error(errors, jsonb_build_object('error_type', 'WorkerLost', 'message', why)::text, now_at, attempts, worker_id),
              progress_message, batch
         from ended),
     batch_events as (

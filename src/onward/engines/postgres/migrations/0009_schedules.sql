@@ -1,8 +1,8 @@
--- What is enqueued again and again. The job and the rhythm are as onward.schedule writes them.
+-- What is enqueued again and again. The job and the trigger are as onward.schedule writes them.
 create table onward.schedule (
   name       text        collate "C" primary key,
   job        json        not null,
-  rhythm     jsonb       not null,
+  trigger     jsonb       not null,
   missed     text        not null,
   paused     boolean     not null default false,
   next_at    timestamptz,

@@ -169,7 +169,7 @@ begin
       with ended as (
         select c.id, count(*) as ended from unnest(resolved.dependents, resolved.succeeded_flags) c (id, succeeded)
           join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null
-         where c.succeeded or j.on_failure = 'continue' group by c.id),
+         where c.succeeded or j.on_dependency_failure = 'run' group by c.id),
       unblocked as (
         update onward.job j
            set pending_dependencies = j.pending_dependencies - e.ended, updated_at = greatest(now_at, j.updated_at + interval '1 microsecond'),
@@ -184,8 +184,8 @@ begin
         perform onward.lower_low_marks(advance_batches.now, unblocked.queues, unblocked.priorities, unblocked.since);
         perform pg_notify(channel, '*');
       end if;
-      select array_agg(distinct j.seq) filter (where j.on_failure = 'skip') as skipped,
-             array_agg(distinct j.batch) filter (where j.on_failure = 'stop') as stopped
+      select array_agg(distinct j.seq) filter (where j.on_dependency_failure = 'skip') as skipped,
+             array_agg(distinct j.batch) filter (where j.on_dependency_failure = 'cancel') as stopped
         into unblocked
         from unnest(resolved.dependents, resolved.succeeded_flags) c (id, succeeded)
         join onward.job j on j.id = c.id and j.ready_at is null and j.next_run_at is null

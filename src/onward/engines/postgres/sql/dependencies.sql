@@ -1,2 +1,2 @@
 -- Which jobs of a batch wait for which.
-select depends_on::text, job::text from onward.dependency where batch = $1::text order by job, position
+select job::text, depends_on::text from onward.dependency where batch = $1::text order by job, position

@@ -1,8 +1,8 @@
--- What is enqueued again and again. The job and the rhythm are JSON, as onward.schedule writes them.
+-- What is enqueued again and again. The job and the trigger are JSON, as onward.schedule writes them.
 create table onward_schedule (
   name       text    primary key,
   job        text    not null,
-  rhythm     text    not null,
+  trigger     text    not null,
   missed     text    not null,
   paused     integer not null default 0,
   next_at    integer,

@@ -1,9 +1,9 @@
 -- Batches: jobs that are counted together; and dependencies between the jobs of one, which then wait for each other.
--- `pending_dependencies`: jobs yet to end; null: it has named none. `on_failure`: what if one of those does not complete.
+-- `pending_dependencies`: jobs yet to end; null: it has named none. `on_dependency_failure`: what if one of those does not complete.
 -- `has_dependents`: another waits for it.
 alter table onward_job add column batch text;
 alter table onward_job add column pending_dependencies integer;
-alter table onward_job add column on_failure text;
+alter table onward_job add column on_dependency_failure text;
 alter table onward_job add column has_dependents integer not null default 0;
 
 create index onward_job_batch on onward_job (batch, status) where batch is not null;

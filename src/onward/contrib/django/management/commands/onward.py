@@ -14,6 +14,7 @@ from onward.arguments import nearest
 from onward.contrib.django.backend import OnwardBackend
 from onward.contrib.django.framework import task_backends
 from onward.contrib.django.working import Handlers
+from onward.core import core_of
 from onward.errors import OnwardError
 from onward.worker import logs
 from onward.worker.serve import serve
@@ -68,6 +69,6 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         if given["max_jobs"] is not None:
             settings["max_jobs"] = given["max_jobs"]
         try:
-            serve(Worker(app.engine, handlers, middleware=app.middleware, **settings), lifespan=app)
+            serve(Worker(core_of(app).engine, handlers, middleware=app.middleware, **settings), lifespan=app)
         except OnwardError as error:
             raise CommandError(str(error)) from error

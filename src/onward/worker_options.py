@@ -1,0 +1,42 @@
+"""The keywords of ``app.worker(…)`` and ``app.work(…)``, apart from the worker itself: naming them loads no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypedDict
+
+Queues = Sequence[str] | Mapping[str, int]
+"""Names and patterns; as a mapping, each with the number of its jobs that may run at once in this worker."""
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of a worker. What is not given has the default of ``onward.worker.options.WorkerSettings``."""
+
+    queues: Queues
+    """Which to serve: all, some, or some with a concurrency of their own (``{"mail/*": 10, "video": 2}``)."""
+    tasks: Sequence[str]
+    """Which tasks to run, by name; none: all."""
+    concurrency: int
+    """How many jobs may run at once in this worker, where ``queues`` does not say it; 100."""
+    process_slots: int | None
+    """How many ``executor="process"`` tasks may run at once; None: one for each processor."""
+    lease: timedelta
+    """Job lease, renewed by heartbeats; 30 s."""
+    grace: timedelta
+    """How long to wait for running jobs at a stop; 25 s."""
+    poll: timedelta
+    """Polling interval behind notifications; 1 s."""
+    leader_lease: timedelta
+    """Length of a leader's term without renewal; 30 s."""
+    max_crashes: int
+    """How many crashes make a job a dead letter; 3."""
+    max_jobs: int | None
+    """Stop after this many runs."""
+    max_memory: int | None
+    """Stop when the process has grown to this many megabytes (MiB)."""
+    give_up_after: timedelta | None
+    """Raise when the store has been unreachable for this long; None: never."""
+    health_file: Path | None
+    """Where to write heartbeats for probes."""
