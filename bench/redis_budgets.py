@@ -90,7 +90,7 @@ async def measure(url: str, seconds: float) -> dict[str, list[float]]:
             "lock extended": lambda: engine.heartbeat(worker, claims[:1]),
             "event written": lambda: engine.report(claims[0], progress=50),
             "event received": receive_event,
-            "stalled check": lambda: engine.rescue(term, worker_timeout=LEASE, max_crashes=3),
+            "stalled check": lambda: engine.rescue(term, lease=LEASE, max_crashes=3),
             "PING": ping,
         }
         found: dict[str, list[float]] = {name: [] for name in (*actions, "woken late")}

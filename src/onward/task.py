@@ -203,7 +203,7 @@ class Task(Generic[P, R]):
         """
         if self._using.connection is not None:
             raise InvalidValue(
-                "within", self._using.connection, "belongs to the enqueue, not to the job: give it there"
+                "connection", self._using.connection, "belongs to the enqueue, not to the job: give it there"
             )
         return self._jobs(self._encoded(args, kwargs))[0]
 
@@ -211,7 +211,7 @@ class Task(Generic[P, R]):
         """Make many jobs without enqueueing them, for :meth:`Batch.add`: see :meth:`enqueue_many` for the calls."""
         if self._using.connection is not None:
             raise InvalidValue(
-                "within", self._using.connection, "belongs to the enqueue, not to the job: give it there"
+                "connection", self._using.connection, "belongs to the enqueue, not to the job: give it there"
             )
         return self._jobs(self._encoded_all(calls))
 

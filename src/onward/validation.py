@@ -235,16 +235,16 @@ LAST_MOMENT: Final = 253_402_300_799_999_999
 """Microseconds until the end of the year 9999, the last that Python has."""
 
 
-def read_place(after: str, number: str | None = None, *, most: int = LAST_NUMBER) -> int:
+def read_cursor(cursor: str, number: str | None = None, *, most: int = LAST_NUMBER) -> int:
     """Read what a page gave as its end, or the part of it that is a number.
 
     Raises:
         InvalidValue: no page gave that.
     """
-    digits = after if number is None else number
+    digits = cursor if number is None else number
     # Its length comes first: of very long ones Python makes no number, and raises an error of its own.
     if len(digits) > len(str(most)) or not digits.isascii() or not digits.isdecimal() or int(digits) > most:
-        raise InvalidValue("after", after, "must be what the page before gave as `after`")
+        raise InvalidValue("cursor", cursor, "must be the next_cursor of the page before")
     return int(digits)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from onward import App, InvalidValue, JobContext, JobFilter
+from onward import App, BatchNotFound, InvalidValue, JobContext, JobFilter
 from onward.engine.capabilities import Feature
 from onward.errors import ClaimLost, Unsupported
 from onward.lifecycle import JobStatus
@@ -149,9 +149,9 @@ async def test_waiting_for_a_batch_ends_in_time(mill: App):
 
 async def test_unknown_batches_are_answered_with_the_nearest(mill: App):
     await mill.batch("import-42").add(())
-    with pytest.raises(InvalidValue, match=r"did you mean 'import-42'"):
+    with pytest.raises(BatchNotFound, match=r"did you mean 'import-42'"):
         await mill.batches.get("import-43")
-    with pytest.raises(InvalidValue, match="no such batch"):
+    with pytest.raises(BatchNotFound, match="there is no batch"):
         await mill.batch("never").info()
     with pytest.raises(InvalidValue, match="has not finished"):
         await mill.batches.delete("import-42")

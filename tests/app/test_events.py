@@ -63,5 +63,5 @@ def test_what_cannot_be_recorded_is_refused():  # B7, X1
     for kept in ("0", "many"):
         with pytest.raises(InvalidValue, match="at least 1"):
             App(f"sqlite://?max_events={kept}")
-    with pytest.raises(InvalidValue, match="for the engine"):
+    with pytest.raises(InvalidValue, match="belongs to the engine"):
         App(engine=SQLiteEngine(), events="all")

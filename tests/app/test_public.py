@@ -75,7 +75,7 @@ def test_every_value_and_error_that_a_public_signature_names_is_public():
     for kind in MEMBERS:
         for member in (getattr(kind, name, None) for name in dir(kind) if not name.startswith("_")):
             function = member.fget if isinstance(member, property) else member
-            text = " ".join(map(str, getattr(function, "__annotations__", {}).values()))
+            text = " ".join(map(str, [*getattr(function, "__annotations__", {}).values(), ""]))
             text += " ".join(re.findall(r"^\s+([A-Z]\w+): ", getattr(function, "__doc__", None) or "", re.MULTILINE))
             named |= set(re.findall(r"\b[A-Z][A-Za-z]+\b", text))
     assert named - set(onward.__all__) <= set(NOT_OURS.split())
@@ -87,7 +87,7 @@ def test_importing_onward_loads_no_driver_and_no_worker():
         "import sys, onward\n"
         "app = onward.App.__init__\n"
         f"print(*[name for name in {heavy!r} if name in sys.modules])\n"
-        "print(*[name for name in sys.modules if name.startswith(('onward.worker', 'onward.engines.sqlite'))])\n"
+        "print(*[name for name in sys.modules if name.startswith(('onward.worker.', 'onward.engines.sqlite'))])\n"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == [], ran.stdout

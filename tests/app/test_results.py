@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from onward import App, Cancel, DoNotRetry, JobContext, JobFailed, JobHandle, JobNotFound
+from onward import App, Cancel, DoNotRetry, JobCancelled, JobContext, JobExpired, JobFailed, JobHandle, JobNotFound
+from onward.clock import ManualClock
 from onward.engine.checked import Observation
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
@@ -81,15 +82,26 @@ async def test_a_signal_that_never_comes_is_made_up_for(app: App, monkeypatch: p
     assert await wait == 7
 
 
+async def test_a_job_that_did_not_start_in_time_raises_that_it_expired(app: App, clock: ManualClock):  # O2
+    @app.task
+    async def pay() -> None: ...
+
+    handle = await pay.using(start_by=clock.now() + timedelta(seconds=5)).enqueue()
+    clock.advance(10)
+    await app.tick()
+    with pytest.raises(JobExpired, match="ended as cancelled: expired"):
+        await handle.result(timeout=60)
+
+
 @pytest.mark.parametrize(
-    ("error", "state", "reason"),
+    ("error", "kind", "status", "reason"),
     [
-        (ValueError("no such card"), "dead_letter", "ValueError: no such card"),
-        (DoNotRetry("card stolen"), "failed", "DoNotRetry: card stolen"),
-        (Cancel("withdrawn"), "cancelled", "withdrawn"),
+        (ValueError("no such card"), JobFailed, "dead_letter", "ValueError: no such card"),
+        (DoNotRetry("card stolen"), JobFailed, "failed", "DoNotRetry: card stolen"),
+        (Cancel("withdrawn"), JobCancelled, "cancelled", "withdrawn"),
     ],
 )
-async def test_a_job_that_ends_otherwise_raises_with_the_reason(app: App, error, state, reason):
+async def test_a_job_that_ends_otherwise_raises_with_the_reason(app: App, error, kind, status, reason):
     @app.task(max_attempts=1)
     async def pay() -> None:
         raise error
@@ -97,7 +109,7 @@ async def test_a_job_that_ends_otherwise_raises_with_the_reason(app: App, error,
     handle = await pay.enqueue()
     wait = asyncio.create_task(handle.result(timeout=60))
     await app.tick()
-    with pytest.raises(JobFailed, match=f"ended as {state}: {reason}"):
+    with pytest.raises(kind, match=f"ended as {status}: {reason}"):
         await wait
 
 

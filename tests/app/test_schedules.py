@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from onward import App, InvalidValue
+from onward import App, InvalidValue, ScheduleNotFound
 from onward.clock import ManualClock
 from onward.cron import Cron, Interval
 from onward.schedule import Missed
@@ -133,7 +133,7 @@ async def test_a_schedule_that_there_is_not_is_answered_with_the_nearest(app: Ap
     declare(app)
     await app.tick()
     for ask in (app.schedules.get, app.schedules.pause, app.schedules.resume, app.schedules.delete, app.schedules.run):
-        with pytest.raises(InvalidValue, match="did you mean 'digest'"):
+        with pytest.raises(ScheduleNotFound, match="did you mean 'digest'"):
             await ask("digets")
 
 

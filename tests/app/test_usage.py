@@ -69,7 +69,7 @@ async def test_metrics_are_read_by_prometheus(shop: App):
     await shop.tasks["send"].enqueue_many([{"to": "ann"}] * 3)
     await shop.tick(limit=2)
     families = {family.name: family for family in text_string_to_metric_families(await shop.metrics())}
-    assert {sample.labels["state"]: sample.value for sample in families["onward_jobs"].samples if sample.value} == {
+    assert {sample.labels["status"]: sample.value for sample in families["onward_jobs"].samples if sample.value} == {
         "pending": 1,
         "completed": 2,
     }

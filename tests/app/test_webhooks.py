@@ -121,9 +121,9 @@ async def test_chosen_events_are_posted_signed_and_once(tmp_path: Path, receiver
             done, failed = await add(8), await add(3)
             await receiver.wait_for(2)
         messages = {json.loads(body)["data"]["id"]: json.loads(body) for _, _, body in receiver.got}
-        assert messages[done.id]["type"] == "completed"
-        assert messages[done.id]["data"] | {"returnvalue": 4, "queue": "default"} == messages[done.id]["data"]
-        assert messages[failed.id]["type"] == "failed"
+        assert messages[done.id]["type"] == "job.completed"
+        assert messages[done.id]["data"] | {"result": 4, "queue": "default"} == messages[done.id]["data"]
+        assert messages[failed.id]["type"] == "job.failed"
         assert messages[failed.id]["data"]["error"] == "ValueError: 3"
         for line, headers, body in receiver.got:
             assert line == "POST /hook?x=1 HTTP/1.1"
@@ -190,7 +190,7 @@ async def test_none_is_told_of_deliveries_nor_of_what_it_did_not_ask_for(tmp_pat
             again = await add(6)
             await receiver.wait_for(4)
         told = [(json.loads(body)["data"]["id"], json.loads(body)["type"]) for _, _, body in receiver.got]
-        assert sorted(told) == sorted((job.id, word) for job in (ref, again) for word in ("waiting", "active"))
+        assert sorted(told) == sorted((job.id, word) for job in (ref, again) for word in ("job.waiting", "job.active"))
 
 
 async def test_a_worker_that_comes_back_delivers_what_ended_meanwhile(tmp_path: Path, receiver: Receiver):  # B7
@@ -290,9 +290,9 @@ def test_what_is_too_long_is_left_out_and_named():  # B7
     about: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts": 1}
     message = written(Completed(**about, result="x" * 1000, cursor="secret"), max_bytes=500)
     assert message == {
-        "type": "completed",
+        "type": "job.completed",
         "timestamp": "2030-01-01T00:00:00Z",
-        "data": {"queue": "mail", "id": "7", "attempts": 1, "returnvalue": None, "left_out": ["returnvalue"]},
+        "data": {"queue": "mail", "id": "7", "attempts": 1, "result": None, "left_out": ["result"]},
     }
     assert written(Failed(**about, error="no"), max_bytes=500)["data"]["error"] == "no"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onward import App, JobContext, JobFailed
+from onward import App, JobCancelled, JobContext, JobFailed
 from onward.engines.sqlite.engine import CAPABILITIES, SQLiteEngine
 from onward.job import NewJob
 from onward.lifecycle import JobStatus
@@ -58,7 +58,7 @@ async def test_cancelling_a_job_stops_its_handler_in_the_worker(tmp_path: Path):
         await running.wait()
         await app.jobs.cancel(handle, reason="enough")
         await stopped.wait()
-        with pytest.raises(JobFailed, match="enough"):
+        with pytest.raises(JobCancelled, match="enough"):
             await handle.result(timeout=60)
 
 

@@ -38,16 +38,16 @@ def test_archived_jobs_are_listed_and_shown(shop: Cli, two: list[str]):  # P9
     shown = shop("archive", "show", two[0]).ok().out
     assert "1 to ada" in shown
     assert shop("archive", "show", two[0], "--json").ok().json["payload"] == {"to": "ada"}
-    shop("jobs", "show", two[0]).failed("there is no job", "onward archive list")
+    shop("jobs", "show", two[0]).failed("not found", "onward archive list")
     kept = shop("jobs", "list", "--json").ok().json["jobs"][0]["id"]
-    shop("archive", "show", kept).failed("in the archive: it is kept still")
+    shop("archive", "show", kept).failed("is not in the archive: it is still live")
 
 
 def test_archived_jobs_are_purged_and_nothing_else(shop: Cli, two: list[str]):  # P9
     shop("archive", "purge").usage_error("which jobs")
     assert shop("archive", "purge", two[0], "--dry-run").ok().out == "1 job would be purged\n"
     assert shop("archive", "purge", two[0]).ok().out == "1 job purged\n"
-    shop("archive", "purge", two[0]).failed("there is no job")
+    shop("archive", "purge", two[0]).failed("is not in the archive")
     shop("archive", "purge", "--all").usage_error("1 job will be purged", "--yes")
     assert shop("archive", "purge", "--all", "--yes", "--json").ok().json["changed"] == 1
     assert shop("archive", "list", "--json").ok().json["jobs"] == []

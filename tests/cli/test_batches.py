@@ -115,8 +115,9 @@ def job(job_id: str, type: str = "t") -> Job:
 
 def test_a_chain_of_thousands_is_drawn_and_links_to_what_is_gone_are_left_out():
     jobs = [job(f"{number:06}") for number in range(3000)]
-    links = [Dependency(f"{number:06}", f"{number + 1:06}") for number in range(2999)] + [Dependency("gone", "000000")]
-    plan = graph.graph_of(list(reversed(jobs)), links)
+    dependencies = [Dependency(f"{number + 1:06}", f"{number:06}") for number in range(2999)]
+    dependencies.append(Dependency("000000", "gone"))
+    plan = graph.graph_of(list(reversed(jobs)), dependencies)
     assert [one.id for one in plan.jobs] == [one.id for one in jobs]
     assert len(graph.lines_of(plan)) == 3000
 

@@ -41,7 +41,7 @@ def test_dead_letters_are_purged_and_nothing_else(shop: Cli, two):  # O8
 def test_only_dead_letters_can_be_named(shop: Cli, two, verb):
     id = shop("jobs", "list", "--type", "broken", "--json").ok().json["jobs"][0]["id"]
     shop("dead", verb, id).failed("is failed", "only jobs that are dead_letter")
-    shop("dead", verb, "nope").failed("there is no job nope")
+    shop("dead", verb, "nope").failed("job nope not found")
 
 
 def test_dead_letters_have_no_other_status(shop: Cli):

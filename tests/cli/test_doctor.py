@@ -22,7 +22,7 @@ def snapshot(**known: Any) -> Snapshot:
     well: dict[str, Any] = {
         "at": NOW,
         "info": EngineInfo(engine="Any", server="Any 1"),
-        "worker_timeout": timedelta(seconds=30),
+        "lease": timedelta(seconds=30),
         "queues": (queue("mail", pending=3),),
         "workers": (worker("vm-1-a", is_leader=True),),
         "waiting_types": {"send_mail": 3},

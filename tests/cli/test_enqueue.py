@@ -60,10 +60,14 @@ def test_a_job_nobody_serves_is_stored_with_a_warning(shop: Cli):
     assert len(result.out.split()) == 1
 
 
+def test_an_unknown_task_is_not_found_and_nothing_is_stored(shop: Cli):
+    shop("enqueue", "send_mial", "to=ann").failed("did you mean 'send_mail'?")
+    assert not shop("jobs", "list", "--json").ok().json["jobs"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["send_mial", "to=ann"], "did you mean 'send_mail'?"),
         (["send_mail"], "send_mail takes to: str, count: int = 1"),
         (["send_mail", "too=ann"], "did you mean 'to'?"),
         (["send_mail", "to=ann", "count=few"], "payload.count"),

@@ -23,4 +23,4 @@ def test_when_it_will_be_gone_by_itself_is_told(shop: Cli):
 
 def test_a_job_that_there_is_not_is_an_error(shop: Cli):
     shop("enqueue", "send_mail", "to=ann").ok()
-    shop("explain", "01900000-0000-7000-8000-000000000000").failed("there is no job")
+    shop("explain", "01900000-0000-7000-8000-000000000000").failed("not found")

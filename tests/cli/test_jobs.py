@@ -100,11 +100,11 @@ def test_a_job_is_shown_with_its_log_and_errors(shop: Cli):
 
 def test_a_job_is_found_by_queue_and_id_too(shop: Cli, three):
     assert shop("jobs", "show", f"mail:{three[0]}", "--json").ok().json["id"] == three[0]
-    shop("jobs", "show", f"default:{three[0]}").failed("there is no job")
+    shop("jobs", "show", f"default:{three[0]}").failed("not found")
 
 
 def test_a_job_that_is_not_there_is_told_with_the_next_command(shop: Cli):
-    shop("jobs", "show", "nope").failed("there is no job nope", "try: onward jobs list")
+    shop("jobs", "show", "nope").failed("job nope not found", "try: onward jobs list")
 
 
 def test_a_job_is_cancelled_by_id(shop: Cli, three):
@@ -128,7 +128,7 @@ def test_a_failed_job_is_replayed_and_a_finished_one_deleted(shop: Cli, three):
     assert shop("jobs", "replay", three[1], "--json").ok().json["changed"] == 1
     assert shop("jobs", "show", three[1], "--json").ok().json["status"] == "pending"
     shop("jobs", "delete", three[0]).ok()
-    shop("jobs", "show", three[0]).failed("there is no job")
+    shop("jobs", "show", three[0]).failed("not found")
 
 
 def test_nothing_is_done_to_many_without_a_yes(shop: Cli, three, on_store):
@@ -163,7 +163,7 @@ def test_more_jobs_than_one_batch_are_all_moved(shop: Cli, on_store):
 def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
     shop("jobs", verb).usage_error("which jobs", "--all")
     shop("jobs", verb, "some-id", "--queue", "mail").usage_error("not both")
-    shop("jobs", verb, "nope").failed("there is no job nope")
+    shop("jobs", verb, "nope").failed("job nope not found")
 
 
 def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, workdir: Path):

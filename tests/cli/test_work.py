@@ -105,8 +105,8 @@ def test_a_worker_command_arrives_as_it_was_given():
     assert msgspec.json.decode(command.argv[-1], type=WorkerCommand) == command
     assert settings.given() == {
         "queues": {"mail/*": 3},
-        "only": ["send"],
-        "processes": 2,
+        "tasks": ["send"],
+        "process_slots": 2,
         "lease": timedelta(milliseconds=1500),
         "health_file": Path("health"),
         "max_memory": 2**30,

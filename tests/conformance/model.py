@@ -60,7 +60,7 @@ class ModelQueue:
     """What is known of a queue."""
 
     paused: bool = False
-    concurrency: int | None = None
+    global_concurrency: int | None = None
     weight: int = 1
     rate: Rate | None = None
     slot: int = 0
@@ -106,7 +106,7 @@ class ModelQueue:
     @property
     def is_limited(self) -> bool:
         """Never claimed ahead of a free slot."""
-        return self.rate is not None or self.concurrency is not None
+        return self.rate is not None or self.global_concurrency is not None
 
 
 class Model:
@@ -169,7 +169,7 @@ class Model:
 
     def _places(self, name: str) -> int:
         """Count the places that concurrency leaves."""
-        limit = self.queue(name).concurrency
+        limit = self.queue(name).global_concurrency
         held = sum(job.ref.queue == name and job.state in HELD for job in self.jobs.values())
         return 1_000_000 if limit is None else max(0, limit - held)
 

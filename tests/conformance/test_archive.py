@@ -173,7 +173,7 @@ async def test_the_archive_is_read_page_by_page(driver: Driver):
         after = page.next_cursor
     assert after is None
     assert seen == refs_[::-1]
-    with pytest.raises(InvalidValue, match="after"):
+    with pytest.raises(InvalidValue, match="cursor"):
         await driver.engine.archived(EVERY, cursor="soon")
 
 

@@ -378,7 +378,7 @@ async def test_a_wide_and_deep_flow_runs_in_order(driver: Driver):
 async def test_what_waits_for_a_job_that_does_not_complete_does_as_declared(
     driver: Driver, policy: OnDependencyFailure, failed: Any
 ):
-    waiting: dict[str, Any] = {"on_failure": policy}
+    waiting: dict[str, Any] = {"on_dependency_failure": policy}
     a, other, b, c, beside = await put(
         driver,
         member(priority=1),
@@ -458,7 +458,7 @@ async def test_what_is_added_after_a_job_that_has_ended_learns_so(driver: Driver
 async def test_links_and_parents_are_told(driver: Driver):
     a, b, c = await put(driver, member(), member(), member(after=(1, 0, 1)))
     assert sorted(await driver.engine.dependencies("import")) == sorted(
-        [Dependency(a.id, c.id), Dependency(b.id, c.id)]
+        [Dependency(c.id, a.id), Dependency(c.id, b.id)]
     )
     claims = {claim.ref: claim for claim in await driver.take(slots=2)}
     await driver.end(claims[a], Complete('"of a"'))

@@ -337,7 +337,7 @@ async def test_bad_settings_of_a_queue_are_refused_and_nothing_is_changed(driver
     before = await driver.engine.queues()
     bad: list[dict[str, Any]] = [
         {"weight": 0},
-        {"concurrency": 0},
+        {"global_concurrency": 0},
         {"max_attempts": 0},
         {"lease": timedelta(milliseconds=999)},
     ]

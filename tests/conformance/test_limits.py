@@ -207,7 +207,7 @@ async def test_a_limited_queue_is_never_claimed_ahead(driver: Driver):  # P6
 @needs(Feature.RATE, Feature.BURST, Feature.CONCURRENCY)
 async def test_hands_that_are_free_in_a_moment_get_nothing_from_a_limited_queue(driver: Driver):  # P6
     await driver.set("paced", rate=Rate(60, MINUTE, burst=10))
-    await driver.set("narrow", concurrency=5)
+    await driver.set("narrow", global_concurrency=5)
     for queue in ("free", "narrow", "paced"):
         await driver.add_many(9, queue=queue)
     assert await driver.take("paced", "narrow", slots=0, prefetch_started=5) == ()
@@ -269,7 +269,7 @@ async def test_a_suspect_uses_a_slot_as_any_other(driver: Driver):  # P6, Counti
 
 @needs(Feature.CONCURRENCY)
 async def test_no_more_of_a_queue_are_held_at_once_than_it_allows_whoever_asks(driver: Driver):
-    await driver.set("q", concurrency=3)
+    await driver.set("q", global_concurrency=3)
     await driver.add_many(10, queue="q")
     other = Driver(driver.store, await driver.store.connect())
     assert len(await driver.take("q", slots=2)) == 2
@@ -283,7 +283,7 @@ async def test_no_more_of_a_queue_are_held_at_once_than_it_allows_whoever_asks(d
     "outcome", [Complete(), Fail(BOOM), Retry(MINUTE, BOOM), Snooze(MINUTE), Release()], ids=lambda o: type(o).__name__
 )
 async def test_every_end_of_a_run_frees_its_place(driver: Driver, outcome: Outcome):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(2, queue="q")
     claim = await driver.take_one("q")
     assert await driver.take("q") == ()
@@ -293,7 +293,7 @@ async def test_every_end_of_a_run_frees_its_place(driver: Driver, outcome: Outco
 
 @needs(Feature.CONCURRENCY)
 async def test_rescue_and_cancel_free_a_place(driver: Driver):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     first, second, third = await driver.add_many(3, queue="q")
     await driver.take_one("q")
     await driver.advance(PAST_LEASE)
@@ -308,7 +308,7 @@ async def test_rescue_and_cancel_free_a_place(driver: Driver):
 
 @needs(Feature.CONCURRENCY)
 async def test_a_lost_claim_frees_nothing_a_second_time(driver: Driver):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(3, queue="q")
     lost = await driver.take_one("q")
     await driver.cancel(lost.ref)
@@ -319,24 +319,24 @@ async def test_a_lost_claim_frees_nothing_a_second_time(driver: Driver):
 
 @needs(Feature.CONCURRENCY)
 async def test_a_change_of_concurrency_acts_on_the_next_claim(driver: Driver):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(9, queue="q")
     assert len(await driver.take("q", slots=9)) == 1
-    await driver.set("q", concurrency=3)
+    await driver.set("q", global_concurrency=3)
     claims = await driver.take("q", slots=9)
     assert len(claims) == 2
-    await driver.set("q", concurrency=2)
+    await driver.set("q", global_concurrency=2)
     assert await driver.end(claims[0], Complete())
     assert await driver.take("q", slots=9) == ()
     assert await driver.end(claims[1], Complete())
     assert len(await driver.take("q", slots=9)) == 1
-    await driver.set("q", concurrency=None)
+    await driver.set("q", global_concurrency=None)
     assert len(await driver.take("q", slots=9)) == 5
 
 
 @needs(Feature.CONCURRENCY)
 async def test_settling_makes_room_for_the_claim_of_the_same_round_trip(driver: Driver):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     first, second = await driver.add_many(2, queue="q")
     claim = await driver.take_one("q")
     request = ClaimRequest(worker_id="worker-1", queues=("q",), slots=2)
@@ -347,7 +347,7 @@ async def test_settling_makes_room_for_the_claim_of_the_same_round_trip(driver: 
 
 @needs(Feature.CONCURRENCY, Feature.RATE)
 async def test_rate_and_concurrency_hold_together(driver: Driver):
-    await driver.set("q", concurrency=1, rate=SIXTY_A_MINUTE)
+    await driver.set("q", global_concurrency=1, rate=SIXTY_A_MINUTE)
     await driver.add_many(3, queue="q")
     claim = await driver.take_one("q")
     await driver.advance(10)
@@ -362,7 +362,7 @@ async def test_rate_and_concurrency_hold_together(driver: Driver):
 
 @needs(Feature.CONCURRENCY, Feature.SUSPECTS)
 async def test_a_suspect_needs_a_place_as_any_other(driver: Driver):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(2, queue="q")
     await driver.take_one("q")
     await driver.advance(PAST_LEASE)

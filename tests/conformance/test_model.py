@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
         change=st.one_of(
             st.fixed_dictionaries({"paused": st.booleans()}),
             st.fixed_dictionaries({"rate": st.sampled_from([None, *RATES])}),
-            st.fixed_dictionaries({"concurrency": st.sampled_from([None, 1, 2, 3])}),
+            st.fixed_dictionaries({"global_concurrency": st.sampled_from([None, 1, 2, 3])}),
             st.fixed_dictionaries({"weight": st.sampled_from([1, 2, 5])}),
         ),
     )

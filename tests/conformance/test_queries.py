@@ -252,4 +252,4 @@ async def test_a_place_that_no_page_gave_is_refused(driver: Driver, after: str):
     for newest_first in (True, False):
         with pytest.raises(InvalidValue) as refused:
             await driver.engine.find(EVERY, cursor=after, newest_first=newest_first)
-        assert refused.value.field == "after"
+        assert refused.value.field == "cursor"

@@ -34,7 +34,7 @@ async def test_every_setting_is_kept_and_what_is_not_given_stays(driver: Driver)
     settings = {
         "paused": True,
         "rate": Rate(600, timedelta(minutes=1), burst=7),
-        "concurrency": 3,
+        "global_concurrency": 3,
         "weight": 5,
         "lease": timedelta(seconds=120),
         "max_attempts": 9,
@@ -47,7 +47,7 @@ async def test_every_setting_is_kept_and_what_is_not_given_stays(driver: Driver)
         assert getattr((await driver.set("q", **{name: value})).settings, name) == value
     (queue,) = await driver.engine.queues()
     assert queue.settings == QueueSettings(**settings)  # type: ignore[arg-type]
-    queue = await driver.set("q", rate=None, concurrency=None, lease=None, max_attempts=None, backoff=None)
+    queue = await driver.set("q", rate=None, global_concurrency=None, lease=None, max_attempts=None, backoff=None)
     assert queue.settings == QueueSettings(paused=True, weight=5, retention=settings["retention"])  # type: ignore[arg-type]
 
 

@@ -125,7 +125,7 @@ async def test_processes_that_drain_together_never_hold_the_same_job(driver: Dri
 
 @needs(Feature.CONCURRENCY)
 async def test_a_limit_holds_however_many_claim_at_once(driver: Driver):
-    await driver.set("q", concurrency=5)
+    await driver.set("q", global_concurrency=5)
     await driver.add_many(100, queue="q")
     claims = await asyncio.gather(*[own.take("q", slots=3) for own in await desks(driver, 8) for _ in range(2)])
     assert sum(len(taken) for taken in claims) == 5

@@ -170,7 +170,7 @@ async def test_a_lost_claim_is_told_before_the_handlers_effects_are_kept(driver:
 
 @needs(Feature.CONCURRENCY)
 async def test_settling_within_a_transaction_frees_its_place_only_with_the_commit(driver: Driver, caller: Caller):  # X3
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(2, queue="q")
     claim = await driver.take_one("q")
     caller.begin()
@@ -208,7 +208,7 @@ async def test_a_connection_to_another_database_is_refused(driver: Driver):  # X
     assert len(await driver.jobs()) == 1
 
 
-@pytest.mark.parametrize("within", [object(), "sqlite:///jobs.db", 7], ids=["object", "url", "number"])
+@pytest.mark.parametrize("connection", [object(), "sqlite:///jobs.db", 7], ids=["object", "url", "number"])
 async def test_what_is_no_connection_is_refused(driver: Driver, connection: object):  # X4
     with pytest.raises(OnwardError):
         await driver.engine.enqueue([new_job()], connection=connection)

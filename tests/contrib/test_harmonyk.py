@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -11,6 +11,18 @@ from onward import App, ClaimLost, InvalidPayload, JobStatus, StoreUnavailable
 from onward.clock import ManualClock
 from onward.contrib.harmonyk import JobsRepository, simplified_status
 from onward.engine.values import Settlement, Token
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def app(clock: ManualClock) -> AsyncIterator[App]:
+    app = App("sqlite://", clock=clock)
+    yield app
+    await app.close()
 
 
 @pytest.fixture

@@ -380,7 +380,7 @@ LIMITS: Final = (
             Edit(
                 f"{_PY}/claims.py",
                 "queue.global_concurrency - held - already_picked",
-                "queue.concurrency - already_picked",
+                "queue.global_concurrency - already_picked",
             ),
         ),
         (f"{CONFORMANCE}/test_limits.py",),
@@ -1230,7 +1230,7 @@ POSTGRES: Final = (
         "notified queues: what is said of the queue is not heeded",
         Edit(
             f"{_PG}/migrations/0004_claims.sql",
-            "and (q.paused or q.concurrency is not null or q.spacing is not null\n",
+            "and (q.paused or q.global_concurrency is not null or q.spacing is not null\n",
             "and (q.paused or q.spacing is not null\n",
         ),
         f"{_OF_PG}/test_notified_queues.py",

@@ -131,7 +131,7 @@ def test_an_expression_says_when(expression, turn):
 
 
 @pytest.mark.parametrize(
-    ("every", "timezone", "field", "says"),
+    ("trigger", "timezone", "field", "message"),
     [
         ("61 * * * *", "UTC", "cron", "cannot be read"),
         ("* * * *", "UTC", "cron", "five fields"),
@@ -144,9 +144,12 @@ def test_an_expression_says_when(expression, turn):
         (300, "UTC", "every", "timedelta"),
     ],
 )
-def test_what_cannot_be_a_rhythm_is_refused(every, timezone, field, says):
-    with pytest.raises(InvalidValue, match=re.escape(says)) as refused:
-        trigger_of(every, timezone=timezone)
+def test_what_cannot_be_a_trigger_is_refused(trigger, timezone, field, message):
+    with pytest.raises(InvalidValue, match=re.escape(message)) as refused:
+        if isinstance(trigger, str):
+            trigger_of(trigger, timezone=timezone)
+        else:
+            trigger_of(every=trigger, timezone=timezone)
     assert refused.value.field == field
 
 

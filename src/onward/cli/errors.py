@@ -15,7 +15,7 @@ from typing import Final
 from onward.errors import (
     EngineNotIncluded,
     InvalidValue,
-    JobFailed,
+    JobError,
     JobNotFound,
     OnwardError,
     SchemaTooOld,
@@ -81,7 +81,7 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
     match error:
         case CommandError():
             return error
-        case InvalidValue(field="after" | "cursor"):
+        case InvalidValue(field="cursor"):
             return usage_error(f"{error.value!r} is not a cursor: give the next_cursor of the page before")
         case InvalidValue():
             return CommandError(str(error), effect="nothing was done", remedy=_remedy_for(error), code=EXIT_USAGE)
@@ -89,7 +89,7 @@ def to_command_error(error: Exception, engine: str = "") -> CommandError:
             return CommandError(str(error), effect="nothing was done", code=EXIT_USAGE)
         case JobNotFound():
             return CommandError(str(error), remedy="onward jobs list, onward archive list")
-        case JobFailed():
+        case JobError():
             return CommandError(str(error))
         case SchemaTooOld():
             return CommandError(str(error), effect="nothing was done", remedy="onward migrate")

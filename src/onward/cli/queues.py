@@ -125,7 +125,7 @@ async def configure(
     """Change a queue's limits, lease, retry defaults and retention; options not given stay as they are."""
     changes: dict[str, Any] = {
         "rate": _rate(rate, burst),
-        "concurrency": UNSET if global_concurrency is None else read_limit(global_concurrency),
+        "global_concurrency": UNSET if global_concurrency is None else read_limit(global_concurrency),
         "weight": UNSET if weight is None else weight,
         "lease": UNSET if lease is None else read_optional_duration(lease),
         "max_attempts": UNSET if max_attempts is None else read_limit(max_attempts),

@@ -149,7 +149,7 @@ class CallerTransactions:
         caller = caller_connection_of(connection)
         if caller is None:
             raise InvalidValue(
-                "within", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
+                "connection", connection, f"must be {_SUPPORTED_CONNECTIONS}; asynchronous ones where `await` is used"
             )
         with self._database.translated(), _encoding_errors(), caller.transaction:
             if not self._is_verified(caller.handle):
@@ -190,7 +190,7 @@ def _encoding_errors() -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         reason = "is how this connection writes text, which cannot write this job: set its client_encoding to utf8"
-        raise InvalidValue("within", error.encoding, reason) from error
+        raise InvalidValue("connection", error.encoding, reason) from error
 
 
 def on_psycopg(connection: psycopg.Connection[Any]) -> Execute:
@@ -288,7 +288,7 @@ def _with_paramstyle(statement: Statement, paramstyle: str) -> tuple[str, Any]:
     if paramstyle == "pyformat":
         return _with_named_parameters(statement)
     raise InvalidValue(
-        "within",
+        "connection",
         paramstyle,
         f"is a driver's way to write parameters that is not known here; give {_SUPPORTED_CONNECTIONS}",
     )

@@ -26,4 +26,4 @@ def same_store(schema: str, identity: Identity, store: object) -> Plan[None]:
         raise SchemaTooOld(message)
     theirs = yield from identity_of(schema)
     if theirs != identity:
-        raise InvalidValue("within", theirs[0], f"must be a connection to {store}, where the jobs are kept")
+        raise InvalidValue("connection", theirs[0], f"must be a connection to {store}, where the jobs are kept")

@@ -85,7 +85,7 @@ async def test_outcome_error_and_attempts_are_in_the_headers_and_survive_in_the_
     assert (message, headers["trace"], read_ct) == ({"n": 1}, "t-1", 2)
     told = headers["onward"]
     assert (told["status"], told["attempts"], told["result"]) == ("completed", 2, {"answer": 42})
-    assert [(error["attempt"], error["kind"], error["worker_id"]) for error in told["errors"]] == [
+    assert [(error["attempt"], error["error_type"], error["worker_id"]) for error in told["errors"]] == [
         (1, "ValueError", "w")
     ]
 

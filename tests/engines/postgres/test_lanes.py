@@ -547,7 +547,7 @@ async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(driver
         "errors = '{}'",
         "errors = '[1]'",
         """errors = '[{"attempt": 1}]'""",
-        """errors = '[{"attempt":1,"at":"now","kind":"k","message":"m"}]'""",
+        """errors = '[{"attempt":1,"at":"now","error_type":"k","message":"m"}]'""",
     ],
 )
 async def test_a_row_that_cannot_be_cannot_be_made_by_hand_either(
@@ -634,7 +634,7 @@ async def test_the_view_shows_live_and_ended_jobs_in_harmonyks_words(driver: Dri
 
 
 async def test_a_place_is_given_back_whoever_takes_the_job_from_its_worker(driver: Driver, store: PostgresStore):
-    await driver.set("q", concurrency=1)
+    await driver.set("q", global_concurrency=1)
     await driver.add_many(3, queue="q")
     await driver.take_one("q")
     by_hand(store, "delete from onward.job where lease_until is not null")

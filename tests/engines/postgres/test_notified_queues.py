@@ -96,7 +96,7 @@ async def test_its_more_urgent_jobs_come_first_and_no_more_than_there_is_room_fo
     ("settings", "count"),
     [
         ({"paused": True}, 0),
-        ({"concurrency": 1}, 1),
+        ({"global_concurrency": 1}, 1),
         ({"rate": Rate(1, timedelta(minutes=1))}, 1),
         ({"lease": timedelta(seconds=7)}, 2),
         ({"weight": 3}, 2),
@@ -200,7 +200,7 @@ async def test_those_who_ask_once_go_one_way_together(driver: Driver):  # H7, H9
 
 async def test_who_holds_a_limited_queue_waits_for_no_other(driver: Driver, store: PostgresStore):
     for queue in ("a", "z"):
-        await driver.set(queue, concurrency=5)
+        await driver.set(queue, global_concurrency=5)
         await driver.add(queue=queue)
     claim = f"select jobs from {store.schema}.claim(%s, 'w', array[''], array['~'], 5, 0, 0, 1000000, '', 0, 'z')"
     with psycopg.connect(store.url) as other, psycopg.connect(store.url) as connection:

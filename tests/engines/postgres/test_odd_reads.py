@@ -43,7 +43,7 @@ async def test_an_id_in_another_form_is_no_job_of_ours(driver: Driver, written: 
 async def test_a_place_that_no_page_of_the_archive_or_of_batches_gave_is_refused(driver: Driver, after: str):
     with pytest.raises(InvalidValue, match="must be what the page before gave"):
         await driver.engine.archived(EVERY, cursor=after)
-    with pytest.raises(InvalidValue, match="after"):
+    with pytest.raises(InvalidValue, match="cursor"):
         await driver.engine.batches(cursor=after)
 
 

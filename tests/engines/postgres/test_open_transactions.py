@@ -166,7 +166,7 @@ async def test_a_busy_queue_is_told_of_a_limit_and_nobody_gets_in_a_circle(
         for _ in range(4):
             group.create_task(at_work(await store.connect(), stop))
         for concurrency in (10_000, None, 10_000, None):
-            info = await asyncio.wait_for(driver.set("q", concurrency=concurrency), DEADLINE)
+            info = await asyncio.wait_for(driver.set("q", global_concurrency=concurrency), DEADLINE)
             assert info.settings.global_concurrency == concurrency
             await asyncio.sleep(0.05)
         stop.set()
@@ -212,9 +212,9 @@ async def test_a_queue_that_cannot_be_told_lets_everybody_else_go_on(
     await driver.add(queue="other")
     with holding(store, claim):
         with pytest.raises(StoreBusy, match="onward doctor"):
-            await asyncio.wait_for(driver.set("q", concurrency=3), DEADLINE)
+            await asyncio.wait_for(driver.set("q", global_concurrency=3), DEADLINE)
         assert len(await asyncio.wait_for(driver.taken("other"), DEADLINE)) == 1
-    assert (await driver.set("q", concurrency=3)).settings.global_concurrency == 3
+    assert (await driver.set("q", global_concurrency=3)).settings.global_concurrency == 3
 
 
 # Who loses patience ---------------------------------------------------------------------------------------------------

@@ -284,7 +284,7 @@ async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(
         await worker.take_one()
         await worker.advance(PAST_LEASE)
         assert (await worker.rescue()).changed == 1
-        await worker.set("q", concurrency=2)
+        await worker.set("q", global_concurrency=2)
         await worker.advance(timedelta(days=9))
         assert (await worker.prune()).changed == 1
         assert [job.status for job in await worker.jobs()] == [JobStatus.PENDING]

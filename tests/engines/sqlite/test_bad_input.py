@@ -448,7 +448,7 @@ async def test_a_connection_to_another_file_is_refused_and_nothing_is_written_an
     stranger = sqlite3.connect(tmp_path / "other.db")
     with pytest.raises(InvalidValue, match=r"must be a connection to .*jobs\.db") as raised:
         await engine.enqueue([new_job()], connection=stranger)
-    assert raised.value.field == "within"
+    assert raised.value.field == "connection"
     assert not stranger.in_transaction
     assert stranger.execute("select * from sqlite_schema").fetchall() == []
     stranger.close()

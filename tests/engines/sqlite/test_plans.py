@@ -188,7 +188,7 @@ async def limited(engine: SQLiteEngine) -> None:
 
 async def full(engine: SQLiteEngine) -> None:
     await of_each(engine, 2)
-    await by_hand(engine, "concurrency = 1")
+    await by_hand(engine, "global_concurrency = 1")
     await drained(engine, QUEUES)
 
 

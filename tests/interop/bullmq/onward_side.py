@@ -171,7 +171,7 @@ class OnwardSide:
 
     def set_concurrency(self, limit: int | None) -> None:
         """See :class:`Side`."""
-        self._configure(concurrency=limit)
+        self._configure(global_concurrency=limit)
 
     def set_rate(self, limit: int | None, milliseconds: int) -> None:
         """See :class:`Side`."""

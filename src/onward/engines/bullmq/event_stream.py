@@ -103,7 +103,7 @@ class StreamPosition:
                 return cls(started_at, read_up_to)
         except msgspec.MsgspecError:
             pass
-        raise InvalidValue("after", cursor, "must be the cursor of an event, or events.OLDEST")
+        raise InvalidValue("cursor", cursor, "must be the cursor of an event, or events.OLDEST")
 
     @property
     def read_up_to(self) -> Mapping[str, str]:
@@ -157,7 +157,7 @@ class EventStream:
             position = StreamPosition.of(cursor)
             for queue, (first, _) in bounds.items():
                 if queue in position.read_up_to and first and _parse_id(position[queue]) < _parse_id(first):
-                    raise InvalidValue("after", cursor, _TOO_OLD.format(queue=queue))
+                    raise InvalidValue("cursor", cursor, _TOO_OLD.format(queue=queue))
         return self._events(patterns, position, types)
 
     async def _events(
@@ -217,7 +217,7 @@ class EventStream:
         """Say so if we are so far behind that what we had read last is no longer kept."""
         _, bounds = await self._run_plan(self._event_bounds([queue]))
         if queue in position.read_up_to and _parse_id(position[queue]) < _parse_id(bounds[queue][0]):
-            raise InvalidValue("after", position[queue], _TOO_OLD.format(queue=queue))
+            raise InvalidValue("cursor", position[queue], _TOO_OLD.format(queue=queue))
 
     def _stream(self, queue: str) -> str:
         return f"{self._keys.base(queue)}events"

@@ -267,7 +267,7 @@ def _cursor_of(text: str) -> SortKey:
     try:
         return _cursors.decode(text)
     except msgspec.MsgspecError as error:
-        raise InvalidValue("after", text, "must be what a page before this one gave") from error
+        raise InvalidValue("cursor", text, "must be what a page before this one gave") from error
 
 
 def raw(keys: Keys, ref: JobRef, *fields: str) -> Plan[list[Any]]:

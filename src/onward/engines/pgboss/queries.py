@@ -14,7 +14,7 @@ from onward.engines.pgboss.schema import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
 from onward.pg.plans import Plan, Statement
-from onward.validation import LAST_MOMENT, read_place
+from onward.validation import LAST_MOMENT, read_cursor
 
 _GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATUS: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}
 
@@ -42,7 +42,7 @@ def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int, *, ne
     if cursor is not None:
         micros, _, id = cursor.partition("-")
         # Where the one part is no id, the other cannot be a place either.
-        since = moment_of(read_place(cursor, micros if is_id(id) else "", most=LAST_MOMENT))
+        since = moment_of(read_cursor(cursor, micros if is_id(id) else "", most=LAST_MOMENT))
         created, job_id = condition.value(since), condition.value(id)
         sign = "<" if newest_first else ">"
         condition.add(f"(j.created_on, j.id) {sign} ({created}::timestamptz, {job_id}::uuid)")

@@ -23,7 +23,7 @@ from onward.engines.pgmq.settings import PgmqSettings
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, JobStatus
 from onward.pg.plans import Plan, Row, Statement
-from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_place
+from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_cursor
 
 _ARCHIVE_SAMPLE: Final = 100_000
 """Archived messages of a queue that are looked at to say how many of it ended how. PGMQ keeps all, and counts none."""
@@ -176,7 +176,7 @@ def find(
 def _cursor(cursor: str) -> tuple[int, int, str]:
     sent, _, rest = cursor.partition(".")
     msg_id, _, queue = rest.partition(".")
-    return read_place(cursor, sent, most=LAST_MOMENT), read_place(cursor, msg_id), queue
+    return read_cursor(cursor, sent, most=LAST_MOMENT), read_cursor(cursor, msg_id), queue
 
 
 def job_of(row: Row, settings: PgmqSettings) -> Job:

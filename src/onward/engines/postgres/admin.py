@@ -103,7 +103,7 @@ def configure(schema: Schema, queue: str, change: QueueChange) -> Plan[QueueInfo
 def _columns(change: QueueChange) -> dict[str, Any]:
     """Lay out what is changed; the names are those of our own columns."""
     columns: dict[str, Any] = {}
-    for field in ("paused", "concurrency", "weight", "max_attempts", "backoff"):
+    for field in ("paused", "global_concurrency", "weight", "max_attempts", "backoff"):
         value = getattr(change, field)
         if value is not UNSET:
             columns[field] = value

@@ -18,7 +18,7 @@ from onward.engines.postgres.schema import Schema
 from onward.errors import InvalidValue
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.pg.plans import Plan, Statement
-from onward.validation import read_place
+from onward.validation import read_cursor
 
 _MAX_ROWS: Final = 1000
 """News, links and jobs that one step deals with: a short transaction."""
@@ -55,7 +55,7 @@ def advance(schema: Schema, term: Term | None = None) -> Plan[tuple[bool | None,
 
 def batches(schema: Schema, names: Sequence[str] | None, cursor: str | None, limit: int) -> Plan[Page[BatchInfo]]:
     """List batches."""
-    wanted = [None if names is None else list(names), None if cursor is None else read_place(cursor), limit + 1]
+    wanted = [None if names is None else list(names), None if cursor is None else read_cursor(cursor), limit + 1]
     rows = yield Statement(schema.batches, wanted)
     shown = rows[:limit]
     return Page(

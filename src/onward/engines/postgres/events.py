@@ -65,7 +65,7 @@ class EventPosition(NamedTuple):
         if found is None or any(
             _snapshot_bounds(snapshot)[0] > _snapshot_bounds(snapshot)[1] for snapshot in found.group(2, 3) if snapshot
         ):
-            raise InvalidValue("after", cursor, NO_CURSOR)
+            raise InvalidValue("cursor", cursor, NO_CURSOR)
         at, snapshot, next_snapshot, no, *caught_up_to = found.groups()
         position = cls(int(at), snapshot, next_snapshot or "", int(no or 0))
         return (
@@ -111,11 +111,11 @@ class _Log(NamedTuple):
                 else complete
             )
         if first <= self.trimmed_xid:
-            raise InvalidValue("after", str(position), TOO_OLD)
+            raise InvalidValue("cursor", str(position), TOO_OLD)
         if last >= _snapshot_bounds(complete.snapshot)[1]:
             return None
         if self.pruned_at >= max(position.at, position.caught_up_to[0]):
-            raise InvalidValue("after", str(position), TOO_OLD)
+            raise InvalidValue("cursor", str(position), TOO_OLD)
         return complete
 
 
@@ -202,7 +202,7 @@ class EventLog:
         if position is None:
             return EventPosition(log.now, log.snapshot)
         if _snapshot_bounds(position.next_snapshot or position.snapshot)[1] > _snapshot_bounds(log.snapshot)[1]:
-            raise InvalidValue("after", cursor, NO_CURSOR)
+            raise InvalidValue("cursor", cursor, NO_CURSOR)
         log.caught_up(position)
         return position
 

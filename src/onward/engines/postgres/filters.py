@@ -9,7 +9,7 @@ from onward.clock import micros_of
 from onward.engine.values import JobFilter
 from onward.engines.postgres.rows import ranges_of
 from onward.lifecycle import FINISHED, JobStatus
-from onward.validation import read_place
+from onward.validation import read_cursor
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -63,7 +63,7 @@ class Condition:
     def start_after(self, cursor: str | None, *, newest_first: bool) -> None:
         """Narrow it to what comes after a page; None: to nothing."""
         if cursor is not None:
-            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_place(cursor))
+            self.add("seq < {}::bigint" if newest_first else "seq > {}::bigint", read_cursor(cursor))
 
     def add(self, fragment: str, *values: Any) -> None:
         """Narrow it further; each ``{}`` in the fragment stands for the next value."""

@@ -92,13 +92,13 @@ def failure_text(failure: Failure) -> str:
 
 def queue_of(row: Row, counts: dict[JobStatus, int], oldest_ready_at: int | None) -> QueueInfo:
     """Read a queue: see ``sql/queues.sql`` for the columns."""
-    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, concurrency, weight, lease, max_attempts,
+    (name, paused, rate_count, rate_period, rate_burst, next_permit_at, global_concurrency, weight, lease, max_attempts,
      backoff, keep_completed, completed_count, keep_failed, failed_count, keep_cancelled,
      keep_archived) = row  # fmt: skip
     settings = QueueSettings(
         paused=paused,
         rate=None if rate_count is None else Rate(rate_count, timedelta(microseconds=rate_period), rate_burst),
-        global_concurrency=concurrency,
+        global_concurrency=global_concurrency,
         weight=weight,
         lease=optional_duration(lease),
         max_attempts=max_attempts,

@@ -106,7 +106,7 @@ def configure(transaction: Transaction, queue: str, change: QueueChange) -> Queu
 def _columns(change: QueueChange) -> dict[str, Any]:
     """Lay out what is changed; the names are those of our own columns."""
     columns: dict[str, Any] = {}
-    for field in ("paused", "concurrency", "weight", "max_attempts"):
+    for field in ("paused", "global_concurrency", "weight", "max_attempts"):
         value = getattr(change, field)
         if value is not UNSET:
             columns[field] = value

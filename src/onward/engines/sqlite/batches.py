@@ -21,7 +21,7 @@ from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.errors import InvalidValue
 from onward.job import Enqueued, Job, JobRef, NewJob, OnDependencyFailure
-from onward.validation import read_place
+from onward.validation import read_cursor
 
 _EVENTS_PER_STEP: Final = 100
 _MAX_CHANGED_JOBS: Final = 2000
@@ -54,7 +54,7 @@ def batches(transaction: Transaction, names: Sequence[str] | None, cursor: str |
     """List batches."""
     wanted = {
         "names": None if names is None else json_text(names),
-        "before": None if cursor is None else read_place(cursor),
+        "before": None if cursor is None else read_cursor(cursor),
         "limit": limit + 1,
     }
     rows = transaction.execute(SQL.batches, wanted).fetchall()

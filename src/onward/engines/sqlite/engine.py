@@ -420,7 +420,7 @@ class SQLiteEngine:
     def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
         """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
         if not isinstance(connection, sqlite3.Connection):
-            raise InvalidValue("within", connection, "must be a sqlite3.Connection to the same database file")
+            raise InvalidValue("connection", connection, "must be a sqlite3.Connection to the same database file")
         with translated(self.database):
             self._check_same_file(connection)
             factory, connection.row_factory = connection.row_factory, None
@@ -443,7 +443,9 @@ class SQLiteEngine:
         theirs = connection.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
         if not theirs or not self.database.path.exists() or not self.database.path.samefile(theirs):
             raise InvalidValue(
-                "within", theirs or ":memory:", f"must be a connection to {self.database.path}, where the jobs are kept"
+                "connection",
+                theirs or ":memory:",
+                f"must be a connection to {self.database.path}, where the jobs are kept",
             )
         if not migrations.applied(connection):
             message = f"{self.database} has no jobs table yet: open the app first, or run onward migrate"

@@ -51,7 +51,7 @@ class EventPosition(NamedTuple):
             return _BEGINNING
         found = _CURSOR.fullmatch(cursor)
         if found is None:
-            raise InvalidValue("after", cursor, NO_CURSOR)
+            raise InvalidValue("cursor", cursor, NO_CURSOR)
         no, at, *seen = (int(number) for number in found.groups() if number is not None)
         return cls(no, at, (seen[0], seen[1], seen[2])) if seen else cls(no, at)
 
@@ -87,11 +87,11 @@ class _LogInfo(NamedTuple):
             complete_from = EventPosition(self.on_no, self.on_at)
             return max(complete_from, EventPosition(trimmed, self.first_at or 0)) if trimmed else complete_from
         if position.no < trimmed:
-            raise InvalidValue("after", str(position), TOO_OLD)
+            raise InvalidValue("cursor", str(position), TOO_OLD)
         if position.no >= self.on_no:
             return None
         if self.pruned_at >= max(position.at, position.seen[0]):
-            raise InvalidValue("after", str(position), TOO_OLD)
+            raise InvalidValue("cursor", str(position), TOO_OLD)
         return EventPosition(self.on_no, self.on_at)
 
 
@@ -118,7 +118,7 @@ def begin(transaction: Transaction, cursor: str | None) -> EventPosition:
     if position is None:
         return EventPosition(last, transaction.now)
     if position.no > last:
-        raise InvalidValue("after", cursor, NO_CURSOR)
+        raise InvalidValue("cursor", cursor, NO_CURSOR)
     log.complete_from(position)
     return position
 

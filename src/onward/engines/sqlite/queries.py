@@ -16,7 +16,7 @@ from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
-from onward.validation import read_place
+from onward.validation import read_cursor
 
 _COUNT_QUERIES: Final[Mapping[GroupBy, str]] = {
     GroupBy.STATUS: "select status, count(*) from {table} where {condition} group by status",
@@ -47,8 +47,8 @@ def find(
     """List jobs in the order of their row numbers: that in which they were created, or archived."""
     condition, values = condition_of(which)
     if cursor is not None:
-        condition += " and seq < :after" if newest_first else " and seq > :after"
-        values["after"] = read_place(cursor)
+        condition += " and seq < :cursor" if newest_first else " and seq > :cursor"
+        values["cursor"] = read_cursor(cursor)
     order = "desc" if newest_first else "asc"
     rows = transaction.connection.execute(
         f"{base_query} where {condition} order by seq {order} limit :limit", values | {"limit": limit + 1}

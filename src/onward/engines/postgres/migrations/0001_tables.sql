@@ -210,7 +210,7 @@ create table onward.queue (
   name                 text        collate "C" primary key,
   paused               boolean     not null default false,
   weight               bigint      not null default 1 check (weight >= 1),
-  concurrency          bigint      check (concurrency >= 1),
+  global_concurrency          bigint      check (global_concurrency >= 1),
   rate_count           bigint,
   rate_period          interval,
   rate_burst           bigint,

@@ -139,7 +139,7 @@ begin
       perform onward.open_lanes(settle.now, returned.queues, returned.priorities, returned.since);
       freed := true;
     elsif freed is not true then
-      freed := exists (select from onward.queue q where q.name = any (returned.all_queues) and q.concurrency is not null);
+      freed := exists (select from onward.queue q where q.name = any (returned.all_queues) and q.global_concurrency is not null);
     end if;
     if cardinality(returned.seqs) is distinct from cardinality(returned_seqs) then
       return query

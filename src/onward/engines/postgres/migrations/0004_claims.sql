@@ -36,7 +36,7 @@ declare
   watermark timestamptz := onward.watermark();
 begin
   return array(
-    select (l.queue, l.priority, l.since, coalesce(q.weight, 1), q.concurrency is not null or q.spacing is not null,
+    select (l.queue, l.priority, l.since, coalesce(q.weight, 1), q.global_concurrency is not null or q.spacing is not null,
             q.lease)::onward.open_lane
       -- First of all, and one probe for each: which is the first job. Not `exists`: of that the planner may make a join, which
       -- reads all the jobs there are. The ranges come in order, and so do the lanes of each: nothing is sorted.
@@ -59,8 +59,8 @@ begin
       left join lateral (select q.* from onward.queue q where q.name = l.queue offset 0) q on true
      where l.since is not null and q.paused is not true
        and (q.spacing is null or with_limited and q.next_permit_at - q.reach <= now_at)
-       and (q.concurrency is null
-            or with_limited and q.concurrency > (select count(*) from onward.concurrency_permit p where p.queue = l.queue))
+       and (q.global_concurrency is null
+            or with_limited and q.global_concurrency > (select count(*) from onward.concurrency_permit p where p.queue = l.queue))
      limit max_rows);
 end $$;
 
@@ -73,8 +73,8 @@ declare
   count     bigint := 0;
 begin
   if of_queue.paused then return 0; end if;
-  if of_queue.concurrency is not null then
-    wanted := least(wanted, of_queue.concurrency - (select count(*) from onward.concurrency_permit p where p.queue = of_queue.name));
+  if of_queue.global_concurrency is not null then
+    wanted := least(wanted, of_queue.global_concurrency - (select count(*) from onward.concurrency_permit p where p.queue = of_queue.name));
   end if;
   if of_queue.spacing is null then return greatest(wanted, 0); end if;
   -- No permit is further away than a full burst, unless the clock went back or the rate rose.
@@ -402,7 +402,7 @@ begin
                  attempts = j.attempts + case when starts then 1 else 0 end, isolated = false,
                  worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease), lease_until = until,
                  claimed_at = now_at, started_at = case when starts then now_at end,
-                 has_permit = settings.concurrency is not null,
+                 has_permit = settings.global_concurrency is not null,
                  updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
            where j.ctid = any (array(
                    select c.ctid from onward.job c
@@ -427,7 +427,7 @@ begin
           into taken, taken_seqs, taken_jobs from taken t;
         if taken > 0 then
           leased := leased || taken_seqs; first_end := least(first_end, until);
-          if settings.concurrency is not null then
+          if settings.global_concurrency is not null then
             insert into onward.concurrency_permit (seq, queue) select t, lane.queue from unnest(taken_seqs) t;
           end if;
           visits := visits || taken_jobs;
@@ -506,7 +506,7 @@ begin
                       where l.queue = of_queue collate "C"
                         and not exists (select from onward.queue q
                                          where q.name = of_queue collate "C"
-                                           and (q.paused or q.concurrency is not null or q.spacing is not null
+                                           and (q.paused or q.global_concurrency is not null or q.spacing is not null
                                                 or q.lease is not null))
                       group by l.priority order by l.priority desc) l
                cross join lateral (
@@ -528,7 +528,7 @@ begin
                         null::integer, null, null, null, null
                    from onward.queue q
                   where q.name = of_queue collate "C"
-                    and (q.paused or q.concurrency is not null or q.spacing is not null or q.lease is not null);
+                    and (q.paused or q.global_concurrency is not null or q.spacing is not null or q.lease is not null);
   end if;
 end $$;
 
@@ -549,7 +549,7 @@ declare
 begin
   perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
   for one in
-    select j.seq, j.queue, q.concurrency is not null or q.spacing is not null as is_limited, q.lease
+    select j.seq, j.queue, q.global_concurrency is not null or q.spacing is not null as is_limited, q.lease
       from unnest(firsts, ends) r (first, upto)
       cross join lateral (  -- not a join: that may read those of all queues
         select j.* from onward.job j
@@ -577,7 +577,7 @@ begin
          set claim_no = j.claim_no + 1, attempts = j.attempts + 1, isolated = true,
              worker_id = claim_suspect.worker_id, lease = coalesce(one.lease, onward.to_interval(claim_suspect.lease)),
              lease_until = now_at + coalesce(one.lease, onward.to_interval(claim_suspect.lease)), claimed_at = now_at,
-             started_at = now_at, has_permit = settings.concurrency is not null,
+             started_at = now_at, has_permit = settings.global_concurrency is not null,
              updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
        where j.ctid = any (array(
                select c.ctid from onward.job c where c.seq = one.seq and c.suspect and c.lease_until is null

@@ -118,7 +118,7 @@ begin
   select * into old from onward.queue q where q.name = configure.name collate "C" for update;
   settings := jsonb_populate_record(old, change);
   update onward.queue q
-     set paused = settings.paused, weight = settings.weight, concurrency = settings.concurrency, rate_count = settings.rate_count,
+     set paused = settings.paused, weight = settings.weight, global_concurrency = settings.global_concurrency, rate_count = settings.rate_count,
          rate_period = settings.rate_period, rate_burst = settings.rate_burst, spacing = settings.spacing, credit = settings.credit,
          reach = settings.reach, lease = settings.lease, max_attempts = settings.max_attempts, backoff = settings.backoff,
          keep_completed = settings.keep_completed, keep_completed_count = settings.keep_completed_count,
@@ -126,14 +126,14 @@ begin
          keep_archived = settings.keep_archived
    where q.name = old.name;
 
-  if (old.concurrency is null) <> (settings.concurrency is null) then
+  if (old.global_concurrency is null) <> (settings.global_concurrency is null) then
     with held as (
-      update onward.job j set has_permit = settings.concurrency is not null,
+      update onward.job j set has_permit = settings.global_concurrency is not null,
              updated_at = j.updated_at + interval '1 microsecond'
        where j.queue = old.name and j.ready_at is not null and j.lease_until is not null
       returning j.seq, j.queue, j.has_permit)
     insert into onward.concurrency_permit (seq, queue) select h.seq, h.queue from held h where h.has_permit on conflict do nothing;
-    delete from onward.concurrency_permit p where p.queue = old.name and settings.concurrency is null;
+    delete from onward.concurrency_permit p where p.queue = old.name and settings.global_concurrency is null;
   end if;
   if settings.paused and not old.paused then
     delete from onward.lane l where l.queue = old.name;

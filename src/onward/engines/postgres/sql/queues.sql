@@ -2,7 +2,7 @@
 -- $1, $2  the names wanted: from the first up to but not including the second
 select name, paused, rate_count, onward.to_micros(rate_period), rate_burst,
        case when spacing is not null and isfinite(next_permit_at) then onward.to_micros(next_permit_at) end,
-       concurrency, weight, onward.to_micros(lease), max_attempts, backoff::text, onward.to_micros(keep_completed),
+       global_concurrency, weight, onward.to_micros(lease), max_attempts, backoff::text, onward.to_micros(keep_completed),
        keep_completed_count, onward.to_micros(keep_failed), keep_failed_count, onward.to_micros(keep_cancelled),
        onward.to_micros(keep_archived)
   from onward.queue where name >= $1::text collate "C" and name < $2::text collate "C"

@@ -99,7 +99,7 @@ create table onward_queue (
   rate_period_us       integer,
   rate_burst           integer,
   next_permit_at       integer not null default 0,  -- limited queues: when the next job may start
-  concurrency          integer,
+  global_concurrency          integer,
   weight               integer not null default 1,
   lease_us             integer,
   max_attempts         integer,

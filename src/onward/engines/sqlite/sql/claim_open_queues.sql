@@ -2,7 +2,7 @@
 -- the open queues from a name on, whether a rate permit has come due, whether a suspect waits.
 -- :ranges  JSON array of [first name, name after the last]; :first, :limit, :now
 -- Relies on: onward_queue_open, onward_queue_reopen, onward_job_suspect.
-select (select json_group_array(json_array(name, weight, lease_us, concurrency, rate_count, rate_period_us, rate_burst,
+select (select json_group_array(json_array(name, weight, lease_us, global_concurrency, rate_count, rate_period_us, rate_burst,
                                            next_permit_at))
           from (select q.* from json_each(:ranges) r
                   join onward_queue q indexed by onward_queue_open

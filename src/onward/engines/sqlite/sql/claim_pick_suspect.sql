@@ -5,8 +5,8 @@
 select json_group_array(json_array(
          json_array(seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no,
                     ready_at, trace),
-         json_array(queue, weight, lease_us, concurrency, rate_count, rate_period_us, rate_burst, next_permit_at)))
-  from (select j.*, q.weight, q.concurrency, q.rate_count, q.rate_period_us, q.rate_burst, q.next_permit_at,
+         json_array(queue, weight, lease_us, global_concurrency, rate_count, rate_period_us, rate_burst, next_permit_at)))
+  from (select j.*, q.weight, q.global_concurrency, q.rate_count, q.rate_period_us, q.rate_burst, q.next_permit_at,
                q.lease_us as lease_us
           from json_each(:ranges) r
           join (select seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff, claim_no,
