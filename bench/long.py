@@ -72,9 +72,9 @@ class Store:
     """One store through all rounds, with something in it from the start."""
 
     def __init__(
-        self, ground: PostgresEnvironment, seed: str | None = None, count: int = 0, *, ready: bool = False
+        self, environment: PostgresEnvironment, seed: str | None = None, count: int = 0, *, ready: bool = False
     ) -> None:
-        self._url = ground.fresh()
+        self._url = environment.fresh()
         self._ran: list[int] = []
         self._filled = 0
         self._count = 0 if seed == ENDED else count
@@ -99,16 +99,16 @@ class Store:
         return is_verified(self._url, self._ran, waiting=self._filled + self._count - len(self._ran))
 
 
-def drains(ground: PostgresEnvironment, *, quick: bool) -> Found:
+def drains(environment: PostgresEnvironment, *, quick: bool) -> Found:
     """Run jobs in stores with much in them, and in one with nothing else."""
     scale, sample, rounds = (100, 2_000, 1) if quick else (1, 20_000, 11)
     tell("seeding")
     stores = {
-        "control": Store(ground),
-        "waiting": Store(ground, WAITING, 5_000_000 // scale, ready=True),
-        "ended": Store(ground, ENDED, 1_000_000 // scale),
-        "future": Store(ground, FUTURE, 1_000_000 // scale, ready=True),
-        "running": Store(ground, RUNNING, 100_000 // scale, ready=True),
+        "control": Store(environment),
+        "waiting": Store(environment, WAITING, 5_000_000 // scale, ready=True),
+        "ended": Store(environment, ENDED, 1_000_000 // scale),
+        "future": Store(environment, FUTURE, 1_000_000 // scale, ready=True),
+        "running": Store(environment, RUNNING, 100_000 // scale, ready=True),
     }
     sides: Mapping[str, Callable[[], Measurement]] = {
         name: (lambda store=store: store.drain(sample)) for name, store in stores.items()
@@ -126,7 +126,7 @@ def drains(ground: PostgresEnvironment, *, quick: bool) -> Found:
 # A transaction held open
 
 
-def held(ground: PostgresEnvironment, *, quick: bool) -> Found:
+def held(environment: PostgresEnvironment, *, quick: bool) -> Found:
     """Offer the same load to two databases, of which one has an open transaction, and compare what claims take.
 
     One after the other: side by side they would crowd each other out, and it would show which of them does so.
@@ -134,7 +134,7 @@ def held(ground: PostgresEnvironment, *, quick: bool) -> Found:
     seconds, tail = (20, 10) if quick else (300, 30)
     found: Found = {"scenario": "held", "seconds": seconds, "verified": True}
     for name in ("control", "held"):
-        url = ground.fresh()
+        url = environment.fresh()
         run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
         with psycopg.connect(url) as blocker:
             if name == "held":
@@ -217,10 +217,10 @@ def claim_under_load(url: str, stop: Event, results: Any) -> None:
 # A fresh queue
 
 
-def fresh(ground: PostgresEnvironment, *, quick: bool) -> Found:
+def fresh(environment: PostgresEnvironment, *, quick: bool) -> Found:
     """Enqueue the first job of a new queue now and then, while a worker is busy with a thousand others."""
     many, times = (10_000, 10) if quick else (1_000_000, 60)
-    url = ground.fresh()
+    url = environment.fresh()
     run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
     with psycopg.connect(url, autocommit=True) as connection:
         seed = """
@@ -323,8 +323,8 @@ def main() -> None:
     rows: list[tuple[str, str, str, str]] = []
     verified = True
     for name in given.scenarios or WANTED:
-        with PostgresEnvironment(given.url) as ground:
-            found = scenarios[name](ground, quick=given.quick)
+        with PostgresEnvironment(given.url) as environment:
+            found = scenarios[name](environment, quick=given.quick)
         print(json.dumps(found), flush=True)
         verified &= found["verified"]
         for what, key, limit, at_least in WANTED[name]:

@@ -142,7 +142,11 @@ def main() -> int:
     results: dict[str, Any] = {name: round(statistics.median(values)) for name, values in rates.items()}
     for direction in ("in", "out"):
         ours, node_s = (
-            max(pace for name, pace in results.items() if name.startswith(side) and name.endswith(f"_{direction}"))
+            max(
+                measurement
+                for name, measurement in results.items()
+                if name.startswith(side) and name.endswith(f"_{direction}")
+            )
             for side in ("onward", "node")
         )
         results[f"{direction}_ratio"] = round(ours / node_s, 2)

@@ -32,7 +32,7 @@ import psycopg
 
 from onward.app import App
 from onward.bench.server import temporary_server
-from onward.bench.statistics import Pace, run_interleaved
+from onward.bench.statistics import Measurement, run_interleaved
 from onward.core import core_of
 from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.lifecycle import Complete
@@ -75,18 +75,18 @@ class Environment:
             connection.execute(f"vacuum analyze pgmq.q_{QUEUE}")
             connection.execute("checkpoint")
 
-    def turn(self, drain: Callable[[], None], jobs: int) -> Pace:
+    def turn(self, drain: Callable[[], None], jobs: int) -> Measurement:
         """Measure one side once, and see that all was archived."""
         self.fill(jobs)
         began, cpu = time.monotonic(), time.process_time()
         drain()
-        pace = Pace(self._jobs, time.monotonic() - began, time.process_time() - cpu)
+        measurement = Measurement(self._jobs, time.monotonic() - began, time.process_time() - cpu)
         with psycopg.connect(self.url) as connection:
             ((left, done),) = connection.execute(
                 f"select (select count(*) from pgmq.q_{QUEUE}), (select count(*) from pgmq.a_{QUEUE})"
             ).fetchall()
         assert (left, done) == (0, self._jobs), (left, done)
-        return pace
+        return measurement
 
     # The sides
 

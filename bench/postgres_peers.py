@@ -84,26 +84,26 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     sides, jobs, verified = sides_of(given.folder), given.jobs, True
     bulks: dict[str, list[Measurement]] = {name: [] for name in ("onward", *PEERS)}
-    with PostgresEnvironment(given.url) as ground:
+    with PostgresEnvironment(given.url) as environment:
 
         def onward() -> Measurement:
             nonlocal verified
-            url = ground.fresh()
+            url = environment.fresh()
             run_isolated(scenarios.fill, url, Handler.ASYNC, 0)
             bulks["onward"].append(run_isolated(scenarios.enqueue_many, url, jobs, 1_000))
             drained = run_isolated(scenarios.drain, url, jobs, 100)
             verified &= len(drained.ran) == jobs and is_verified(url, drained.ran)
-            ground.remove(url)
+            environment.remove(url)
             return drained.measurement
 
         def peer(name: str) -> Callable[[], Measurement]:
             def measure() -> Measurement:
-                url = ground.fresh()
+                url = environment.fresh()
                 sides[name]("prepare", url, jobs)
                 bulks[name].append(pace_of(name, sides[name]("bulk", url, jobs)))
-                pace = pace_of(name, sides[name]("drain", url, jobs))
-                ground.remove(url)
-                return pace
+                measurement = pace_of(name, sides[name]("drain", url, jobs))
+                environment.remove(url)
+                return measurement
 
             return measure
 
@@ -115,7 +115,7 @@ def main() -> None:
         for name in PEERS:
             more |= {name: paces.rate(name), f"of_{name}": paces.rate("onward") / paces.rate(name)}
         report = Report(
-            engine=ground.engine,
+            engine=environment.engine,
             scenario=f"peers-{scenario}",
             jobs=jobs,
             onward=paces.rate("onward"),

@@ -50,9 +50,9 @@ def pickup(url: str, jobs: int) -> tuple[list[float], list[float]]:
     Twice: from before enqueue was called, which has the enqueue in it, and from when it had returned: by then the job
     has been in the store for half a round trip, and its handler may have begun (less than nothing).
     """
-    with WorkerProcesses(url, concurrency=50) as crew:
+    with WorkerProcesses(url, concurrency=50) as workers:
         sent = run_isolated(_send, url, jobs)
-    started = [crew.started[number][0] for number in range(jobs)]
+    started = [workers.started[number][0] for number in range(jobs)]
     from_call = [begun - called for begun, (called, _) in zip(started, sent, strict=True)]
     from_return = [begun - returned for begun, (_, returned) in zip(started, sent, strict=True)]
     return from_call, from_return

@@ -11,6 +11,9 @@
 Needs the extra ``onward[redis]``.
 """
 
+from onward.app import App
+from onward.core import core_of
+from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.native import (
     BackoffOptions,
     BullMQ,
@@ -19,7 +22,20 @@ from onward.engines.bullmq.native import (
     JobNode,
     KeepJobs,
     Scheduler,
-    bullmq_of,
 )
+from onward.errors import InvalidValue
 
 __all__ = ["BackoffOptions", "BullMQ", "Deduplication", "Flow", "JobNode", "KeepJobs", "Scheduler", "bullmq_of"]
+
+
+def bullmq_of(app: App) -> BullMQ:
+    """Return BullMQ's own verbs for an App on Redis or Valkey.
+
+    Raises:
+        InvalidValue: the App is on another store.
+    """
+    core = core_of(app)
+    engine = core.engine.inner
+    if not isinstance(engine, BullMQEngine):
+        raise InvalidValue("app", app, "must be on BullMQ: redis://…")
+    return BullMQ(engine, max_payload=core.max_payload)

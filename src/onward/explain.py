@@ -58,7 +58,7 @@ def explain(
     *,
     queue: QueueInfo,
     workers: Sequence[WorkerInfo],
-    holding: Sequence[Job],
+    held_jobs: Sequence[Job],
     now: datetime,
     lease: timedelta,
     dependencies: Sequence[Job] = (),
@@ -69,7 +69,7 @@ def explain(
         job: as the store has it.
         queue: the one it is in.
         workers: all that have registered.
-        holding: jobs of the queue that are held, some of them if they are many.
+        held_jobs: jobs of the queue that are held, some of them if they are many.
         now: by the store's clock.
         lease: time without a heartbeat after which a worker counts as dead.
         dependencies: the jobs that it waits for.
@@ -79,7 +79,7 @@ def explain(
         return [_ended(job)]
     if job.status in HELD:
         return [_held(job, workers, alive, now, lease)]
-    reasons = [*_not_yet(job, dependencies, alive, now), *_limits(job, queue, holding, now), *_nobody(job, alive)]
+    reasons = [*_not_yet(job, dependencies, alive, now), *_limits(job, queue, held_jobs, now), *_nobody(job, alive)]
     if job.is_suspect:
         message = (
             f"it was running when a worker died ({job.crashes} times), so it runs alone, when a worker has nothing else"
@@ -151,7 +151,7 @@ def _not_yet(job: Job, dependencies: Sequence[Job], alive: Sequence[WorkerInfo],
     return [Reason(code=ReasonCode.NO_LEADER, message=message, remedy="onward work, or onward tick")]
 
 
-def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -> list[Reason]:
+def _limits(job: Job, queue: QueueInfo, held_jobs: Sequence[Job], now: datetime) -> list[Reason]:
     reasons: list[Reason] = []
     settings = queue.settings
     if settings.paused:
@@ -159,7 +159,7 @@ def _limits(job: Job, queue: QueueInfo, holding: Sequence[Job], now: datetime) -
         reasons.append(Reason(code=ReasonCode.PAUSED, message=f"the queue {queue.name} is paused", remedy=remedy))
     held = sum(queue.counts.get(state, 0) for state in HELD)
     if settings.global_concurrency is not None and held >= settings.global_concurrency:
-        names = ", ".join(other.id for other in holding if other.id != job.id)
+        names = ", ".join(other.id for other in held_jobs if other.id != job.id)
         message = f"{queue.name} may have {settings.global_concurrency} running at once, and has {held}: {names}"
         remedy = f"onward queues configure {queue.name} --global-concurrency N"
         reasons.append(Reason(code=ReasonCode.CONCURRENCY, message=message, remedy=remedy))

@@ -11,7 +11,23 @@
 Needs the extra ``onward[postgres]``.
 """
 
-from onward.engines.pgboss.native import POLICIES, PgBoss, Schedule, pgboss_of
+from onward.app import App
+from onward.core import core_of
+from onward.engines.pgboss.engine import PgBossEngine
+from onward.engines.pgboss.native import POLICIES, PgBoss, Schedule
 from onward.engines.pgboss.options import Group, QueueOptions, SendOptions
+from onward.errors import InvalidValue
 
 __all__ = ["POLICIES", "Group", "PgBoss", "QueueOptions", "Schedule", "SendOptions", "pgboss_of"]
+
+
+def pgboss_of(app: App) -> PgBoss:
+    """Return pg-boss's own verbs for an App on pg-boss.
+
+    Raises:
+        InvalidValue: the App is on another store.
+    """
+    engine = core_of(app).engine.inner
+    if not isinstance(engine, PgBossEngine):
+        raise InvalidValue("app", app, "must be on pg-boss: pgboss+postgresql://…")
+    return PgBoss(engine)

@@ -103,7 +103,7 @@ class Jobs:
         engine = await self._opened()
         found = await self.get(job)
         held = JobFilter(queues=(found.queue,), status=frozenset(engine.capabilities.shown(state) for state in HELD))
-        known, workers, holding, info = await asyncio.gather(
+        known, workers, held_jobs, info = await asyncio.gather(
             engine.queues(found.queue), engine.workers(), engine.find(held, limit=_NAMED), engine.check()
         )
         dependencies = (
@@ -113,7 +113,7 @@ class Jobs:
             found,
             queue=next((queue for queue in known if queue.name == found.queue), QueueInfo(name=found.queue)),
             workers=workers,
-            holding=holding.items,
+            held_jobs=held_jobs.items,
             now=info.now or datetime.now(UTC),
             lease=self._lease,
             dependencies=dependencies,

@@ -154,7 +154,7 @@ class Site:
         self.max_crashes = 6
         for _ in range(self.worker_count):
             self.start_worker()
-        await eventually(self.all_registered, within=60)
+        await eventually(self.all_registered, timeout=60)
 
         async def produce() -> None:
             for number in range(jobs):
@@ -166,13 +166,13 @@ class Site:
         for _ in range(faults):
             await asyncio.sleep(self.random.uniform(0.1, 1) * pause)
             with suppress(TimeoutError):  # all may stand still because of what was done to the store
-                await eventually(self.active_workers, within=5)
+                await eventually(self.active_workers, timeout=5)
             self.maybe_suspend()
             await inject_fault()
         async with asyncio.timeout(300):
             await producing
-        await eventually(lambda: not self.suspended, within=60)
-        await eventually(self.all_ended, within=300)
+        await eventually(lambda: not self.suspended, timeout=60)
+        await eventually(self.all_ended, timeout=300)
         await self.stop_workers()
 
     async def all_registered(self) -> bool:

@@ -34,12 +34,12 @@ async def run_flow(site: Site, *, layers: int, width: int, kills: int, seconds: 
     for _ in range(site.worker_count):
         site.start_worker()
     for _ in range(kills):
-        await eventually(site.active_workers, within=60)
+        await eventually(site.active_workers, timeout=60)
         await asyncio.sleep(site.random.uniform(0, 1))
         assert not (await batch.info()).is_finished, "it was over before its workers were killed"
         site.kill()
     info = await batch.wait(timeout=900)
-    await eventually(site.all_ended, within=60)
+    await eventually(site.all_ended, timeout=60)
     await site.stop_workers()
     assert (info.total, info.completed) == (layers * width, layers * width)
     await site.verify_jobs(layers * width + 1)

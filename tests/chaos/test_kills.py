@@ -70,14 +70,14 @@ async def test_who_sleeps_past_its_lease_finds_its_claims_gone(site: Site):  # X
     for _ in range(5):
         await site.app.tasks["async_work"].enqueue(seconds=1)
     suspended = site.start_worker()
-    await eventually(lambda: len(site.ledger()) == 5, within=60)
+    await eventually(lambda: len(site.ledger()) == 5, timeout=60)
     # Stopped in the middle of a write it would have to be let go on, and its jobs would end before it is stopped again.
     await asyncio.sleep(0.3)
     await site.suspend(suspended)
     site.start_worker()
-    await eventually(site.all_ended, within=60)
+    await eventually(site.all_ended, timeout=60)
     suspended.send_signal(signal.SIGCONT)
-    await eventually(lambda: len(site.lost_claims()) == 5, within=60)
+    await eventually(lambda: len(site.lost_claims()) == 5, timeout=60)
     await site.stop_workers()
     await site.verify_jobs(5)
     assert site.rejections() == 5
@@ -86,7 +86,7 @@ async def test_who_sleeps_past_its_lease_finds_its_claims_gone(site: Site):  # X
 
 async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  # O6
     first, second = site.start_worker(), site.start_worker()
-    await eventually(site.leader, within=60)
+    await eventually(site.leader, timeout=60)
     suspended = await site.leader()
     assert suspended is not None
     successor = second if suspended is first else first
@@ -94,11 +94,11 @@ async def test_a_leader_that_sleeps_past_its_lease_leads_no_more(site: Site):  #
     # Only a leader makes a delayed job ready.
     for _ in range(5):
         await site.app.tasks["async_work"].using(delay=timedelta(seconds=1)).enqueue(seconds=0)
-    await eventually(site.all_ended, within=60)
+    await eventually(site.all_ended, timeout=60)
     assert await site.leader() is successor
     (after,) = [worker.leader_until for worker in await site.registered_workers() if worker.is_leader]
     suspended.send_signal(signal.SIGCONT)
-    await eventually(lambda: "leadership lost" in {entry["message"] for entry in site.log()}, within=60)
+    await eventually(lambda: "leadership lost" in {entry["message"] for entry in site.log()}, timeout=60)
     assert await site.leader() is successor
     (later,) = [worker.leader_until for worker in await site.registered_workers() if worker.is_leader]
     assert after is not None

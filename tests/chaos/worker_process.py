@@ -17,7 +17,7 @@ from typing import Any
 
 from onward.app import App
 from onward.context import JobContext
-from onward.worker.logs import configure
+from onward.worker.log_format import configure
 from onward.worker.serve import serve
 
 LEASE = timedelta(seconds=2)

@@ -1,7 +1,7 @@
 """What other processes do in a race: each opens its own handle on the store, by its address, on the real clock.
 
-A :class:`Crew` starts them, hands each a pipe, and ends only them. They are started afresh (``spawn``), never forked,
-so that they share nothing with the test but the store.
+A :class:`ProcessGroup` starts them, hands each a pipe, and ends only them. They are started afresh (``spawn``), never
+forked, so that they share nothing with the test but the store.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Member:
         self._pipe.close()
 
 
-class Crew:
+class ProcessGroup:
     """Processes that all begin at once."""
 
     def __init__(self, case: EngineCase, address: str) -> None:
@@ -164,4 +164,4 @@ async def lead(engine: CheckedEngine, pipe: Connection) -> None:
         await engine.prune(term),
     )
     pipe.send([batch.changed for batch in batches])
-    pipe.send(await engine.elect("stopped-leader", lease=lease, holding=term))
+    pipe.send(await engine.elect("stopped-leader", lease=lease, current_term=term))

@@ -37,8 +37,8 @@ async def test_a_running_job_is_taken_from_its_worker_which_learns_of_it(driver:
     assert claim.ref == ref
     assert await driver.cancel(ref) == [Changed(ref, JobStatus.RUNNING)]
     before = await driver.engine.get(ref)
-    pulse = await driver.beat(claim, kept)
-    assert (pulse.lost, pulse.cancelled) == ({claim.token}, {claim.token})
+    reply = await driver.beat(claim, kept)
+    assert (reply.lost, reply.cancelled) == ({claim.token}, {claim.token})
     assert not await driver.end(claim, Complete())
     assert not await driver.end(claim, Retry(timedelta(0), BOOM))
     assert await driver.engine.get(ref) == before

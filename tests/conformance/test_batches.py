@@ -426,8 +426,8 @@ async def test_a_cancelled_or_deleted_job_is_told_to_those_that_wait_for_it(driv
         driver,
         member(),
         member(),
-        member(after=(0,), on_failure=OnDependencyFailure.SKIP),
-        member(after=(1,), on_failure=OnDependencyFailure.RUN),
+        member(after=(0,), on_dependency_failure=OnDependencyFailure.SKIP),
+        member(after=(1,), on_dependency_failure=OnDependencyFailure.RUN),
     )
     await driver.engine.cancel(JobFilter(refs=(a,)))
     await driver.engine.delete(JobFilter(refs=(b,)))
@@ -450,7 +450,7 @@ async def test_what_is_added_after_a_job_that_has_ended_learns_so(driver: Driver
     a, b = await put(driver, member(priority=1), member(), sealed=False)
     await driver.end(await driver.take_one(), Complete())
     await driver.end(await driver.take_one(), Fail(BOOM))
-    well, ill = await put(driver, member(after=(a.id,)), member(after=(b.id,), on_failure=policy))
+    well, ill = await put(driver, member(after=(a.id,)), member(after=(b.id,), on_dependency_failure=policy))
     expected = JobStatus.CANCELLED if policy is OnDependencyFailure.SKIP else JobStatus.PENDING
     assert await states(driver, [well, ill]) == [JobStatus.PENDING, expected]
 

@@ -59,7 +59,7 @@ async def test_there_is_one_leader_at_a_time(driver: Driver):  # O6
 async def test_renewing_keeps_the_term_and_moves_its_end(driver: Driver):  # O6
     term = await driver.lead("a")
     await driver.advance(20)
-    renewed = await driver.engine.elect("a", lease=LEASE, holding=term)
+    renewed = await driver.engine.elect("a", lease=LEASE, current_term=term)
     assert renewed is not None
     assert (renewed.number, renewed.leader_id, renewed.until) == (term.number, "a", driver.now + LEASE)
     await driver.advance(20)
@@ -71,15 +71,15 @@ async def test_a_silent_leader_is_followed_by_another_with_a_higher_term(driver:
     await driver.advance(LEASE + timedelta(milliseconds=1))
     new = await driver.lead("b")
     assert new.number > old.number
-    assert await driver.engine.elect("a", lease=LEASE, holding=old) is None
+    assert await driver.engine.elect("a", lease=LEASE, current_term=old) is None
     assert await driver.engine.elect("a", lease=LEASE) is None
 
 
 async def test_a_term_cannot_be_renewed_by_anyone_else(driver: Driver):  # O6
     term = await driver.lead("a")
-    assert await driver.engine.elect("b", lease=LEASE, holding=term) is None
+    assert await driver.engine.elect("b", lease=LEASE, current_term=term) is None
     forged = Term(term.number + 1, "a", term.until)
-    assert await driver.engine.elect("a", lease=LEASE, holding=forged) is None
+    assert await driver.engine.elect("a", lease=LEASE, current_term=forged) is None
 
 
 async def test_resigning_lets_another_in_at_once(driver: Driver):  # O6
@@ -87,7 +87,7 @@ async def test_resigning_lets_another_in_at_once(driver: Driver):  # O6
     await driver.engine.resign(term)
     following = await driver.lead("b")
     assert following.number > term.number
-    assert await driver.engine.elect("a", lease=LEASE, holding=term) is None
+    assert await driver.engine.elect("a", lease=LEASE, current_term=term) is None
 
 
 async def test_resigning_from_an_old_term_does_nothing(driver: Driver):  # O6
@@ -97,7 +97,7 @@ async def test_resigning_from_an_old_term_does_nothing(driver: Driver):  # O6
     await driver.engine.resign(old)
     await driver.engine.resign(Term(new.number, "a", new.until))
     assert await driver.engine.elect("c", lease=LEASE) is None
-    assert await driver.engine.elect("b", lease=LEASE, holding=new) is not None
+    assert await driver.engine.elect("b", lease=LEASE, current_term=new) is not None
 
 
 async def test_resigning_from_an_earlier_term_of_ones_own_does_nothing(driver: Driver):  # O6
@@ -106,8 +106,8 @@ async def test_resigning_from_an_earlier_term_of_ones_own_does_nothing(driver: D
     second = await driver.lead("a")
     await driver.engine.resign(first)
     assert await driver.engine.elect("b", lease=LEASE) is None
-    assert await driver.engine.elect("a", lease=LEASE, holding=first) is None
-    assert await driver.engine.elect("a", lease=LEASE, holding=second) is not None
+    assert await driver.engine.elect("a", lease=LEASE, current_term=first) is None
+    assert await driver.engine.elect("a", lease=LEASE, current_term=second) is not None
 
 
 async def test_a_leader_who_comes_back_starts_another_term(driver: Driver):  # O6
@@ -157,7 +157,7 @@ async def test_a_renewed_term_goes_on_past_its_first_end(driver: Driver, work: U
     await something_to_do(driver)
     term = await driver.lead("a")
     await driver.advance(20)
-    renewed = await driver.engine.elect("a", lease=LEASE, holding=term)
+    renewed = await driver.engine.elect("a", lease=LEASE, current_term=term)
     assert renewed is not None
     await driver.advance(20)
     assert (await work(driver, renewed)).changed >= 1

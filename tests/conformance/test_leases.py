@@ -52,8 +52,8 @@ async def test_a_beat_extends_the_lease_of_every_job_it_names(driver: Driver):  
     claims = await driver.take(slots=4)
     for _ in range(4):
         await driver.advance(20)
-        pulse = await driver.beat(*claims[:3])
-        assert (pulse.lost, pulse.cancelled) == (frozenset(), frozenset())
+        reply = await driver.beat(*claims[:3])
+        assert (reply.lost, reply.cancelled) == (frozenset(), frozenset())
     await driver.rescue()
     assert [await driver.state(ref) for ref in held] == [JobStatus.RUNNING] * 3
     assert await driver.state(forgotten) is JobStatus.PENDING
@@ -100,8 +100,8 @@ async def test_a_beat_can_come_from_a_thread_of_its_own(driver: Driver):  # O7
     claim = await driver.take_one()
     for _ in range(3):
         await driver.advance(20)
-        pulse = await asyncio.to_thread(driver.engine.heartbeat_sync, worker_info("worker-1"), [claim])
-        assert not pulse.lost
+        reply = await asyncio.to_thread(driver.engine.heartbeat_sync, worker_info("worker-1"), [claim])
+        assert not reply.lost
     await driver.rescue()
     assert await driver.state(ref) is JobStatus.RUNNING
 
@@ -113,9 +113,9 @@ async def test_a_beat_learns_which_jobs_are_lost(driver: Driver):  # O7
     await driver.beat(kept)
     await driver.advance(20)
     await driver.rescue()
-    pulse = await driver.beat(kept, lost)
-    assert pulse.lost == {lost.token}
-    assert pulse.cancelled == frozenset()
+    reply = await driver.beat(kept, lost)
+    assert reply.lost == {lost.token}
+    assert reply.cancelled == frozenset()
 
 
 async def test_a_beat_does_not_win_back_what_another_holds(driver: Driver):  # X3

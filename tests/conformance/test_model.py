@@ -188,12 +188,12 @@ class Machine(RuleBasedStateMachine):
     @rule(picked=picks)
     def heartbeat(self, picked: list[int]) -> None:
         claims = self.some_claims(picked)
-        pulse = self.run(self.driver.beat(*claims))
+        reply = self.run(self.driver.beat(*claims))
         lost = [claim for claim in claims if not self.model.beat(claim)]
-        assert pulse.lost == {claim.token for claim in lost}
+        assert reply.lost == {claim.token for claim in lost}
         for claim in lost:
             job = self.model.holder(claim)
-            assert (claim.token in pulse.cancelled) is (job is not None and job.state is JobStatus.CANCELLED)
+            assert (claim.token in reply.cancelled) is (job is not None and job.state is JobStatus.CANCELLED)
 
     # Operate
 

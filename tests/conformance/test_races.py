@@ -15,7 +15,7 @@ from onward.lifecycle import Complete, JobStatus, Retry
 from tests.conformance import processes
 from tests.conformance.cases import BOOM, EngineCase, Store, needs
 from tests.conformance.driver import LEASE, PAST_LEASE, Driver, new_job
-from tests.conformance.processes import Crew, eventually
+from tests.conformance.processes import ProcessGroup, eventually
 
 CALLERS = 50
 
@@ -117,8 +117,8 @@ async def test_no_job_is_claimed_twice_however_many_claim(driver: Driver):  # O3
 
 async def test_processes_that_drain_together_never_hold_the_same_job(driver: Driver, case: EngineCase):  # O3
     refs = await driver.add_many(300)
-    with Crew(case, driver.store.address) as crew:
-        had = [claim for member in crew.begin(processes.drain, 3) for claim in member.hear()]
+    with ProcessGroup(case, driver.store.address) as group:
+        had = [claim for member in group.begin(processes.drain, 3) for claim in member.hear()]
     assert Counter(id for id, _ in had) == {ref.id: 1 for ref in refs}
     assert {job.status for job in await driver.jobs()} == {JobStatus.COMPLETED}
 
@@ -215,8 +215,8 @@ async def test_ten_handles_can_make_the_schema_at_once(store: Store):  # O9
 
 
 async def test_ten_processes_can_make_the_schema_at_once(store: Store, case: EngineCase):  # O9
-    with Crew(case, store.address) as crew:
-        schemas = [member.hear() for member in crew.begin(processes.migrate, 10)]
+    with ProcessGroup(case, store.address) as group:
+        schemas = [member.hear() for member in group.begin(processes.migrate, 10)]
     handle = await store.connect()
     assert set(schemas) == {(await handle.check()).schema}
     assert (await Driver(store, handle).enqueue()).is_new
@@ -243,8 +243,8 @@ async def test_a_leader_stopped_by_the_kernel_past_its_lease_writes_nothing_when
     try:
         driver = Driver(store, engine)
         lease = timedelta(seconds=1)
-        with Crew(case, store.address) as crew:
-            (leader,) = crew.begin(processes.lead, 1)
+        with ProcessGroup(case, store.address) as group:
+            (leader,) = group.begin(processes.lead, 1)
             leader.say(lease)
             old = leader.hear()
             leader.stop()

@@ -51,11 +51,11 @@ async def test_runs_are_summed_up_by_what_is_asked(driver: Driver):  # H8
     done = (claim(), Complete(), 0.03)
     await driver.engine.record_usage(metered(done, done, (claim(org_id=None), Complete(), 7.0)))
     await driver.engine.record_usage(metered((claim(queue="video"), Retry(timedelta(0), BOOM), 400.0)))
-    (all_,) = await told(driver, span=Bucket.ALL)
+    (all_,) = await told(driver, bucket=Bucket.ALL)
     assert (all_.at, all_.org_id, all_.queue, all_.runs, all_.attempts) == (None, None, None, 4, 4)
     assert round(all_.run_seconds, 6) == 407.06
     assert round(all_.wait_seconds, 6) == 0.8
-    by_org = {one.org_id: one.runs for one in await told(driver, span=Bucket.ALL, by=frozenset({UsageBy.ORG}))}
+    by_org = {one.org_id: one.runs for one in await told(driver, bucket=Bucket.ALL, by=frozenset({UsageBy.ORG}))}
     assert by_org == {None: 1, "acme": 3}
     by_all = {(one.org_id, one.queue, one.type, one.outcome): one.runs for one in await told(driver, by=EVERYTHING)}
     assert by_all == {
@@ -68,7 +68,7 @@ async def test_runs_are_summed_up_by_what_is_asked(driver: Driver):  # H8
 async def test_how_long_runs_waited_and_took_is_kept_as_histograms(driver: Driver):  # H8
     runs = [(claim(wait_seconds=bound), Complete(), bound + 0.001) for bound in BOUNDS]
     await driver.engine.record_usage(metered(*runs))
-    (all_,) = await told(driver, span=Bucket.ALL)
+    (all_,) = await told(driver, bucket=Bucket.ALL)
     assert all_.wait_histogram == [*[1] * len(BOUNDS), 0]
     assert all_.run_histogram == [0, *[1] * len(BOUNDS)]
 
@@ -78,26 +78,26 @@ async def test_what_is_narrowed_leaves_the_others_out(driver: Driver):  # H8, H9
         metered((claim(), Complete(), 1), (claim(org_id="other"), Complete(), 1), (claim(queue="video"), Complete(), 1))
     )
     for narrowed, runs in (({"org_id": "acme"}, 2), ({"queue": "video"}, 1), ({"type": "send", "org_id": "other"}, 1)):
-        (found,) = await told(driver, span=Bucket.ALL, **narrowed)
+        (found,) = await told(driver, bucket=Bucket.ALL, **narrowed)
         assert found.runs == runs
-    assert await told(driver, span=Bucket.ALL, org_id="nobody") == []
+    assert await told(driver, bucket=Bucket.ALL, org_id="nobody") == []
 
 
 async def test_minutes_and_days_are_told_apart(driver: Driver):  # H8
     for _ in range(3):
         await driver.engine.record_usage(metered((claim(), Complete(), 1)))
         await driver.advance(40)
-    minutes = await told(driver, span=Bucket.MINUTE)
+    minutes = await told(driver, bucket=Bucket.MINUTE)
     assert sum(one.runs for one in minutes) == 3
     assert len(minutes) == 2
     assert all(one.at is not None and one.at.second == one.at.microsecond == 0 for one in minutes)
-    (day,) = await told(driver, span=Bucket.DAY)
+    (day,) = await told(driver, bucket=Bucket.DAY)
     assert day.runs == 3
     midnight = driver.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     assert day.at == midnight
     first, second = minutes
-    assert [one.runs for one in await told(driver, span=Bucket.ALL, since=second.at)] == [second.runs]
-    assert [one.runs for one in await told(driver, span=Bucket.ALL, until=second.at)] == [first.runs]
+    assert [one.runs for one in await told(driver, bucket=Bucket.ALL, since=second.at)] == [second.runs]
+    assert [one.runs for one in await told(driver, bucket=Bucket.ALL, until=second.at)] == [first.runs]
 
 
 async def test_rolling_up_changes_no_sum(driver: Driver):  # H8
@@ -110,7 +110,7 @@ async def test_rolling_up_changes_no_sum(driver: Driver):  # H8
     assert await told(driver, by=EVERYTHING) == by_org
     await tomorrow(driver, 3)
     assert await told(driver, by=EVERYTHING) == by_org
-    (day,) = await told(driver, span=Bucket.ALL)
+    (day,) = await told(driver, bucket=Bucket.ALL)
     assert day.runs == 100
 
 
@@ -119,9 +119,9 @@ async def test_after_two_days_minutes_are_told_by_the_day(driver: Driver):  # H8
         await driver.engine.record_usage(metered((claim(), Complete(), 1)))
         await driver.advance(60)
     await driver.prune()
-    assert len(await told(driver, span=Bucket.MINUTE)) == 5
+    assert len(await told(driver, bucket=Bucket.MINUTE)) == 5
     await tomorrow(driver, 3)
-    (one,) = await told(driver, span=Bucket.MINUTE)
+    (one,) = await told(driver, bucket=Bucket.MINUTE)
     assert one.runs == 5
     assert isinstance(one.at, datetime)
 
@@ -130,9 +130,9 @@ async def test_only_a_leader_rolls_up(driver: Driver):  # O6
     await driver.engine.record_usage(metered((claim(), Complete(), 1)))
     term = await driver.lead()
     await driver.advance(3 * DAY)
-    before = await told(driver, span=Bucket.MINUTE)
+    before = await told(driver, bucket=Bucket.MINUTE)
     await driver.engine.prune(term)
-    assert await told(driver, span=Bucket.MINUTE) == before
+    assert await told(driver, bucket=Bucket.MINUTE) == before
 
 
 def test_a_run_that_was_given_back_is_none_and_a_snooze_costs_no_attempt():  # H8, Counting

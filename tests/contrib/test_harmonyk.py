@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from onward import App, ClaimLost, InvalidPayload, JobStatus, StoreUnavailable
+from onward import App, ClaimLost, InvalidPayload, InvalidValue, JobStatus, StoreUnavailable
 from onward.clock import ManualClock
-from onward.contrib.harmonyk import JobsRepository, simplified_status
+from onward.contrib.harmonyk import JobsRepository, simplified_status, view_script
 from onward.engine.values import Settlement, Token
 
 
@@ -134,3 +137,15 @@ def test_every_state_has_one_of_the_four_words():  # H6
         JobStatus.DEAD_LETTER: "failed",
         JobStatus.CANCELLED: "failed",
     }
+
+
+async def test_a_view_with_the_four_words_is_made_on_request(tmp_path: Path):  # H6
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    async with app:
+        await JobsRepository(app).enqueue("report", "acme", {"n": 1})
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+            connection.executescript(view_script(app))
+            rows = connection.execute("select type, org_id, status from harmonyk_jobs").fetchall()
+    assert rows == [("report", "acme", "queued")]
+    with pytest.raises(InvalidValue, match="plain SQL name"):
+        view_script(app, "jobs; drop table x")

@@ -56,10 +56,10 @@ async def advance_until(condition: Callable[[], bool]) -> None:
 
 
 async def eventually(
-    condition: Callable[[], object] | Callable[[], Awaitable[object]], *, within: float = 20.0
+    condition: Callable[[], object] | Callable[[], Awaitable[object]], *, timeout: float = 20.0
 ) -> None:
     """Wait for something that another thread or process will bring about; fail if it does not happen at all."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(timeout):
         while True:
             found = condition()
             if await found if isinstance(found, Awaitable) else found:
@@ -151,14 +151,14 @@ class StubMaintenance:
         self.resigned: list[Term] = []
         self.reply_delay = 0.0
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         loop = asyncio.get_running_loop()
-        self.elections.append((candidate, holding))
+        self.elections.append((candidate, current_term))
         granted_at = loop.time()
-        if self.term is not None and granted_at < self.until and self.term != holding:
+        if self.term is not None and granted_at < self.until and self.term != current_term:
             await asyncio.sleep(self.reply_delay)
             return None
-        if self.term is None or self.term != holding or granted_at >= self.until:
+        if self.term is None or self.term != current_term or granted_at >= self.until:
             self.number += 1
             self.term = Term(self.number, candidate, datetime(2030, 1, 1, tzinfo=UTC))
         self.until = granted_at + lease.total_seconds()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onward.app import App
-from onward.worker.logs import configure
+from onward.worker.log_format import configure
 from onward.worker.serve import serve
 
 HERE = Path(sys.argv[1] if __name__ == "__main__" else os.environ.get("ONWARD_TEST_HERE", "."))

@@ -12,7 +12,7 @@ from onward.app import App
 from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask
-from onward.worker.service import Periodic
+from onward.worker.periodic import Periodic
 from onward.worker.worker import Worker
 from tests.worker.harness import StubMaintenance, eventually, in_virtual_time
 

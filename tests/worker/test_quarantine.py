@@ -16,8 +16,8 @@ from onward.engines.sqlite.engine import SQLiteEngine
 from onward.handle import JobHandle
 from onward.lifecycle import JobStatus
 from onward.task import Task
+from onward.worker.periodic import Periodic
 from onward.worker.quarantine import Quarantine
-from onward.worker.service import Periodic
 from tests.worker.harness import claim, eventually, in_virtual_time
 
 POLL = timedelta(milliseconds=20)

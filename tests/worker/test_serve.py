@@ -44,7 +44,7 @@ class ProcessHarness:
         return await self.app.tasks[task].enqueue(**arguments)
 
     async def wait_for_records(self, name: str, count: int = 1) -> list[list[str]]:
-        await eventually(lambda: len(self.records(name)) >= count, within=60)
+        await eventually(lambda: len(self.records(name)) >= count, timeout=60)
         return self.records(name)
 
     async def exit_code(self, process: subprocess.Popen[bytes]) -> int:
@@ -113,7 +113,7 @@ async def test_the_second_signal_stops_at_once(harness: ProcessHarness):
     process = harness.start("grace=3600")
     await harness.wait_for_records("began")
     process.terminate()
-    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), within=60)
+    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), timeout=60)
     process.terminate()
     assert await harness.exit_code(process) == 128 + signal.SIGTERM
 

@@ -22,7 +22,7 @@ SUPERVISE = """
 import sys, logging
 from datetime import timedelta
 from onward.worker.supervisor import Supervisor
-from onward.worker.logs import configure
+from onward.worker.log_format import configure
 configure("json", level=logging.INFO)
 command = [sys.executable, "-m", "tests.worker.program", *sys.argv[3:]]
 sys.exit(Supervisor(command, processes=int(sys.argv[1]), grace=timedelta(seconds=float(sys.argv[2]))).run())
@@ -63,7 +63,7 @@ async def test_a_second_signal_is_passed_on_too(harness: ProcessHarness):
     supervisor = supervise(harness, "grace=3600", processes=1, grace=3600)
     await harness.wait_for_records("began")
     supervisor.terminate()
-    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), within=60)
+    await eventually(lambda: "worker stopping" in (harness.directory / "log").read_text(), timeout=60)
     supervisor.terminate()
     assert await harness.exit_code(supervisor) == 1
 
@@ -72,7 +72,7 @@ async def test_children_do_not_outlive_a_supervisor_that_is_killed(harness: Proc
     supervisor = supervise(harness)
     pids = [int(pid) for pid, *_ in await harness.wait_for_records("started", 2)]
     supervisor.kill()
-    await eventually(lambda: not any(alive(pid) for pid in pids), within=60)
+    await eventually(lambda: not any(alive(pid) for pid in pids), timeout=60)
 
 
 async def test_children_that_will_not_stop_are_killed(harness: ProcessHarness):

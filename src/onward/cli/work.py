@@ -157,9 +157,9 @@ def work(
         )
         if reload:
             from onward.cli.reload import Reloader  # noqa: PLC0415 - for development only
-            from onward.worker import logs  # noqa: PLC0415
+            from onward.worker.log_format import configure  # noqa: PLC0415
 
-            logs.configure(command.log_format, level=command.log_level)
+            configure(command.log_format, level=command.log_level)
             raise typer.Exit(Reloader(command.argv, Path.cwd()).run())
         raise typer.Exit(run(command))
 

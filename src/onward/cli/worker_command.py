@@ -24,7 +24,7 @@ from onward.cli.errors import to_command_error
 from onward.cli.target import find_app
 from onward.core import core_of
 from onward.errors import StoreUnavailable
-from onward.worker import logs
+from onward.worker import log_format
 from onward.worker.serve import serve
 from onward.worker.supervisor import Supervisor
 
@@ -67,7 +67,7 @@ class WorkerCommand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     app: str | None = None
     url: str | None = None
     processes: int = 1
-    log_format: logs.LogFormat = "text"
+    log_format: log_format.LogFormat = "text"
     log_level: str = "INFO"
     debug: bool = False
     settings: Settings = Settings()
@@ -85,7 +85,7 @@ def health_file_for(file: Path, index: str | None) -> Path:
 
 def run(command: WorkerCommand) -> int:
     """Work until told to stop; answer the exit code."""
-    logs.configure(command.log_format, level=command.log_level)
+    log_format.configure(command.log_format, level=command.log_level)
     app = find_app(command.app, command.url, needs_tasks=True)
     # Made here even where children do the work: settings that cannot be kept are refused once, and at once.
     worker = app.worker(**command.settings.given())

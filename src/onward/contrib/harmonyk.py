@@ -15,7 +15,7 @@ from onward.app import App
 from onward.arguments import to_json
 from onward.core import core_of
 from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, Settlement
-from onward.errors import ClaimLost
+from onward.errors import ClaimLost, InvalidValue, Unsupported
 from onward.job import NewJob
 from onward.lifecycle import Failure, JobStatus, Raised, Result, Returned, decide
 
@@ -33,10 +33,31 @@ _STATUS: Final[Mapping[JobStatus, SimplifiedStatus]] = {
     JobStatus.CANCELLED: "failed",
 }
 
+_JOBS_VIEW: Final[Mapping[str, str]] = {"SQLite": "onward_jobs", "PostgreSQL": "onward.jobs"}
+
 
 def simplified_status(status: JobStatus) -> SimplifiedStatus:
     """Return a job's status as one of the four words queued, running, success, failed."""
     return _STATUS[status]
+
+
+def view_script(app: App, name: str = "harmonyk_jobs") -> str:
+    """Write the SQL that creates a view of all jobs with the four status words, for a console or a migration.
+
+    Raises:
+        Unsupported: the store has no such tables of ours.
+    """
+    engine = app.capabilities.engine
+    jobs = _JOBS_VIEW.get(engine)
+    if jobs is None:
+        raise Unsupported(engine, "a view of jobs", "its tables belong to another product")
+    if not name.isidentifier():
+        raise InvalidValue("name", name, "must be a plain SQL name, such as harmonyk_jobs")
+    return (
+        f"create view {name} as\n"
+        "select id, type, org_id, payload, simplified_status as status, attempts, max_attempts, next_run_at,\n"
+        f"       last_error, created_at, updated_at\n  from {jobs};\n"
+    )
 
 
 class JobsRepository:

@@ -477,11 +477,11 @@ class CheckedEngine:
 
     # Maintenance
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
         self.capabilities.require(Feature.LEADER)
         with self._observed("elect"):
-            return await self.inner.elect(candidate, lease=lease, holding=holding)
+            return await self.inner.elect(candidate, lease=lease, current_term=current_term)
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

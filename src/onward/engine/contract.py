@@ -184,7 +184,7 @@ class Admin(Protocol):
 class Maintenance(Protocol):
     """What one worker does for all. Each write matches the leader's term in its own statement (O6)."""
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """Become leader if there is none, or stay it: renewing matches the exact term. None: somebody else leads."""
         ...
 

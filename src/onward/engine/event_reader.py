@@ -114,7 +114,7 @@ class EventLog(Protocol[P]):
         """
         ...
 
-    async def read(self, place: P, words: frozenset[str] | None, limit: int) -> LogPage[P]:
+    async def read(self, place: P, event_types: frozenset[str] | None, limit: int) -> LogPage[P]:
         """Read what came after a place, in the order of commit.
 
         Raises:
@@ -153,13 +153,13 @@ class EventReader(Generic[P]):
             asyncio.create_task(self._hear(bell), name="onward-events-signals"),
         ]
         wanted: dict[str, bool] = {}
-        words = _recorded(types)
+        event_types = _recorded(types)
         pause = _FIRST_LOOK
         try:
             while True:
                 bell.clear()
                 try:
-                    read = await self._record.read(place, words, _AT_ONCE)
+                    read = await self._record.read(place, event_types, _AT_ONCE)
                 except StoreUnavailable as error:
                     log.warning("store unavailable, events are waited for: %s", error)
                     await asyncio.sleep(_LAST_LOOK)

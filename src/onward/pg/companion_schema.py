@@ -35,13 +35,13 @@ class CompanionSchema:
 
     # Who leads
 
-    def elect(self, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+    def elect(self, candidate: str, lease: timedelta, current_term: Term | None) -> Plan[Term | None]:
         """Become or stay leader."""
         values = [self.now, candidate, lease]
-        if holding is None:
+        if current_term is None:
             rows = yield Statement(self._texts["elect"], values)
         else:
-            rows = yield Statement(self._texts["renew_term"], [*values, holding.number])
+            rows = yield Statement(self._texts["renew_term"], [*values, current_term.number])
         return Term(*rows[0]) if rows else None
 
     def resign(self, term: Term) -> Plan[None]:

@@ -17,7 +17,7 @@ from onward.engine.values import JobFilter
 from onward.job import JobRef
 from onward.lifecycle import JobStatus
 from onward.worker.inflight import Inflight
-from onward.worker.service import WakeEvent
+from onward.worker.periodic import WakeEvent
 
 _CHECK_INTERVAL: Final = 0.25
 """Seconds between two looks; also how long a job must have been held to be looked for: a quicker one ends by itself."""

@@ -33,8 +33,8 @@ from onward.engine.values import Claim, ClaimRequest, Claims, Exchange, Exchange
 from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
 from onward.worker.inflight import LOST, HeldClaim, Inflight
+from onward.worker.periodic import STORE_RETRY_BACKOFF, WakeEvent, log_failure
 from onward.worker.pool import Pool
-from onward.worker.service import STORE_RETRY_BACKOFF, WakeEvent, log_failure
 from onward.worker.settler import Settler
 
 log = logging.getLogger("onward.worker")

@@ -17,7 +17,7 @@ from typing import Final
 from onward.engine.contract import Consumer
 from onward.engine.values import HeartbeatReply, WorkerInfo
 from onward.worker.inflight import Inflight
-from onward.worker.service import STORE_RETRY_BACKOFF, log_failure
+from onward.worker.periodic import STORE_RETRY_BACKOFF, log_failure
 
 log = logging.getLogger("onward.worker")
 

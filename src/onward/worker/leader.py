@@ -56,7 +56,7 @@ class Leader:
         """Renew the term, or try to get one; say in how many seconds to try again, None: at the next step."""
         requested_at = asyncio.get_running_loop().time()
         previous = self._term
-        self._term = await self._engine.elect(self._worker_id, lease=self._lease, holding=previous)
+        self._term = await self._engine.elect(self._worker_id, lease=self._lease, current_term=previous)
         if self._term is not None:
             self._trusted_until = requested_at + self._lease.total_seconds() * _TRUSTED_LEASE_FRACTION
         if previous is None and self._term is not None:

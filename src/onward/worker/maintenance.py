@@ -15,7 +15,7 @@ from typing import Final
 from onward.engine.contract import Maintenance
 from onward.engine.values import MaintenanceResult, Term
 from onward.worker.leader import Leader
-from onward.worker.service import Periodic
+from onward.worker.periodic import Periodic
 
 log = logging.getLogger("onward.worker")
 

@@ -23,7 +23,7 @@ from typing import Final
 from onward.engine.contract import Consumer
 from onward.engine.values import ClaimRequest
 from onward.worker.claimer import Claimer
-from onward.worker.service import WakeEvent
+from onward.worker.periodic import WakeEvent
 
 log = logging.getLogger("onward.worker")
 

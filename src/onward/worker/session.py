@@ -31,17 +31,17 @@ from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerSettings
+from onward.worker.periodic import STORE_RETRY_BACKOFF, Periodic, log_failure
 from onward.worker.pool import Pool
 from onward.worker.processes import Processes
 from onward.worker.quarantine import Quarantine
-from onward.worker.relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
-from onward.worker.relay import Relay
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
-from onward.worker.service import STORE_RETRY_BACKOFF, Periodic, log_failure
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
+from onward.worker.webhook_relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
+from onward.worker.webhook_relay import Relay
 
 _MEBIBYTE: Final = 1024 * 1024
 log = logging.getLogger("onward.worker")

@@ -29,9 +29,9 @@ from onward.schedule import Schedule
 from onward.task import queue_pattern
 from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerSettings
-from onward.worker.relay import Relay
 from onward.worker.scheduler import Scheduler
 from onward.worker.session import Session
+from onward.worker.webhook_relay import Relay
 
 
 class Worker:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from onward.bullmq import bullmq_of
+from onward.bullmq import BullMQ
 from onward.engine.values import JobFilter, MaintenanceResult, QueueChange
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import InvalidValue, StoreUnavailable
@@ -229,7 +229,7 @@ async def test_a_parent_that_is_taken_back_takes_the_children_that_wait_with_it(
 
 
 async def test_the_next_job_of_a_schedule_goes_only_with_the_schedule(queue: Queue):
-    bullmq = bullmq_of(queue.engine)
+    bullmq = BullMQ(queue.engine)
     made = await bullmq.upsert_job_scheduler("mail", "tick", every=60_000)
     for verb in (queue.engine.delete, queue.engine.cancel):
         assert await verb(JobFilter(refs=(made.ref,))) == []

@@ -11,8 +11,8 @@ from onward.app import App
 from onward.backoff import Backoff
 from onward.engines.bullmq import options
 from onward.engines.bullmq.diagnostics import Facts, warnings
+from onward.engines.bullmq.lua_scripts import SCRIPTS
 from onward.engines.bullmq.schedules import next_time
-from onward.engines.bullmq.scripts import SCRIPTS
 from onward.engines.bullmq.server import Server
 from onward.engines.urls import open_engine
 from onward.errors import InvalidValue, Unsupported

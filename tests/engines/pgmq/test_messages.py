@@ -48,8 +48,8 @@ async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine:
     sql("select pg_sleep(0.01)")
     sql("select pgmq.read(%s, 60, 1)", queue)
     before = sql(f"select vt from pgmq.q_{queue}")
-    pulse = await engine.heartbeat(worker_info("w"), [claim])
-    assert pulse.lost == {claim.token}
+    reply = await engine.heartbeat(worker_info("w"), [claim])
+    assert reply.lost == {claim.token}
     assert sql(f"select vt from pgmq.q_{queue}") == before
 
 

@@ -84,8 +84,10 @@ def test_a_setting_that_cannot_be_meant_is_refused(asked: list[tuple[str, str]],
 
 
 def test_what_is_not_ours_in_a_url_is_left_to_libpq():
-    ours, rest = from_url([("sslmode", "require"), ("read.a.b", "fifo"), ("type.q", "t"), ("direct", "postgresql://")])
-    assert ours == {"read_modes": {"a.b": "fifo"}, "types": {"q": "t"}, "direct": "postgresql://"}
+    ours, rest = from_url(
+        [("sslmode", "require"), ("read.a.b", "fifo"), ("type.q", "t"), ("listen_url", "postgresql://")]
+    )
+    assert ours == {"read_modes": {"a.b": "fifo"}, "types": {"q": "t"}, "listen_url": "postgresql://"}
     assert rest == [("sslmode", "require")]
 
 

@@ -77,7 +77,9 @@ async def test_a_batch_that_a_caller_adds_to_holds_up_neither_the_leader_nor_oth
         batch = await driver.engine.promote(term)
     assert not batch.more  # or the leader would ask again and again, for as long as the caller likes
     async with asyncio.timeout(SOON):
-        term = await driver.engine.elect(term.leader_id, lease=LEASE, holding=term) or pytest.fail("it leads no more")
+        term = await driver.engine.elect(term.leader_id, lease=LEASE, current_term=term) or pytest.fail(
+            "it leads no more"
+        )
     assert [(await batch_info(driver, name)).completed for name in names] == [1, 0, 1]
     assert [(await batch_info(driver, name)).is_finished for name in names] == [True, False, True]
     caller.commit() if commits else caller.rollback()

@@ -173,7 +173,7 @@ async def test_a_leader_with_nothing_to_do_asks_for_lost_leases_every_other_time
     monkeypatch.setattr(Listener, "is_listening", property(lambda _: True))
     engine = PostgresEngine(store.url, schema=store.schema)  # by the store's own clock
     await engine.open()
-    term = await engine.elect("w", lease=timedelta(minutes=5), holding=None)
+    term = await engine.elect("w", lease=timedelta(minutes=5), current_term=None)
     assert term is not None
 
     async def rescue() -> MaintenanceResult:
@@ -233,7 +233,7 @@ async def test_no_step_of_a_leader_waits_for_a_callers_transaction(driver: Drive
         assert (await driver.engine.promote(term)).changed == 1
         assert (await driver.rescue_as(term)).changed == 1  # and looks after the lanes
         assert (await driver.engine.prune(term)).changed == 4 + 1
-        assert await driver.engine.elect(term.leader_id, lease=timedelta(hours=2), holding=term) is not None
+        assert await driver.engine.elect(term.leader_id, lease=timedelta(hours=2), current_term=term) is not None
         assert len(await driver.taken()) == 2  # one that was due, and one that was put there by hand
         assert await driver.taken(alone=True) == [lost.ref]
     caller.commit()

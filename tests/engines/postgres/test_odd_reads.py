@@ -41,7 +41,7 @@ async def test_an_id_in_another_form_is_no_job_of_ours(driver: Driver, written: 
 
 @pytest.mark.parametrize("after", PLACES, ids=lambda after: after[:30])
 async def test_a_place_that_no_page_of_the_archive_or_of_batches_gave_is_refused(driver: Driver, after: str):
-    with pytest.raises(InvalidValue, match="must be what the page before gave"):
+    with pytest.raises(InvalidValue, match="must be the next_cursor"):
         await driver.engine.archived(EVERY, cursor=after)
     with pytest.raises(InvalidValue, match="cursor"):
         await driver.engine.batches(cursor=after)

@@ -15,7 +15,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, ClaimRequest, Exchange, Exchanged, Settlement
 from onward.engines.postgres import engine as engine_module
 from onward.engines.postgres import settle
-from onward.engines.postgres.claim_prefetch import ClaimPrefetch
+from onward.engines.postgres.claim_on_notify import ClaimOnNotify
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreBusy, StoreUnavailable
 from onward.lifecycle import Cancel, Complete, JobStatus, Outcome, Release, Retry
@@ -81,7 +81,7 @@ async def test_beside_a_claim_that_is_on_its_way_it_is_said_as_well(
 
     await driver.add()
     held = await driver.take_one()
-    monkeypatch.setattr(ClaimPrefetch, "take", lambda *_: Nothing())
+    monkeypatch.setattr(ClaimOnNotify, "take", lambda *_: Nothing())
     with holding(store, held):
         exchange = Exchange(settlements=(Settlement(held, Complete()),), request=ClaimRequest(worker_id="w", slots=1))
         assert (await driver.engine.exchange(exchange)).busy == {held.token}

@@ -298,7 +298,7 @@ def claim(at: Session) -> Iterator[None]:
 
 
 @hot("lane_open", "job_claim", "job_suspect", rows=4 * BATCH)
-def claim_prefetch(at: Session) -> Iterator[None]:
+def claim_on_notify(at: Session) -> Iterator[None]:
     yield
     assert len(at.take(prefetch_claimed=BATCH)) == BATCH
 

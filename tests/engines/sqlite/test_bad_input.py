@@ -363,12 +363,12 @@ async def main():
     print("told of", told)
     assert told > 0
     # What was told is there, and can still be worked on where that needs no space to speak of.
-    assert sum((await engine.count(JobFilter(), by=GroupBy.STATE)).values()) == told
+    assert sum((await engine.count(JobFilter(), by=GroupBy.STATUS)).values()) == told
     filler.unlink()
     told += len(await engine.enqueue([job]))
     (claim,) = (await engine.claim(ClaimRequest(worker_id="w"))).claims
     assert not await engine.settle([Settlement(claim, Complete())])
-    assert await engine.count(JobFilter(), by=GroupBy.STATE) == {"completed": 1, "pending": told - 1}
+    assert await engine.count(JobFilter(), by=GroupBy.STATUS) == {"completed": 1, "pending": told - 1}
     await engine.close()
     connection = sqlite3.connect(folder / "jobs.db")
     assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]

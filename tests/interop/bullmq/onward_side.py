@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onward.bullmq import BackoffOptions, Deduplication, Flow, KeepJobs, bullmq_of
+from onward.bullmq import BackoffOptions, BullMQ, Deduplication, Flow, KeepJobs
 from onward.clock import ManualClock, moment_of
 from onward.engine.values import (
     Claim,
@@ -43,7 +43,7 @@ class OnwardSide:
         self._runner = asyncio.Runner()
         self._engine = BullMQEngine(url, prefix=prefix, clock=clock, **options)
         self._run(self._engine.open())
-        self._bullmq = bullmq_of(self._engine)
+        self._bullmq = BullMQ(self._engine)
         self._configure()  # Node makes a queue by opening it
         self._claims: dict[str, Claim] = {}
         self._term: Term | None = None
@@ -154,7 +154,7 @@ class OnwardSide:
 
     def check_stalled(self) -> None:
         """See :class:`Side`."""
-        self._term = self._run(self._engine.elect(WORKER, lease=timedelta(days=1), holding=self._term))
+        self._term = self._run(self._engine.elect(WORKER, lease=timedelta(days=1), current_term=self._term))
         assert self._term is not None
         self._run(self._engine.rescue(self._term, lease=timedelta(days=1), max_crashes=_CRASHES))
 

@@ -178,7 +178,7 @@ async def run_with_kills(url: str, peer: NodePeer, name: str, ledger: Path, *, k
                             "call", handle=queue.handle, method="add", args=["work", data, {"attempts": 3}]
                         )
                 await asyncio.to_thread(fleet.kill_one)
-            await eventually(lambda: queue.getJobCounts("completed") == {"completed": jobs}, within=120)
+            await eventually(lambda: queue.getJobCounts("completed") == {"completed": jobs}, timeout=120)
         finally:
             fleet.stop()
         page = await app._core.engine.find(JobFilter(queues=(name,)), limit=jobs + 1)

@@ -40,13 +40,13 @@ from onward.engine.values import (
 )
 from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.bullmq.capabilities import CAPABILITIES
-from onward.engines.bullmq.commands import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
-from onward.engines.bullmq.listener import Listener
+from onward.engines.bullmq.plans import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.server import Server
+from onward.engines.bullmq.subscriptions import Listener
 from onward.errors import InvalidValue
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
@@ -368,9 +368,9 @@ class BullMQEngine:
 
     # Maintenance
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self.run_plan(maintenance.elect(self.keys, candidate, lease, holding))
+        return await self.run_plan(maintenance.elect(self.keys, candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

@@ -9,8 +9,8 @@ from typing import Any, Final
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import MaintenanceResult, Retention, Term
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.commands import Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plans import Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 
 _MAX_QUEUES: Final = 100
@@ -21,9 +21,9 @@ _MAX_KEYS_SCANNED: Final = 500
 """Idempotency keys looked at by one pruning: those whose job somebody else removed are freed."""
 
 
-def elect(keys: Keys, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+def elect(keys: Keys, candidate: str, lease: timedelta, current_term: Term | None) -> Plan[Term | None]:
     """Become or stay leader."""
-    number = "" if holding is None else holding.number
+    number = "" if current_term is None else current_term.number
     (answer,) = yield [script("elect", keys, [keys.leader], candidate, lease // MICROSECOND, number)]
     if answer is None:
         return None

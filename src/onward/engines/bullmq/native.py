@@ -25,15 +25,15 @@ import msgspec
 
 from onward.engine.values import QueueChange
 from onward.engines.bullmq import enqueue, rows, schedules
-from onward.engines.bullmq.commands import Plan, script
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.node_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
+from onward.engines.bullmq.plans import Plan, script
 from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import Enqueued, EnqueueStatus, JobRef
 from onward.validation import MAX_PAYLOAD, check_at_least, check_text, encode_json
 
-__all__ = ["BackoffOptions", "BullMQ", "Deduplication", "Flow", "JobNode", "KeepJobs", "Scheduler", "bullmq_of"]
+__all__ = ["BackoffOptions", "BullMQ", "Deduplication", "Flow", "JobNode", "KeepJobs", "Scheduler"]
 
 JobState = Literal["completed", "failed", "waiting", "active", "delayed", "prioritized", "paused"]
 JOB_STATES: Final = ("completed", "failed", "waiting", "active", "delayed", "prioritized", "paused")
@@ -72,15 +72,6 @@ class Scheduler(NamedTuple):
     pattern: str | None
     tz: str | None
     data: Any
-
-
-def bullmq_of(app: Any) -> BullMQ:
-    """Give the verbs of the BullMQ that an App is on."""
-    engine = getattr(app, "engine", app)
-    engine = getattr(engine, "inner", engine)
-    if not isinstance(engine, BullMQEngine):
-        raise InvalidValue("app", app, "must be on BullMQ: redis://…")
-    return BullMQ(engine, max_payload=getattr(app, "max_payload", MAX_PAYLOAD))
 
 
 class BullMQ:

@@ -390,9 +390,9 @@ class PgBossEngine:
 
     # Maintenance
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self.run_plan(lambda: self.schema.companion.elect(candidate, lease, holding))
+        return await self.run_plan(lambda: self.schema.companion.elect(candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

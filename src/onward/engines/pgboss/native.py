@@ -49,15 +49,6 @@ class Schedule(NamedTuple):
     options: dict[str, Any]
 
 
-def pgboss_of(app: Any) -> PgBoss:
-    """Give the verbs of the pg-boss that an App is on."""
-    engine = getattr(app, "engine", app)
-    engine = getattr(engine, "inner", engine)
-    if not isinstance(engine, PgBossEngine):
-        raise InvalidValue("app", app, "must be on pg-boss: pgboss+postgresql://…")
-    return PgBoss(engine)
-
-
 class PgBoss:
     """The verbs of one pg-boss."""
 

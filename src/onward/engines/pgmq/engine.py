@@ -431,9 +431,9 @@ class PGMQEngine:
 
     # Maintenance
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._run_plan(lambda: self._companion.elect(candidate, lease, holding))
+        return await self._run_plan(lambda: self._companion.elect(candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

@@ -58,12 +58,12 @@ from onward.engines.postgres import (
     usage,
 )
 from onward.engines.postgres.batch_progress import RETRY_INTERVAL, BatchProgress
-from onward.engines.postgres.claim_prefetch import ClaimPrefetch, SentClaim
+from onward.engines.postgres.claim_on_notify import ClaimOnNotify, SentClaim
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert
 from onward.engines.postgres.events import EventLog
-from onward.engines.postgres.fast_enqueue import FastEnqueue
+from onward.engines.postgres.inline_enqueue import InlineEnqueue
+from onward.engines.postgres.lane_cache import LaneCache
 from onward.engines.postgres.notify_throttle import NotifyOnCommit, NotifyThrottle
-from onward.engines.postgres.queue_cache import QueueCache
 from onward.engines.postgres.schema import DEFAULT, Schema
 from onward.engines.postgres.usage import record as record_usage
 from onward.errors import StoreBusy
@@ -146,11 +146,11 @@ class PostgresEngine:
         self._listener = Listener(self._direct, self.schema.channel, on_notification=self._on_notice)
         self._rotations: dict[tuple[str, tuple[str, ...]], claims.RoundRobin] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
-        self._claim_prefetch = PerLoop(
-            lambda: ClaimPrefetch(self.schema, send=self._listener.query, release_claims=partial(release_claims, self))
+        self._claim_on_notify = PerLoop(
+            lambda: ClaimOnNotify(self.schema, send=self._listener.query, release_claims=partial(release_claims, self))
         )
         self._notifies = notify
-        self._queue_cache = QueueCache()
+        self._queue_cache = LaneCache()
         self._notify_throttle = NotifyThrottle(self._notify, self._queue_cache)
         self._coalescers = PerLoop(
             lambda: Coalescer(self._enqueue_now, write_alone=partial(self._enqueue_now, is_only_caller=True))
@@ -159,7 +159,7 @@ class PostgresEngine:
         """Of the last task's jobs."""
         self._blocked: frozenset[Token] = frozenset()
         """Claims whose jobs somebody's transaction held when their outcomes were to be recorded."""
-        self._fast_enqueue: FastEnqueue | None = None
+        self._inline_enqueue: InlineEnqueue | None = None
         """Of one who adds jobs one by one, and nobody else does."""
         self._rescue_state = maintenance.RescueState()
         self._upkeep = maintenance.UpkeepSchedule()
@@ -205,7 +205,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await self._claim_prefetch.current().close()
+        await self._claim_on_notify.current().close()
         await self._batch_progress.close()
         await asyncio.to_thread(self._notify_throttle.close)
         await self._listener.close()
@@ -255,24 +255,24 @@ class PostgresEngine:
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
                 multi_statement=enqueue.is_multi_statement(jobs),
             )
-        if (fast_enqueue := self._fast_enqueue) is not None and isinstance(jobs, UniformJobs):
-            if fast_enqueue.can_add(jobs):
-                return fast_enqueue.add(jobs)
-            if fast_enqueue.needs_yield(jobs):
-                return self._yield_then_add(fast_enqueue, jobs)
+        if (inline_enqueue := self._inline_enqueue) is not None and isinstance(jobs, UniformJobs):
+            if inline_enqueue.can_add(jobs):
+                return inline_enqueue.add(jobs)
+            if inline_enqueue.needs_yield(jobs):
+                return self._yield_then_add(inline_enqueue, jobs)
         return self._enqueue(jobs)
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Enqueued]]:
-        self._fast_enqueue = None
+        self._inline_enqueue = None
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return self._enqueue_now(jobs)
         return self._coalescers.current().enqueue(jobs)
 
-    async def _yield_then_add(self, fast_enqueue: FastEnqueue, jobs: UniformJobs) -> list[Enqueued]:
+    async def _yield_then_add(self, inline_enqueue: InlineEnqueue, jobs: UniformJobs) -> list[Enqueued]:
         await asyncio.sleep(0)
         return await (
-            fast_enqueue.add(jobs)
-            if fast_enqueue is self._fast_enqueue and fast_enqueue.can_add(jobs)
+            inline_enqueue.add(jobs)
+            if inline_enqueue is self._inline_enqueue and inline_enqueue.can_add(jobs)
             else self._enqueue(jobs)
         )
 
@@ -322,7 +322,7 @@ class PostgresEngine:
             raise
         self._notify_throttle.committed(notice, plan.notification)
         if is_only_caller and plan.statements is not None and self._queue_cache.is_fresh(plan.lane):
-            self._fast_enqueue = FastEnqueue(
+            self._inline_enqueue = InlineEnqueue(
                 plan,
                 plan.statements,
                 cache=self._queue_cache,
@@ -388,7 +388,7 @@ class PostgresEngine:
         """See the contract."""
         if (request := exchange.request) is None:
             return await self._exchange(exchange)
-        prefetch = self._claim_prefetch.current()
+        prefetch = self._claim_on_notify.current()
         if (sent := prefetch.take(request)) is None:
             exchanged = await self._exchange(exchange)
         else:
@@ -456,7 +456,7 @@ class PostgresEngine:
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
-        await self._claim_prefetch.current().deregister(worker_id)
+        await self._claim_on_notify.current().deregister(worker_id)
         for key in [key for key in list(self._rotations) if key[0] == worker_id]:
             self._rotations.pop(key, None)
         await self._run(lambda: leases.deregister(self.schema, worker_id))
@@ -493,7 +493,7 @@ class PostgresEngine:
         names = notice.split(",")
         for (_, queues), rotation in list(self._rotations.items()):
             rotation.add_notice(queues, names)
-        self._claim_prefetch.current().on_notification()  # and while the store is at it, the rest
+        self._claim_on_notify.current().on_notification()  # and while the store is at it, the rest
         self._mark_busy()
         if DUE in names:
             self._next_due.reset()
@@ -565,14 +565,14 @@ class PostgresEngine:
         """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
         info = await self._run_with_pauses(lambda: admin.configure(self.schema, queue, change))
         self._queue_cache.clear()
-        self._fast_enqueue = None
+        self._inline_enqueue = None
         return info
 
     # Steward
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._run(lambda: maintenance.elect(self.schema, candidate, lease, holding))
+        return await self._run(lambda: maintenance.elect(self.schema, candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

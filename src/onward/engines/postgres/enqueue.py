@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from onward.clock import micros_of
 from onward.engines.postgres import dependencies
+from onward.engines.postgres.lane_cache import Lane, LaneCache
 from onward.engines.postgres.maintenance import NextDue
-from onward.engines.postgres.queue_cache import Lane, QueueCache
 from onward.engines.postgres.rows import backoff_text, optional_micros
 from onward.engines.postgres.schema import Schema
 from onward.ids import ids_in_parts, new_id, new_ids
@@ -141,7 +141,7 @@ def _is_simple(job: NewJob) -> bool:
 
 
 def single_insert(
-    plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: QueueCache
+    plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: LaneCache
 ) -> SingleInsert | None:
     """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
     if plan.statements is None or not cache.is_fresh(plan.lane) or not (notice is None or cache.has_listener):
@@ -156,7 +156,7 @@ def enqueue(
     *,
     notice: str | None,
     can_copy: bool = False,
-    cache: QueueCache | None = None,
+    cache: LaneCache | None = None,
 ) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
@@ -165,7 +165,7 @@ def enqueue(
     come next, if there is nothing more to come that could undo it.
     """
     if cache is None or is_multi_statement(jobs):
-        cache = QueueCache()
+        cache = LaneCache()
     added = yield from _enqueue(schema, jobs, notice, can_copy=can_copy, cache=cache)
     if has_batches(jobs):
         yield from dependencies.add_to_batches(schema, jobs, added)
@@ -173,7 +173,7 @@ def enqueue(
 
 
 def _enqueue(
-    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, can_copy: bool, cache: QueueCache
+    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, can_copy: bool, cache: LaneCache
 ) -> Plan[list[Enqueued]]:
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
@@ -201,7 +201,7 @@ def _enqueue_uniform(
     notice: str | None,
     *,
     can_copy: bool,
-    cache: QueueCache,
+    cache: LaneCache,
 ) -> Plan[list[Enqueued]]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, pending, _, trace = shape

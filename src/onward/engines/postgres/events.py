@@ -120,11 +120,11 @@ class _Log(NamedTuple):
 
 
 def read(
-    schema: Schema, position: EventPosition, words: frozenset[str] | None, limit: int
+    schema: Schema, position: EventPosition, event_types: frozenset[str] | None, limit: int
 ) -> Plan[LogPage[EventPosition]]:
     """Read what came after a place."""
     log = yield from _log(schema)
-    wanted = None if words is None else sorted(words)
+    wanted = None if event_types is None else sorted(event_types)
     complete = log.caught_up(position)
     if complete is not None:
         return (yield from _catch_up(schema, position, complete, wanted, limit))
@@ -139,11 +139,11 @@ def read(
 
 
 def _catch_up(
-    schema: Schema, position: EventPosition, complete: EventPosition, words: list[str] | None, limit: int
+    schema: Schema, position: EventPosition, complete: EventPosition, event_types: list[str] | None, limit: int
 ) -> Plan[LogPage[EventPosition]]:
     since = max(0, position.at - _MAX_TRANSACTION)
     rows = yield Statement(
-        schema.event_catch_up, [position.snapshot, complete.snapshot, since, *position.caught_up_to, words, limit]
+        schema.event_catch_up, [position.snapshot, complete.snapshot, since, *position.caught_up_to, event_types, limit]
     )
     positions = [position._replace(next_snapshot="", no=0, caught_up_to=(row[0], row[1], row[2])) for row in rows]
     entries = [LogEntry(str(at), row[0], *row[3:]) for at, row in zip(positions, rows, strict=True)]
@@ -206,9 +206,11 @@ class EventLog:
         log.caught_up(position)
         return position
 
-    async def read(self, position: EventPosition, words: frozenset[str] | None, limit: int) -> LogPage[EventPosition]:
+    async def read(
+        self, position: EventPosition, event_types: frozenset[str] | None, limit: int
+    ) -> LogPage[EventPosition]:
         """See the protocol."""
-        answer: LogPage[EventPosition] = await self._run(lambda: read(self._schema, position, words, limit))
+        answer: LogPage[EventPosition] = await self._run(lambda: read(self._schema, position, event_types, limit))
         return answer
 
     async def trim(self) -> None:

@@ -35,13 +35,13 @@ _PARTITIONS_INTERVAL: Final = 600.0
 """Seconds between looks after the days of the history, which are made three days ahead."""
 
 
-def elect(schema: Schema, candidate: str, lease: timedelta, holding: Term | None) -> Plan[Term | None]:
+def elect(schema: Schema, candidate: str, lease: timedelta, current_term: Term | None) -> Plan[Term | None]:
     """Become or stay leader."""
     values = [schema.now, candidate, lease // MICROSECOND]
-    if holding is None:
+    if current_term is None:
         rows = yield Statement(schema.elect, values)
     else:
-        rows = yield Statement(schema.elect_renew, [*values, holding.number])
+        rows = yield Statement(schema.elect_renew, [*values, current_term.number])
     if not rows:
         return None
     number, leader_id, until = rows[0]

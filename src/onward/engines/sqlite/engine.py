@@ -300,9 +300,11 @@ class SQLiteEngine:
 
     # Maintenance
 
-    async def elect(self, candidate: str, *, lease: timedelta, holding: Term | None = None) -> Term | None:
+    async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
-        return await self._writer.run(lambda transaction: maintenance.elect(transaction, candidate, lease, holding))
+        return await self._writer.run(
+            lambda transaction: maintenance.elect(transaction, candidate, lease, current_term)
+        )
 
     async def resign(self, term: Term) -> None:
         """See the contract."""

@@ -204,9 +204,11 @@ class EventLog:
         """See the protocol."""
         return await self._writer.run(lambda transaction: begin(transaction, cursor))
 
-    async def read(self, place: EventPosition, words: frozenset[str] | None, limit: int) -> LogPage[EventPosition]:
+    async def read(
+        self, place: EventPosition, event_types: frozenset[str] | None, limit: int
+    ) -> LogPage[EventPosition]:
         """See the protocol."""
-        return await self._reader.run(lambda transaction: read(transaction, place, words, limit))
+        return await self._reader.run(lambda transaction: read(transaction, place, event_types, limit))
 
     async def trim(self) -> None:
         """Keep the record as short as it should be."""

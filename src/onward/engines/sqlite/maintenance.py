@@ -21,12 +21,12 @@ from onward.lifecycle import Failure, JobStatus
 _decode = msgspec.json.decode
 
 
-def elect(transaction: Transaction, candidate: str, lease: timedelta, holding: Term | None) -> Term | None:
+def elect(transaction: Transaction, candidate: str, lease: timedelta, current_term: Term | None) -> Term | None:
     """Become or stay leader."""
     execute = transaction.execute
     named: dict[str, Any] = {"candidate": candidate, "lease_us": lease // MICROSECOND, "now": transaction.now}
-    if holding is not None:
-        done = execute(SQL.elect_renew, named | {"number": holding.number})
+    if current_term is not None:
+        done = execute(SQL.elect_renew, named | {"number": current_term.number})
     else:
         done = execute(SQL.elect, named)
     if done.rowcount != 1:

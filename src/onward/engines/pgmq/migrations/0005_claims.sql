@@ -4,7 +4,7 @@ create type onward.claim_row as (
   kind    "char",
   number  bigint,            -- the id of a message, or a batch
   read_ct integer,
-  waited  double precision,
+  wait_seconds  double precision,
   payload text,              -- or the queue
   header  text,              -- or the batch's lease, attempts, backoff; or `true`
   crashes integer
@@ -47,7 +47,7 @@ end $$;
 -- Take messages of a queue, and archive those that are poison.
 --
 -- They are taken by pgmq.read's own statement, but in the order in which they became visible, where pgmq.read has the oldest id
--- first, so that a message which failed would go before all that waited longer; with what is to be left alone left out, or `isolated`
+-- first, so that a message which failed would go before all that wait_seconds longer; with what is to be left alone left out, or `isolated`
 -- taken; and with the time since when it was visible, which pgmq.read does not tell.
 --
 -- Of messages that became visible at the same moment the index gives first what was written first. Ordering those by their id, too,

@@ -54,7 +54,7 @@ end $$;
 
 -- Give back messages whose worker has died: batches whose time is over, and of each what is still held and visible again. A loss
 -- is written into the message, so that the claim is void though nobody has read it since; the attempt was not counted yet.
-create function onward.rescue(number bigint, leader text, worker_timeout interval, max_crashes integer, max_rows integer,
+create function onward.rescue(number bigint, leader text, lease interval, max_crashes integer, max_rows integer,
                               columns text, out rescued integer, out buried integer, out queues text[])
   language plpgsql as $$
 declare
@@ -70,7 +70,7 @@ begin
   if not onward.is_leader(number, leader) then
     return;
   end if;
-  delete from onward.worker w where w.last_heartbeat < now_at - worker_timeout;
+  delete from onward.worker w where w.last_heartbeat < now_at - lease;
   for batch in
     select h.* from onward.lease_batch h
      where h.lease_until <= now_at order by h.lease_until, h.id limit max_rows for update skip locked

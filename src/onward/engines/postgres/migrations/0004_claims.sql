@@ -12,7 +12,7 @@ create type onward.open_lane as (
 
 -- What a claim answers. `jobs` is JSON, an array of visits. A visit to a lane is: its queue, priority, whether these jobs have
 -- started, within how many seconds they must, whether it is a suspect; then their seqs and ids, as arrays are written here;
--- their types, once if all are alike; how long they waited; what is unusual about any of them (seq, claim_no, attempts,
+-- their types, once if all are alike; how long they wait_seconds; what is unusual about any of them (seq, claim_no, attempts,
 -- max_attempts, crashes, org_id, backoff, trace); and their payloads, as they stand. It is laid out so because writing each job as a
 -- value of its own cost more than taking it.
 create type onward.claim_result as (
@@ -481,7 +481,7 @@ end $$;
 -- waits for work, and costs a third of a tour. Answers a row without a seq where something is said, and a tour is needed.
 create function onward.claim_queue(now bigint, worker_id text, of_queue text, room integer, lease bigint)
   returns table (
-    seq bigint, claim_no bigint, id text, type text, priority integer, waited float8, attempts integer, max_attempts bigint,
+    seq bigint, claim_no bigint, id text, type text, priority integer, wait_seconds float8, attempts integer, max_attempts bigint,
     crashes integer, org_id text, backoff text, trace text, payload text
   )
   language plpgsql
@@ -532,7 +532,7 @@ begin
   end if;
 end $$;
 
--- Take the suspect that has waited longest and that its queue lets go now; it is to run alone.
+-- Take the suspect that has wait_seconds longest and that its queue lets go now; it is to run alone.
 create function onward.claim_suspect(now bigint, worker_id text, firsts text[], ends text[], lease bigint)
   returns onward.claim_result
   language plpgsql
@@ -607,7 +607,7 @@ end $$;
 -- Answers the claims that were lost, as JSON, and what was claimed; without a worker_id nothing is.
 --
 -- Settings change only while nobody claims. Whoever changes them may wait for jobs that are being settled, so the right to claim
--- comes first. A transaction of somebody else's may hold a job for long; it is not waited for, and nothing of this is done then:
+-- comes first. A transaction of somebody else's may hold a job for long; it is not wait_seconds for, and nothing of this is done then:
 -- see lock_available().
 create function onward.exchange(
   now bigint, channel text,

@@ -108,7 +108,7 @@ end $$;
 -- since  lease batches from before then have been looked at. Answers, too, the moment up to which they have been now, and in how many
 -- seconds the next ends.
 create function onward.rescue(
-  now bigint, channel text, number bigint, leader_id text, worker_timeout bigint, max_crashes integer, max_rows integer, since bigint
+  now bigint, channel text, number bigint, leader_id text, lease bigint, max_crashes integer, max_rows integer, since bigint
 ) returns table (rescued bigint, buried bigint, queues text[], checked_until bigint, next_in float8)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -195,7 +195,7 @@ begin
   next_in := extract(epoch from (select g.until from onward.lease_batch g where g.until > now_at order by g.until limit 1) - now_at);
   delete from onward.worker w
    where w.ctid = any (array(
-           select s.ctid from onward.worker s where s.last_heartbeat < now_at - onward.to_interval(rescue.worker_timeout)
+           select s.ctid from onward.worker s where s.last_heartbeat < now_at - onward.to_interval(rescue.lease)
               for update skip locked));
   return next;
 end $$;

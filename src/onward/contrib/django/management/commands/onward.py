@@ -16,7 +16,7 @@ from onward.contrib.django.framework import task_backends
 from onward.contrib.django.working import Handlers
 from onward.core import core_of
 from onward.errors import OnwardError
-from onward.worker import logs
+from onward.worker import log_format
 from onward.worker.serve import serve
 from onward.worker.worker import Worker
 
@@ -44,7 +44,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         self._work(given)
 
     def _work(self, given: dict[str, Any]) -> None:
-        logs.configure(level=_LEVELS[given["verbosity"]])
+        log_format.configure(level=_LEVELS[given["verbosity"]])
         alias = given["backend"]
         try:
             backend = task_backends[alias]

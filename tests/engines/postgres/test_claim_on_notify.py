@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from onward.engine.values import ClaimRequest, Exchange, Exchanged, QueueChange, Settlement
-from onward.engines.postgres import claim_prefetch, claims
+from onward.engines.postgres import claim_on_notify, claims
 from onward.engines.postgres.engine import PostgresEngine
 from onward.errors import StoreUnavailable
 from onward.job import JobRef
@@ -33,7 +33,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "_FULL_SCAN_INTERVAL", LONG)
     monkeypatch.setattr(claims, "_MAX_FULL_SCAN_INTERVAL", LONG)
     monkeypatch.setattr(claims, "_SLOW_FULL_SCAN", math.inf)
-    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", LONG)
+    monkeypatch.setattr(claim_on_notify, "_KEEP_SECONDS", LONG)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ async def arm(consumer: PostgresEngine, exchange: Exchange = EXCHANGE, *, found:
     """Have a claim stand."""
     exchanged = await consumer.exchange(exchange)
     assert len(exchanged.claimed.claims) == found
-    assert consumer._claim_prefetch.current()._armed
+    assert consumer._claim_on_notify.current()._armed
     return exchanged
 
 
@@ -128,7 +128,7 @@ async def in_flight(
     with psycopg.connect(postgres_url()) as lock:
         lock.execute(f"lock table {store.schema}.lease_batch in access exclusive mode")
         notify(store)
-        await until(lambda: bool(consumer._claim_prefetch.current()._sent))
+        await until(lambda: bool(consumer._claim_on_notify.current()._sent))
         yield ref, lock
         lock.rollback()
 
@@ -196,9 +196,9 @@ async def test_none_is_sent_while_the_worker_asks_for_itself(
         await until(lambda: not consumer._rotation(REQUEST.queues, "w").notified)
         notify(store)
         await until(
-            lambda: bool(consumer._rotation(REQUEST.queues, "w").notified or consumer._claim_prefetch.current()._sent)
+            lambda: bool(consumer._rotation(REQUEST.queues, "w").notified or consumer._claim_on_notify.current()._sent)
         )
-        assert not consumer._claim_prefetch.current()._sent
+        assert not consumer._claim_on_notify.current()._sent
         lock.rollback()
         assert refs(await asking) == [first, second]
     (third,) = await add(producer)
@@ -242,14 +242,14 @@ async def test_of_a_queue_of_which_something_is_said_the_exchange_asks_for_itsel
     await arm(consumer)
     first, _ = await add(producer, 2)
     notify(store)
-    await until(lambda: bool(consumer._claim_prefetch.current()._sent))
+    await until(lambda: bool(consumer._claim_on_notify.current()._sent))
     assert refs(await consumer.exchange(EXCHANGE)) == [first]
 
 
 async def test_what_nobody_asks_for_goes_back(
     store: PostgresStore, consumer: PostgresEngine, producer: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ):  # X3
-    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 0.2)
+    monkeypatch.setattr(claim_on_notify, "_KEEP_SECONDS", 0.2)
     ref = await prefetched(store, consumer, producer)
     await has(producer, ref, JobStatus.PENDING)
     assert await claimed_before(producer, 1) == [ref]
@@ -274,9 +274,9 @@ async def test_a_worker_that_leaves_gives_back_what_was_brought_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(claim_prefetch, "_KEEP_SECONDS", 1.0)
+    monkeypatch.setattr(claim_on_notify, "_KEEP_SECONDS", 1.0)
     ref = await prefetched(store, consumer, producer)
-    await until(lambda: any(sent.expiry for sent in consumer._claim_prefetch.current()._sent.values()))
+    await until(lambda: any(sent.expiry for sent in consumer._claim_on_notify.current()._sent.values()))
     await consumer.deregister("w")
     assert await claimed_before(producer, 1) == [ref]
     await asyncio.sleep(1.1)

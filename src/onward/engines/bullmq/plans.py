@@ -14,7 +14,7 @@ from redis import RedisCluster
 from redis.exceptions import NoScriptError
 
 from onward.engines.bullmq.keys import Keys
-from onward.engines.bullmq.scripts import SCRIPTS
+from onward.engines.bullmq.lua_scripts import SCRIPTS
 
 T = TypeVar("T")
 

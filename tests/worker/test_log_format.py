@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from onward.app import App
-from onward.worker.logs import JsonFormatter, TextFormatter, configure
+from onward.worker.log_format import JsonFormatter, TextFormatter, configure
 from tests.worker.harness import eventually
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import ClaimRequest, QueueChange
-from onward.engines.postgres import fast_enqueue, notify_throttle, queue_cache
+from onward.engines.postgres import inline_enqueue, lane_cache, notify_throttle
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueue import SingleInsertStatements
-from onward.engines.postgres.fast_enqueue import FastEnqueue
+from onward.engines.postgres.inline_enqueue import InlineEnqueue
 from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, UniformJobs
@@ -34,8 +34,8 @@ LONG = 3600.0
 @pytest.fixture
 async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
     """An engine whose permits last, for what is not about that."""
-    monkeypatch.setattr(queue_cache, "TTL", LONG)
-    monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", LONG)
+    monkeypatch.setattr(lane_cache, "TTL", LONG)
+    monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", LONG)
     engine = PostgresEngine(store.url, schema=store.schema, query_timeout=1)
     await engine.open()
     yield engine
@@ -46,13 +46,13 @@ async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Async
 def fast_adds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads that were added on the spot."""
     fast_adds: list[str] = []
-    add = FastEnqueue.add
+    add = InlineEnqueue.add
 
-    def noted(fast_enqueue: FastEnqueue, jobs: UniformJobs) -> Any:
+    def noted(inline_enqueue: InlineEnqueue, jobs: UniformJobs) -> Any:
         fast_adds.append(jobs.payloads[0])
-        return add(fast_enqueue, jobs)
+        return add(inline_enqueue, jobs)
 
-    monkeypatch.setattr(FastEnqueue, "add", noted)
+    monkeypatch.setattr(InlineEnqueue, "add", noted)
     return fast_adds
 
 
@@ -144,7 +144,7 @@ async def listening_to(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
 @pytest.fixture
 def cache_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
-    monkeypatch.setattr(queue_cache, "TTL", 0.05)
+    monkeypatch.setattr(lane_cache, "TTL", 0.05)
     monkeypatch.setattr(notify_throttle, "TTL", 0.05)
     cache_checks: list[str] = []
     checked_insert = SingleInsertStatements.checked_insert
@@ -166,13 +166,13 @@ async def test_what_was_seen_is_looked_at_again_on_the_way(
     engine: PostgresEngine, fast_adds: list[str], cache_checks: list[str]
 ):
     await warmed(engine, fast_adds)
-    fast_enqueue = engine._fast_enqueue
+    inline_enqueue = engine._inline_enqueue
     for number in range(5):
         await sleep_until_it_is_to_be_looked_again(cache_checks)
         await add(engine, str(number), f"1{number}")
         assert cache_checks == [str(number)]  # and the next relies on it
     assert fast_adds == [one for number in range(5) for one in (str(number), f"1{number}")]
-    assert engine._fast_enqueue is fast_enqueue
+    assert engine._inline_enqueue is inline_enqueue
     assert len(await stored(engine)) == 20
 
 
@@ -258,8 +258,8 @@ async def test_the_loop_has_its_turns(engine: PostgresEngine, fast_adds: list[st
     async with turns_of_the_loop() as turns:
         await add(engine, *map(str, range(20)))
         assert turns.count == 0
-        monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
-        engine._fast_enqueue = None
+        monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", 0.01)
+        engine._inline_enqueue = None
         await add(engine, "0", "0", "0")
         had_turns = 0
         for number in range(20):
@@ -310,7 +310,7 @@ async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
-    monkeypatch.setattr(fast_enqueue, "_YIELD_INTERVAL", 0.01)
+    monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", 0.01)
     await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:
         for number in range(5):

@@ -70,7 +70,7 @@ class SentClaim:
         return None if rows is None else read_queue_claims(self.queue, self.room, rows, self.rotation)
 
 
-class ClaimPrefetch:
+class ClaimOnNotify:
     """The claims of workers on one event loop, those that stand and those that are on their way."""
 
     def __init__(self, schema: Schema, *, send: Send, release_claims: ReleaseClaims) -> None:

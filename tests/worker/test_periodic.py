@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from onward.errors import StoreUnavailable
-from onward.worker.service import STORE_RETRY_BACKOFF, Periodic, WakeEvent
+from onward.worker.periodic import STORE_RETRY_BACKOFF, Periodic, WakeEvent
 from tests.worker.harness import in_virtual_time
 
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 from weakref import ref
 
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert, SingleInsertStatements
+from onward.engines.postgres.lane_cache import LaneCache
 from onward.engines.postgres.notify_throttle import NotifyThrottle
-from onward.engines.postgres.queue_cache import QueueCache
 from onward.job import Enqueued, UniformJobs
 from onward.pg.connection import TimedAsyncConnection
 from onward.pg.database import RETRYABLE, Translated
@@ -34,7 +34,7 @@ _YIELD_INTERVAL: Final = 0.02
 """Seconds without a turn of the loop after which it has one. To turn it costs as much as to add half a job."""
 
 
-class FastEnqueue:
+class InlineEnqueue:
     """Whose jobs are added on the spot, and how."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class FastEnqueue:
         plan: EnqueuePlan,
         statements: SingleInsertStatements,
         *,
-        cache: QueueCache,
+        cache: LaneCache,
         throttle: NotifyThrottle,
         connections: LoopPool,
         translated: Translated,
