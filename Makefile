@@ -10,11 +10,14 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 # and on what else there is as much as shows a difference.
 OF_POSTGRES := tests/conformance tests/engines/postgres tests/cli/test_postgres.py -k postgres
 OF_POOLERS := tests/conformance $(addprefix tests/engines/postgres/test_,history.py lanes.py plans.py) -k postgres
-IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py schedule.py signals.py transactions.py) \
+IN_SHORT := $(addprefix tests/conformance/test_,claim.py exchange.py leader.py promotion.py signals.py transactions.py) \
 	tests/engines/postgres/test_plans.py --quiet -k postgres
 ON_15 := ONWARD_TEST_POSTGRES_VERSION=15 $(PYTEST)
 ON_18 := ONWARD_TEST_POSTGRES_VERSION=18 $(PYTEST)
 THROUGH_PGBOUNCER := ONWARD_TEST_PGBOUNCER=1 $(PYTEST)
+BY_SERVER := $(addprefix tests/engines/postgres/test_,sql_api.py history.py migrations.py upgrades.py)
+# Runs a step and prints how long it took.
+timed = @start=$$(date +%s); $(2); status=$$?; echo "$(1): $$(( $$(date +%s) - start )) s"; exit $$status
 
 .DEFAULT_GOAL := help
 .PHONY: help test check conformance-postgres mutants demo bench bench-peers bench-redis bench-long chaos clean
@@ -26,14 +29,11 @@ test: $(READY) $(SERVERS) ## Run the tests
 	$(PYTEST)
 
 check: $(READY) $(SERVERS) ## Do what CI does: lint, format, types, import rules, tests
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(ON_15) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py upgrading.py)
-	$(ON_18) $(IN_SHORT) $(addprefix tests/engines/postgres/test_,face.py history.py migrating.py upgrading.py)
-	$(THROUGH_PGBOUNCER) $(IN_SHORT)
-	$(PYTEST)
+	$(call timed,lint and types,$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/mypy && $(BIN)/lint-imports)
+	$(call timed,PostgreSQL 15,$(ON_15) $(IN_SHORT) $(BY_SERVER))
+	$(call timed,PostgreSQL 18,$(ON_18) $(IN_SHORT) $(BY_SERVER))
+	$(call timed,PgBouncer,$(THROUGH_PGBOUNCER) $(IN_SHORT))
+	$(call timed,core (budget 30 min),$(PYTEST))
 
 conformance-postgres: $(READY) $(SERVERS) ## Run all tests of PostgreSQL on 15, 16 and 18, and through PgBouncer
 	$(ON_15) $(OF_POSTGRES)
