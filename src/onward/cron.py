@@ -26,8 +26,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Cron(msgspec.Struct, frozen=True, tag="cron"):
     """Turns by the clock on the wall: ``Cron("30 6 * * mon-fri", "Europe/Berlin")``.
 
-    It is checked when a person writes it (:func:`trigger_of`), not when it is read from a store: a machine that does not
-    know the time zone can still list the schedule, and delete it.
+    It is checked when a person writes it (:func:`trigger_of`), not when it is read from a store: a machine that does
+    not know the time zone can still list the schedule, and delete it.
     """
 
     expression: str

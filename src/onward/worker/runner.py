@@ -36,7 +36,7 @@ from onward.engine.values import Claim, Token
 from onward.errors import InvalidValue, PayloadTooLarge, StoreUnavailable
 from onward.handler import Handler
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
-from onward.worker.reporter import Reporter
+from onward.worker.progress_reporter import Reporter
 from onward.worker.timeouts import Timeouts
 
 T = TypeVar("T")

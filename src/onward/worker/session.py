@@ -22,11 +22,11 @@ from onward.worker.claimer import Claimer
 from onward.worker.deadline import Deadline
 from onward.worker.health import HealthRecorder
 from onward.worker.heartbeat import Heartbeat
+from onward.worker.heartbeat_interval import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
+from onward.worker.heartbeat_interval import QueueLeases
 from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.leader import Leader
-from onward.worker.leases import CHECK_INTERVAL as LEASE_CHECK_INTERVAL
-from onward.worker.leases import QueueLeases
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
 from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering

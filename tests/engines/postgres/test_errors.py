@@ -21,7 +21,7 @@ from onward.errors import (
     StoreUnavailable,
 )
 from onward.lifecycle import Complete
-from onward.pg.database import translate
+from onward.pg.errors import translate
 from onward.pg.migrations import check_version
 from tests.conformance.driver import Driver, worker_info
 from tests.conformance.postgres_case import PostgresStore

@@ -27,7 +27,7 @@ from onward.engine.values import QueueChange
 from onward.engines.bullmq import enqueue, rows, schedules
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import EnqueueRow
-from onward.engines.bullmq.node_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
+from onward.engines.bullmq.native_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
 from onward.engines.bullmq.plans import Plan, script
 from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import Enqueued, EnqueueStatus, JobRef
@@ -49,7 +49,7 @@ class Flow(msgspec.Struct, frozen=True):
     data: Any = None
     children: Sequence[Flow] = ()
     options: dict[str, Any] = {}
-    """See :class:`~onward.engines.bullmq.node_options.JobOptions`."""
+    """See :class:`~onward.engines.bullmq.native_options.JobOptions`."""
 
 
 class JobNode(NamedTuple):
@@ -91,7 +91,7 @@ class BullMQ:
     async def add(self, queue: str, name: str, data: Any = None, **options: Any) -> Enqueued:
         """Add a job, and answer which one stands for it now.
 
-        ``options`` are those of :class:`~onward.engines.bullmq.node_options.JobOptions`.
+        ``options`` are those of :class:`~onward.engines.bullmq.native_options.JobOptions`.
         """
         (answer,) = await self.add_bulk(queue, [(name, data, options)])
         return answer
@@ -175,7 +175,7 @@ class BullMQ:
     ) -> Enqueued:
         """Have jobs made by the clock, or change how; answer the first one.
 
-        ``repeat`` is as :class:`~onward.engines.bullmq.node_options.Repeat` says, ``options`` are those of its jobs.
+        ``repeat`` is as :class:`~onward.engines.bullmq.native_options.Repeat` says, ``options`` are those of its jobs.
         Whoever picks a job of a scheduler up, in Python or Node, makes the next.
         """
         if not isinstance(id, str) or not id or ":" in check_text("id", id):

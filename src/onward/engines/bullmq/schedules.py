@@ -18,7 +18,7 @@ from cronsim import CronSim
 from onward.engine.values import Claim
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.keys import Keys
-from onward.engines.bullmq.node_options import Repeat
+from onward.engines.bullmq.native_options import Repeat
 from onward.engines.bullmq.plans import Command, Plan, script
 from onward.errors import InvalidValue
 

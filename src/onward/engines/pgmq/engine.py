@@ -47,15 +47,16 @@ from onward.pg import caller_transaction
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.companion_schema import CompanionSchema
-from onward.pg.database import RETRYABLE, Database
+from onward.pg.database import Database
 from onward.pg.durability import Durability
+from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
-from onward.pg.identity import identity_of, same_store
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
 from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.store_identity import identity_of, same_store
 
 T = TypeVar("T")
 

@@ -72,13 +72,14 @@ from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.metering import Usage, UsageQuery
 from onward.pg import caller_transaction
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
-from onward.pg.database import QUERY_TIMEOUT, RETRYABLE, Database
+from onward.pg.database import QUERY_TIMEOUT, Database
+from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import release_claims
-from onward.pg.identity import identity_of, same_store
 from onward.pg.listener import ALL_QUEUES, DUE, Listener
 from onward.pg.per_loop import PerLoop
 from onward.pg.plans import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.store_identity import identity_of, same_store
 from onward.schedule import Firing, Schedule
 
 T = TypeVar("T")

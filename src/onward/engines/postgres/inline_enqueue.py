@@ -25,7 +25,7 @@ from onward.engines.postgres.lane_cache import LaneCache
 from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.job import Enqueued, UniformJobs
 from onward.pg.connection import TimedAsyncConnection
-from onward.pg.database import RETRYABLE, Translated
+from onward.pg.errors import RETRYABLE, Translated
 from onward.pg.pools import LoopPool
 
 EnqueueNormally = Callable[[UniformJobs], Coroutine[Any, Any, list[Enqueued]]]
