@@ -119,10 +119,10 @@ WORDS: Final = (
         (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
-        "observed: only the first job of a bulk is checked",
+        "checks: only the first job of a bulk is checked",
         (
             Edit(
-                "engine/checked.py",
+                "engine/checks.py",
                 "            for place, job in enumerate(jobs):\n",
                 "            for place, job in enumerate(jobs[:1]):\n",
             ),
@@ -130,8 +130,8 @@ WORDS: Final = (
         (f"{CONFORMANCE}/test_enqueue.py",),
     ),
     Mutant(
-        "observed: absent keys are not refused",
-        (Edit("engine/checked.py", "            require(Feature.IDEMPOTENCY)", "            pass"),),
+        "checks: absent keys are not refused",
+        (Edit("engine/checks.py", "            require(Feature.IDEMPOTENCY)", "            pass"),),
         (f"{UNIT}/test_checked.py",),
     ),
     Mutant(

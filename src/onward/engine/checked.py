@@ -1,4 +1,4 @@
-"""The one wrapper around every engine: rules and refusals before a write, an observation after each verb.
+"""The one wrapper around every engine: checks before a write, an observation after each verb.
 
 Engines hold neither: they trust what reaches them, and they are not instrumented. What must be the same on all five is
 written here once (X1).
@@ -14,11 +14,11 @@ from datetime import timedelta
 from typing import Any, Final, Protocol, cast
 
 import msgspec
-from msgspec import UNSET
 
 from onward import validation
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
+from onward.engine.checks import Checks
 from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
 from onward.engine.values import (
     Changed,
@@ -38,17 +38,15 @@ from onward.engine.values import (
     Page,
     QueueChange,
     QueueInfo,
-    Retention,
     Settlement,
     Signal,
     Term,
     Token,
     WorkerInfo,
 )
-from onward.errors import InvalidValue, PayloadTooLarge
+from onward.errors import InvalidValue
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
-from onward.lifecycle import Complete, JobStatus
 from onward.metering import Usage, UsageQuery
 from onward.schedule import Firing, Schedule
 
@@ -104,13 +102,8 @@ class CheckedEngine:
         self.inner = engine
         self.observer = observer
         self.tracing: Tracing | None = None
-        self._max_payload = max_payload
-        self._keeps_results = engine.capabilities.has(Feature.RESULTS)
+        self._checks = Checks(engine.capabilities, max_payload=max_payload)
         self._foreign = engine.capabilities.is_shared
-        self._checked: tuple[NewJob | None, int] = (None, 0)
-        """What the jobs of the last task have in common, once it was found right, and the room it leaves a payload."""
-        self._checked_queues: tuple[str, ...] = ()
-        """What was last claimed from, once it was found right."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -168,7 +161,7 @@ class CheckedEngine:
 
     async def enqueue(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
-        self._check_jobs(jobs, connection)
+        self._checks.jobs(jobs, connection)
         if self.observer is None and self.tracing is None:
             return await self.inner.enqueue(jobs, connection=connection)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
@@ -178,7 +171,7 @@ class CheckedEngine:
 
     def enqueue_sync(self, jobs: Sequence[NewJob], *, connection: object | None = None) -> list[Enqueued]:
         """See the contract. Every job is checked before the first is written."""
-        self._check_jobs(jobs, connection)
+        self._checks.jobs(jobs, connection)
         with self._stamped(jobs) as stamped, self._observed("enqueue", len(jobs)):
             answers = self.inner.enqueue_sync(stamped.jobs, connection=connection)
             stamped.answered(answers)
@@ -187,56 +180,11 @@ class CheckedEngine:
     def _stamped(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Stamped]:
         return nullcontext(_AsTheyAre(jobs)) if self.tracing is None or not jobs else self.tracing(jobs)
 
-    def _check_jobs(self, jobs: Sequence[NewJob], connection: object | None) -> None:
-        if connection is not None:
-            self.capabilities.require(Feature.TRANSACTIONS)
-        if isinstance(jobs, UniformJobs):
-            template, room = self._checked
-            if template is not jobs.template or max(map(len, jobs.payloads), default=0) > room:
-                self._check_alike(jobs)
-        else:
-            for place, job in enumerate(jobs):
-                self._check_job(job)
-                if job.after:
-                    validation.check_places(job, place)
-
-    def _check_alike(self, jobs: UniformJobs) -> None:
-        """Check one for all, unless a payload is so long that it counts; and of one task after the other, each once."""
-        if not jobs:
-            return
-        self._check_job(jobs[0])
-        validation.check_places(jobs.template, 0)
-        room = validation.room_for_payload(jobs.template, self._max_payload)
-        self._checked = jobs.template, room
-        if max(map(len, jobs.payloads)) > room:
-            for job in jobs:
-                self._check_job(job)
-
-    def _check_job(self, job: NewJob) -> None:
-        require = self.capabilities.require
-        validation.check_job(job, max_payload=self._max_payload, foreign=self._foreign)
-        if job.priority:
-            require(Feature.PRIORITY)
-        if job.delay or job.run_at is not None:
-            require(Feature.DELAY)
-        if job.start_by is not None:
-            require(Feature.START_BY)
-        if job.idempotency_key is not None:
-            require(Feature.IDEMPOTENCY)
-        if job.throttle is not None or job.debounce is not None:
-            require(Feature.THROTTLE)  # first: what was asked for is this, and the key is how it is kept
-        if job.dedupe_key is not None:
-            require(Feature.DEDUPLICATION)
-        if job.org_id is not None:
-            require(Feature.ORGANISATIONS)
-        if job.batch is not None:
-            require(Feature.BATCHES)
-
     # Consumer
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
-        self._check_request(request)
+        self._checks.claim_request(request)
         with self._observed("claim", request.slots + request.prefetch_started + request.prefetch_claimed):
             return await self.inner.claim(request)
 
@@ -247,46 +195,23 @@ class CheckedEngine:
 
     async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        self._check_settlements(settlements, connection)
+        self._checks.settlements(settlements, connection)
         with self._observed("settle", len(settlements)):
             return await self.inner.settle(settlements, connection=connection)
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        self._check_settlements(settlements, connection)
+        self._checks.settlements(settlements, connection)
         with self._observed("settle", len(settlements)):
             return self.inner.settle_sync(settlements, connection=connection)
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
-        self._check_settlements(exchange.settlements)
+        self._checks.settlements(exchange.settlements)
         if exchange.request is not None:
-            self._check_request(exchange.request)
+            self._checks.claim_request(exchange.request)
         with self._observed("exchange", len(exchange.settlements)):
             return await self.inner.exchange(exchange)
-
-    def _check_settlements(self, settlements: Sequence[Settlement], connection: object | None = None) -> None:
-        if connection is not None:
-            self.capabilities.require(Feature.TRANSACTIONS)
-        if not self._keeps_results:
-            for settlement in settlements:
-                if isinstance(settlement.outcome, Complete) and settlement.outcome.result is not None:
-                    self.capabilities.require(Feature.RESULTS)
-
-    def _check_request(self, request: ClaimRequest) -> None:
-        validation.check_at_least("slots", request.slots, 0)
-        validation.check_at_least("prefetch_started", request.prefetch_started, 0)
-        validation.check_at_least("prefetch_claimed", request.prefetch_claimed, 0)
-        if request.queues is not self._checked_queues:
-            for pattern in request.queues:
-                validation.check_pattern(pattern, foreign=self._foreign)
-                if pattern.endswith("*"):
-                    self.capabilities.require(Feature.PATTERNS)
-            self._checked_queues = request.queues
-        if request.prefetch_claimed:
-            self.capabilities.require(Feature.CLAIMED_STATE)
-        if request.alone:
-            self.capabilities.require(Feature.SUSPECTS)
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
@@ -337,14 +262,14 @@ class CheckedEngine:
         self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True
     ) -> Page[Job]:
         """See the contract."""
-        self._check_filter(which)
+        self._checks.job_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("find", limit):
             return await self.inner.find(which, cursor=cursor, limit=limit, newest_first=newest_first)
 
     async def count(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        self._check_filter(which)
+        self._checks.job_filter(which)
         if by is GroupBy.ORG:
             self.capabilities.require(Feature.ORGANISATIONS)
         with self._observed("count"):
@@ -377,31 +302,11 @@ class CheckedEngine:
         with self._observed("events"):
             return await self.inner.events(queues, cursor=cursor, types=types)
 
-    def _check_filter(self, which: JobFilter) -> None:
-        for pattern in which.queues or ():
-            validation.check_pattern(pattern, foreign=self._foreign)
-        if which.status is not None and JobStatus.CANCELLED in which.status:
-            self.capabilities.require(Feature.CANCELLED_STATE)
-        if which.org_id is not None:
-            self.capabilities.require(Feature.ORGANISATIONS)
-        if which.batch is not None:
-            self.capabilities.require(Feature.BATCHES)
-        for field in ("org_id", "batch", "worker_id", "error_contains"):
-            text = getattr(which, field)
-            if text is not None:
-                validation.check_text(field, text)
-        for type_ in which.types or ():
-            validation.check_text("types", type_)
-        for field in ("created_after", "created_before", "finished_before"):
-            moment = getattr(which, field)
-            if moment is not None:
-                validation.check_moment(field, moment)
-
     # Admin
 
     async def cancel(self, which: JobFilter, *, reason: str = "cancelled", limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        self._check_filter(which)
+        self._checks.job_filter(which)
         validation.check_text("reason", reason)
         validation.check_at_least("limit", limit, 1)
         with self._observed("cancel", limit):
@@ -409,7 +314,7 @@ class CheckedEngine:
 
     async def replay(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        self._check_filter(which)
+        self._checks.job_filter(which)
         self.capabilities.require(Feature.REPLAY)
         validation.check_at_least("limit", limit, 1)
         with self._observed("replay", limit):
@@ -417,7 +322,7 @@ class CheckedEngine:
 
     async def delete(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        self._check_filter(which)
+        self._checks.job_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("delete", limit):
             return await self.inner.delete(which, limit=limit)
@@ -425,55 +330,16 @@ class CheckedEngine:
     async def edit(self, ref: JobRef, change: JobChange) -> Job | None:
         """See the contract."""
         self.capabilities.require(Feature.EDIT)
-        if change.priority is not UNSET:
-            validation.check_priority(change.priority)
-            self.capabilities.require(Feature.PRIORITY)
-        if change.run_at is not UNSET:
-            validation.check_moment("run_at", change.run_at)
-            self.capabilities.require(Feature.DELAY)
-        if change.payload is not UNSET:
-            if (size := len(change.payload.encode())) > self._max_payload:
-                raise PayloadTooLarge(size, self._max_payload)
-            validation.check_json_text("payload", change.payload)
-        if change.max_attempts is not UNSET:
-            validation.check_at_least("max_attempts", change.max_attempts, 1)
+        self._checks.job_change(change)
         with self._observed("edit"):
             return await self.inner.edit(ref, change)
 
     async def configure(self, queue: str, change: QueueChange) -> QueueInfo:
         """See the contract."""
         validation.check_queue_name(queue, foreign=self._foreign)
-        self._check_change(change)
+        self._checks.queue_change(change)
         with self._observed("configure"):
             return await self.inner.configure(queue, change)
-
-    def _check_change(self, change: QueueChange) -> None:
-        require = self.capabilities.require
-        if change.paused is not UNSET:
-            require(Feature.PAUSE)
-        if change.rate is not UNSET:
-            if change.rate is not None and change.rate.burst > 1:
-                require(Feature.BURST)
-            require(Feature.RATE)
-        if change.global_concurrency is not UNSET:
-            require(Feature.CONCURRENCY)
-            if change.global_concurrency is not None:
-                validation.check_at_least("global_concurrency", change.global_concurrency, 1)
-        if change.weight is not UNSET:
-            require(Feature.WEIGHT)
-            validation.check_at_least("weight", change.weight, 1)
-        if change.lease is not UNSET and change.lease is not None and change.lease < timedelta(seconds=1):
-            raise InvalidValue(
-                "lease", change.lease, "must be at least a second: a worker beats several times within it"
-            )
-        if change.max_attempts is not UNSET or change.backoff is not UNSET:
-            require(Feature.QUEUE_DEFAULTS)
-            if change.max_attempts is not UNSET and change.max_attempts is not None:
-                validation.check_at_least("max_attempts", change.max_attempts, 1)
-        if change.retention is not UNSET:
-            require(Feature.RETENTION)
-            if change.retention.archived != Retention().archived:
-                require(Feature.ARCHIVE)
 
     # Maintenance
 
@@ -524,7 +390,7 @@ class CheckedEngine:
             raise InvalidValue("schedule", schedule.name, "has a job with a date: each turn would have the same")
         if schedule.job.idempotency_key is not None:
             raise InvalidValue("schedule", schedule.name, "has a job with a key: only its first turn would make a job")
-        self._check_job(schedule.job)
+        self._checks.job(schedule.job)
         with self._observed("save_schedule"):
             return await store.save_schedule(schedule)
 
@@ -564,13 +430,13 @@ class CheckedEngine:
         for field in batch.callbacks.__struct_fields__:
             callback: NewJob | None = getattr(batch.callbacks, field)
             if callback is not None:
-                self._check_job(callback)
+                self._checks.job(callback)
                 if callback.batch is not None:
                     raise InvalidValue(field, callback.batch, "must belong to no batch: this one would never finish")
         for job in [jobs.template] if isinstance(jobs, UniformJobs) else jobs:
             if job.batch != batch.name:
                 raise InvalidValue("batch", job.batch, f"must be {batch.name}, since the job is added to it")
-        self._check_jobs(jobs, connection)
+        self._checks.jobs(jobs, connection)
         with self._stamped(jobs) as stamped, self._observed("save_batch", len(jobs)):
             answers = await store.save_batch(batch, stamped.jobs, connection=connection)
             stamped.answered(answers)
@@ -636,7 +502,7 @@ class CheckedEngine:
     async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
         store = self._archive_store
-        self._check_filter(which)
+        self._checks.job_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("archived", limit):
             return await store.archived(which, cursor=cursor, limit=limit)
@@ -644,14 +510,14 @@ class CheckedEngine:
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
         store = self._archive_store
-        self._check_filter(which)
+        self._checks.job_filter(which)
         with self._observed("count_archived"):
             return await store.count_archived(which, by=by)
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
         store = self._archive_store
-        self._check_filter(which)
+        self._checks.job_filter(which)
         validation.check_at_least("limit", limit, 1)
         with self._observed("purge_archived", limit):
             return await store.purge_archived(which, limit=limit)
