@@ -1288,12 +1288,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "enqueue: what was seen is relied on for ever",
-        Edit(f"{_PG}/lane_cache.py", "TTL: Final = 0.25", "TTL: Final = 1e9"),
+        Edit(f"{_PG}/enqueue_cache.py", "TTL: Final = 0.25", "TTL: Final = 1e9"),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
         "enqueue: what a queue says is not looked at by jobs that rely on others",
-        Edit(f"{_PG}/lane_cache.py", "        if is_plain:\n", "        if True:\n"),
+        Edit(f"{_PG}/enqueue_cache.py", "        if is_plain:\n", "        if True:\n"),
         f"{_OF_PG}/test_enqueue.py",
     ),
     _on_postgres(
@@ -1790,7 +1790,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "inline enqueue: what takes longer is said twice",
-        Edit("pg/connection.py", "        self._pending_results = results\n", ""),
+        Edit("pg/timed_connection.py", "        self._pending_results = results\n", ""),
         f"{_OF_PG}/test_inline_enqueue.py",
     ),
     _on_postgres(
@@ -1892,12 +1892,12 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "connections: who sends is told nothing where nothing has come",
-        Edit("pg/connection.py", "(yield wanted) or Ready.NONE", "yield wanted"),
+        Edit("pg/timed_connection.py", "(yield wanted) or Ready.NONE", "yield wanted"),
         f"{_OF_PG}/test_queries.py",
     ),
     _on_postgres(
         "connections: who is cancelled hears what the driver says to that",
-        Edit("pg/connection.py", "except Exception as error:", "except psycopg.Error as error:"),
+        Edit("pg/timed_connection.py", "except Exception as error:", "except psycopg.Error as error:"),
         f"{_OF_PG}/test_queries.py",
     ),
     _on_postgres(
@@ -1922,7 +1922,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "connections: one that the server has closed is used",
-        Edit("pg/connection.py", "and not self._poll.poll(0)", ""),
+        Edit("pg/timed_connection.py", "and not self._poll.poll(0)", ""),
         f"{_OF_PG}/test_errors.py",
     ),
     _on_postgres(
@@ -2324,7 +2324,7 @@ TRACES: Final = (
     ),
     Mutant(
         "traces: those of Node are not read",
-        (Edit("engines/bullmq/options.py", 'options.get("tm")', 'options.get("telemetry")'),),
+        (Edit("engines/bullmq/job_options.py", 'options.get("tm")', 'options.get("telemetry")'),),
         (_TRACED,),
         engine="bullmq",
     ),

@@ -104,7 +104,7 @@ _POSTGRES: Final = frozenset({"schema", "notify", "listen_url", "query_timeout",
 def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engine:
     try:
         from onward.engines.postgres.engine import PostgresEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.postgres.schema import DEFAULT  # noqa: PLC0415
+        from onward.engines.postgres.statements import DEFAULT  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise
@@ -185,7 +185,7 @@ def _open_bullmq(url: str, clock: Clock | None) -> Engine:
 def _open_pgboss(url: str, clock: Clock | None) -> Engine:
     try:
         from onward.engines.pgboss.engine import PgBossEngine  # noqa: PLC0415 - see the module's first sentence
-        from onward.engines.pgboss.schema import DEFAULT  # noqa: PLC0415
+        from onward.engines.pgboss.statements import DEFAULT  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("psycopg"):
             raise

@@ -22,10 +22,10 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from onward.errors import InvalidValue
-from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.database import Database
-from onward.pg.plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 from onward.pg.pools import ConnectionPools
+from onward.pg.statement_plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
+from onward.pg.timed_connection import TimedAsyncConnection, TimedConnection
 
 T = TypeVar("T")
 

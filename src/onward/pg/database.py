@@ -13,8 +13,8 @@ from onward.errors import (
     InvalidValue,
     StoreUnavailable,
 )
-from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.errors import Translated
+from onward.pg.timed_connection import TimedAsyncConnection, TimedConnection
 
 _CONNECT_TIMEOUT: Final = 10
 """Seconds until a server that does not let us in is given up."""

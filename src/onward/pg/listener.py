@@ -28,10 +28,10 @@ from psycopg.waiting import Ready
 from onward.engine.values import Signal, SignalKind
 from onward.errors import StoreUnavailable
 from onward.pg import fork_safety
-from onward.pg.connection import TimedAsyncConnection
 from onward.pg.database import Database
 from onward.pg.per_loop import PerLoop
-from onward.pg.plans import Row, Statement
+from onward.pg.statement_plans import Row, Statement
+from onward.pg.timed_connection import TimedAsyncConnection
 from onward.validation import matches
 
 log = logging.getLogger("onward.pg")

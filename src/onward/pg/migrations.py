@@ -22,9 +22,9 @@ from psycopg import errors as pg
 from onward.engine import migrations
 from onward.engine.migrations import Migration
 from onward.errors import InvalidValue, SchemaTooOld, StoreBusy, StoreUnavailable
-from onward.pg.connection import TimedConnection
 from onward.pg.database import Database
 from onward.pg.schema_name import insert_schema_name, own_schema
+from onward.pg.timed_connection import TimedConnection
 
 log = logging.getLogger("onward.pg")
 

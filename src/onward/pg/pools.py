@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 
 from onward.errors import StoreUnavailable
 from onward.pg import fork_safety
-from onward.pg.connection import TimedAsyncConnection, TimedConnection
 from onward.pg.database import Database
 from onward.pg.per_loop import PerLoop
+from onward.pg.timed_connection import TimedAsyncConnection, TimedConnection
 
 MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""

@@ -40,8 +40,8 @@ from onward.worker.scheduler import Scheduler
 from onward.worker.settler import Settler
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
-from onward.worker.webhook_relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
-from onward.worker.webhook_relay import Relay
+from onward.worker.webhook_jobs import POLL_INTERVAL as EVENT_POLL_INTERVAL
+from onward.worker.webhook_jobs import Relay
 
 _MEBIBYTE: Final = 1024 * 1024
 log = logging.getLogger("onward.worker")

@@ -31,7 +31,7 @@ from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerSettings
 from onward.worker.scheduler import Scheduler
 from onward.worker.session import Session
-from onward.worker.webhook_relay import Relay
+from onward.worker.webhook_jobs import Relay
 
 
 class Worker:

@@ -9,7 +9,7 @@ import pytest
 
 from onward.app import App
 from onward.backoff import Backoff
-from onward.engines.bullmq import options
+from onward.engines.bullmq import job_options
 from onward.engines.bullmq.diagnostics import Facts, warnings
 from onward.engines.bullmq.lua_scripts import SCRIPTS
 from onward.engines.bullmq.schedules import next_time
@@ -21,9 +21,11 @@ from onward.job import NewJob
 
 def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():  # B6, H1
     backoff = Backoff.exponential(3, factor=1.5, cap=77, jitter=0.25)
-    assert options.read(options.write(NewJob(type="t", backoff=backoff), is_prioritized=False)).backoff == backoff
+    assert (
+        job_options.read(job_options.write(NewJob(type="t", backoff=backoff), is_prioritized=False)).backoff == backoff
+    )
     endless = Backoff.exponential(1, cap=None)
-    read = options.read(options.write(NewJob(type="t", backoff=endless), is_prioritized=False)).backoff
+    read = job_options.read(job_options.write(NewJob(type="t", backoff=endless), is_prioritized=False)).backoff
     assert read is not None
     assert [read.delay(attempts).total_seconds() for attempts in (1, 5, 30)] == [1, 16, 3600]
 
@@ -39,13 +41,13 @@ def test_our_backoff_comes_back_as_it_was_and_never_waits_longer_than_an_hour():
     ids=["none", "fixed", "number", "exponential"],
 )
 def test_jobs_from_node_keep_nodes_policy(backoff: object, delays: list[float]):  # B6
-    read = options.read(json.dumps({"attempts": 20, "backoff": backoff} if backoff else {"attempts": 20})).backoff
+    read = job_options.read(json.dumps({"attempts": 20, "backoff": backoff} if backoff else {"attempts": 20})).backoff
     assert read is not None
     assert [round(read.delay(attempts).total_seconds(), 3) for attempts in (1, 15)] == delays
 
 
 def test_nodes_jitter_shortens_and_ours_says_the_same():  # B6
-    read = options.read('{"backoff": {"type": "fixed", "delay": 1000, "jitter": 0.5}}').backoff
+    read = job_options.read('{"backoff": {"type": "fixed", "delay": 1000, "jitter": 0.5}}').backoff
     assert read is not None
     assert [read.delay(1, random=lambda share=share: share) for share in (0.0, 1.0)] == [  # type: ignore[misc]
         timedelta(seconds=0.5),
@@ -54,8 +56,8 @@ def test_nodes_jitter_shortens_and_ours_says_the_same():  # B6
 
 
 def test_a_job_of_nodes_without_attempts_runs_once():
-    assert options.read('{"attempts": 0}').max_attempts == 1
-    assert options.read("{}").max_attempts == 1
+    assert job_options.read('{"attempts": 0}').max_attempts == 1
+    assert job_options.read("{}").max_attempts == 1
 
 
 def millis(*parts: int) -> int:

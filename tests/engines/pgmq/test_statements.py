@@ -11,7 +11,7 @@ import pytest
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import QueueChange
 from onward.engines.pgmq import queries
-from onward.engines.pgmq.schema import SQL
+from onward.engines.pgmq.statements import SQL
 from onward.lifecycle import JobStatus
 
 Sql = Callable[..., list[Any]]

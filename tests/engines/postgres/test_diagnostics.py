@@ -9,9 +9,9 @@ import pytest
 
 from onward.engines.postgres.diagnostics import INDEXES, ServerFacts, _problems, _warnings, diagnose
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.plans import run
+from onward.pg.statement_plans import run
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 

@@ -17,10 +17,10 @@ from psycopg.rows import dict_row
 from onward.backoff import Backoff
 from onward.clock import SystemClock, moment_of
 from onward.engine.values import ClaimRequest, Exchange, QueueChange, Settlement, SignalKind
-from onward.engines.postgres import lane_cache
+from onward.engines.postgres import enqueue_cache
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueue import notification_of
-from onward.engines.postgres.lane_cache import LaneCache
+from onward.engines.postgres.enqueue_cache import EnqueueCache
 from onward.engines.postgres.maintenance import NextDue
 from onward.errors import InvalidValue
 from onward.job import NewJob, UniformJobs
@@ -112,7 +112,7 @@ async def test_what_others_tell_a_queue_holds_for_jobs_that_come_a_moment_later(
     try:
         await clocked.enqueue([new_job(queue="told")])
         await other.configure("told", QueueChange(max_attempts=7))
-        await asyncio.sleep(2 * lane_cache.TTL)
+        await asyncio.sleep(2 * enqueue_cache.TTL)
         await clocked.enqueue([new_job(queue="told")])
         await clocked.enqueue([new_job(queue="told")])  # nor does it go by the look of the one before
     finally:
@@ -129,8 +129,8 @@ async def test_a_lane_that_was_opened_in_vain_is_not_relied_on(clocked: Postgres
 
 
 def test_no_more_lanes_are_kept_in_mind_than_so_many(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lane_cache, "_MAX_LANES", 3)
-    cache = LaneCache()
+    monkeypatch.setattr(enqueue_cache, "_MAX_LANES", 3)
+    cache = EnqueueCache()
     for number in range(10):
         cache.store((f"q{number}", 0), monotonic(), is_plain=True, has_listener=None)
         assert cache.is_fresh((f"q{number}", 0))

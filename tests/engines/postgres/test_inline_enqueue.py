@@ -13,15 +13,15 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import ClaimRequest, QueueChange
-from onward.engines.postgres import inline_enqueue, lane_cache, notify_throttle
+from onward.engines.postgres import enqueue_cache, inline_enqueue, notify_throttle
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueue import SingleInsertStatements
 from onward.engines.postgres.inline_enqueue import InlineEnqueue
 from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, UniformJobs
-from onward.pg.connection import QueryExecutor, TimedAsyncConnection
 from onward.pg.pools import ConnectionPools
+from onward.pg.timed_connection import QueryExecutor, TimedAsyncConnection
 from tests.conformance.driver import new_job
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.turns import turns_of_the_loop
@@ -34,7 +34,7 @@ LONG = 3600.0
 @pytest.fixture
 async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
     """An engine whose permits last, for what is not about that."""
-    monkeypatch.setattr(lane_cache, "TTL", LONG)
+    monkeypatch.setattr(enqueue_cache, "TTL", LONG)
     monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", LONG)
     engine = PostgresEngine(store.url, schema=store.schema, query_timeout=1)
     await engine.open()
@@ -144,7 +144,7 @@ async def listening_to(other: PostgresEngine) -> AsyncIterator[asyncio.Event]:
 @pytest.fixture
 def cache_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads of jobs that looked on their way, at what is to be looked at again soon."""
-    monkeypatch.setattr(lane_cache, "TTL", 0.05)
+    monkeypatch.setattr(enqueue_cache, "TTL", 0.05)
     monkeypatch.setattr(notify_throttle, "TTL", 0.05)
     cache_checks: list[str] = []
     checked_insert = SingleInsertStatements.checked_insert
@@ -251,7 +251,7 @@ async def test_what_a_queue_is_told_here_holds_for_the_next_job(engine: Postgres
 
 async def test_the_loop_has_its_turns(engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch):
     """Answers that are waited for on the spot hold the loop up: others must get their turn."""
-    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
+    monkeypatch.setattr("onward.pg.timed_connection._BUSY_WAIT_SECONDS", LONG)
     # What is new to the server takes a turn by itself.
     monkeypatch.setattr(NotifyThrottle, "notice_for", lambda *_: None)
     await warmed(engine, fast_adds)
@@ -276,7 +276,7 @@ async def test_whether_a_connection_is_sound_is_asked_once_for_each_turn_of_the_
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     """To ask is a call of the kernel, as sending the job is one."""
-    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
+    monkeypatch.setattr("onward.pg.timed_connection._BUSY_WAIT_SECONDS", LONG)
     await warmed(engine, fast_adds)
     is_healthy, asked = QueryExecutor.is_healthy, 0
 
@@ -309,7 +309,7 @@ async def test_a_connection_that_somebody_else_has_taken_is_not_waited_for(
 async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("onward.pg.connection._BUSY_WAIT_SECONDS", LONG)
+    monkeypatch.setattr("onward.pg.timed_connection._BUSY_WAIT_SECONDS", LONG)
     monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", 0.01)
     await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:

@@ -19,7 +19,7 @@ from onward.engine.migrations import Migration
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.migrations import MIGRATIONS, migrate, script
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue, SchemaChanged, SchemaTooNew, SchemaTooOld, StoreUnavailable
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore

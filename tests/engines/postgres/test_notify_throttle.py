@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 from onward.engine.values import SignalKind
-from onward.engines.postgres import lane_cache, notify_throttle
+from onward.engines.postgres import enqueue_cache, notify_throttle
 from onward.engines.postgres.engine import PostgresEngine
-from onward.engines.postgres.lane_cache import LaneCache
+from onward.engines.postgres.enqueue_cache import EnqueueCache
 from onward.engines.postgres.notify_throttle import NotifyOnCommit, NotifyThrottle
 from onward.errors import StoreUnavailable
 from onward.pg.listener import ALL_QUEUES, DUE
@@ -32,7 +32,7 @@ def sent() -> Sent:
 
 @pytest.fixture
 def throttle(sent: Sent) -> Iterator[NotifyThrottle]:
-    throttle = NotifyThrottle(sent.put, LaneCache())
+    throttle = NotifyThrottle(sent.put, EnqueueCache())
     yield throttle
     throttle.close()
 
@@ -88,9 +88,9 @@ def test_who_had_to_wait_to_tell_tells_more_seldom_until_it_need_not_wait(thrott
 
 
 def test_where_nobody_listened_it_is_looked_for_listeners_more_seldom(sent: Sent):
-    cache = LaneCache()
+    cache = EnqueueCache()
     throttle = NotifyThrottle(sent.put, cache)
-    for has_listener, apart in ((False, lane_cache.TTL), (True, notify_throttle._MIN_INTERVAL)):
+    for has_listener, apart in ((False, enqueue_cache.TTL), (True, notify_throttle._MIN_INTERVAL)):
         throttle._last_notice_at = -math.inf
         with NotifyOnCommit(throttle, {"a"}):
             cache.has_listener = has_listener
@@ -106,7 +106,7 @@ def test_whatever_goes_wrong_with_one_notice_the_next_is_told(sent: Sent, error:
         if notice == "a":
             raise error
 
-    throttle = NotifyThrottle(send, LaneCache())
+    throttle = NotifyThrottle(send, EnqueueCache())
     for name in ("a", "b"):
         throttle.committed(None, {name})
         assert sent.get(timeout=30) == name
@@ -141,7 +141,7 @@ async def test_nobody_is_told_where_nobody_listens(store: PostgresStore):
 
 def test_what_an_enqueue_was_to_tell_of_is_told_though_it_fails(sent: Sent):
     engine = PostgresEngine("postgresql://nowhere")
-    engine._notify_throttle = NotifyThrottle(sent.put, LaneCache())
+    engine._notify_throttle = NotifyThrottle(sent.put, EnqueueCache())
     engine._notify_throttle._interval = 0
     engine._notify_throttle._pending = {"left"}
     with pytest.raises(RuntimeError), engine._notify_on_commit([new_job(queue="mine")]) as notice:

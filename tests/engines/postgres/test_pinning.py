@@ -15,9 +15,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus, PGconn
 
 from onward.engines.postgres.diagnostics import Diagnosis, diagnose
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.plans import run
+from onward.pg.statement_plans import run
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore, other_database
 from tests.conformance.processes import eventually

@@ -19,12 +19,12 @@ from onward.batches.values import NewBatch
 from onward.engine.values import ClaimRequest, Exchange, JobFilter, Settlement, Term
 from onward.engines.postgres import admin, batches, claims, enqueue, leases, maintenance, migrations, queries, settle
 from onward.engines.postgres.claims import RoundRobin
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.ids import new_id
 from onward.job import EnqueueStatus, JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
 from onward.pg.database import Database
-from onward.pg.plans import Statement
+from onward.pg.statement_plans import Statement
 from tests.conformance.driver import LEASE, Driver, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually

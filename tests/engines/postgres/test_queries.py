@@ -10,10 +10,10 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
 
-from onward.pg.connection import TimedConnection
 from onward.pg.database import Database
-from onward.pg.plans import Rows, Statement
 from onward.pg.pools import ConnectionPools
+from onward.pg.statement_plans import Rows, Statement
+from onward.pg.timed_connection import TimedConnection
 from tests.engines.postgres.turns import turns_of_the_loop
 from tests.servers.postgres import postgres_url
 
@@ -42,7 +42,7 @@ def test_what_is_asked_often_is_kept_by_the_server_and_what_is_not_is_not(connec
 
 
 def test_no_more_is_kept_than_so_many(connection: TimedConnection, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onward.pg.connection._MAX_PREPARED", 3)
+    monkeypatch.setattr("onward.pg.timed_connection._MAX_PREPARED", 3)
     for number in range(9):
         for _ in range(4):
             assert connection.query(f"select $1::bigint + {number}", [1]) == [(number + 1,)]
@@ -163,7 +163,7 @@ def copy(connection: TimedConnection, values: list[object], parts: list[str]) ->
 def test_what_is_copied_comes_in_order_after_what_was_answered_before_it(
     connection: TimedConnection, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("onward.pg.connection._MAX_CHUNK_BYTES", 3)  # a line is sent in parts
+    monkeypatch.setattr("onward.pg.timed_connection._MAX_CHUNK_BYTES", 3)  # a line is sent in parts
     assert copy(connection, ["a", 7], ["first\nsec", "ond\n"]) == [("a", 7)]
     assert connection.execute("select line from lines").fetchall() == [("first",), ("second",), ("7",)]
 

@@ -14,7 +14,7 @@ import pytest
 from onward.batches.values import BATCH_KEPT, NewBatch
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Retention, Settlement, Term
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.job import JobRef
 from onward.lifecycle import Complete
 from onward.metering import Meter

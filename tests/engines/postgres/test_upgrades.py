@@ -19,7 +19,7 @@ from onward.control_flow import DoNotRetry
 from onward.engine.migrations import Migration
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.migrations import MIGRATIONS, migrate, script
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import SchemaTooNew, StoreBusy
 from onward.lifecycle import Complete, JobStatus
 from onward.pg import migrations

@@ -8,9 +8,9 @@ from msgspec import UNSET
 
 from onward.clock import micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
-from onward.engines.bullmq import options, queries, rows
+from onward.engines.bullmq import job_options, queries, rows
+from onward.engines.bullmq.command_plans import Plan, script
 from onward.engines.bullmq.keys import Keys
-from onward.engines.bullmq.plans import Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, WAITING, JobStatus
@@ -61,7 +61,7 @@ def edit(keys: Keys, ref: JobRef, change: JobChange, *, is_prioritized: bool) ->
         if change.max_attempts is not UNSET:
             members["attempts"] = change.max_attempts
         if change.priority is not UNSET and is_prioritized:
-            members["priority"] = options.to_bullmq_priority(change.priority)
+            members["priority"] = job_options.to_bullmq_priority(change.priority)
             priority = str(members["priority"])
         (answer,) = yield [
             script(
@@ -70,7 +70,7 @@ def edit(keys: Keys, ref: JobRef, change: JobChange, *, is_prioritized: bool) ->
                 [keys.meta(ref.queue)],
                 ref.id,
                 text,
-                options.changed(text, **members) if members else "",
+                job_options.changed(text, **members) if members else "",
                 "" if change.payload is UNSET else change.payload,
                 priority,
                 "" if change.run_at is UNSET else -(-micros_of(change.run_at) // 1000),

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from onward.clock import micros_of
-from onward.engines.bullmq import options, rows
+from onward.engines.bullmq import job_options, rows
+from onward.engines.bullmq.command_plans import Atomic, Command, Plan, script
 from onward.engines.bullmq.keys import Keys
-from onward.engines.bullmq.plans import Atomic, Command, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.errors import InvalidValue
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
@@ -75,18 +75,18 @@ def _enqueue_plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) 
     key = [keys.meta(queue)]
     commands: list[Command] = []
     if isinstance(jobs, UniformJobs):
-        opts = options.write(jobs.template, is_prioritized=is_prioritized)
-        priority = options.to_bullmq_priority(jobs.template.priority) if is_prioritized else 0
+        opts = job_options.write(jobs.template, is_prioritized=is_prioritized)
+        priority = job_options.to_bullmq_priority(jobs.template.priority) if is_prioritized else 0
         for first in range(0, len(jobs), MAX_BATCH):
             payloads = jobs.payloads[first : first + MAX_BATCH]
             commands.append(script("enqueue_plain", keys, key, jobs.template.type, opts, priority, *payloads))
         return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
     for some in _chunks_by_priority(jobs) if is_prioritized else _chunks(jobs):
         head = some[0]
-        opts = options.write(head, is_prioritized=is_prioritized)
-        priority = options.to_bullmq_priority(head.priority) if is_prioritized else 0
+        opts = job_options.write(head, is_prioritized=is_prioritized)
+        priority = job_options.to_bullmq_priority(head.priority) if is_prioritized else 0
         if all(
-            job.type == head.type and (job is head or options.write(job, is_prioritized=is_prioritized) == opts)
+            job.type == head.type and (job is head or job_options.write(job, is_prioritized=is_prioritized) == opts)
             for job in some
         ):
             payloads = [job.payload for job in some]
@@ -95,7 +95,7 @@ def _enqueue_plain(keys: Keys, jobs: Sequence[NewJob], *, is_prioritized: bool) 
             flat = [
                 value
                 for job in some
-                for value in (job.type, options.write(job, is_prioritized=is_prioritized), job.payload)
+                for value in (job.type, job_options.write(job, is_prioritized=is_prioritized), job.payload)
             ]
             commands.append(script("enqueue_plain", keys, key, "", "", priority, *flat))
     return _enqueued_in_order(queue, commands, (yield Atomic(commands)))
@@ -159,10 +159,10 @@ def _row(job: NewJob, *, is_prioritized: bool) -> EnqueueRow:
         job.queue,
         job.type,
         job.payload,
-        options.write(job, is_prioritized=is_prioritized),
+        job_options.write(job, is_prioritized=is_prioritized),
         delay=rows.milliseconds(job.delay or _ZERO),
         due="" if job.run_at is None else -(-micros_of(job.run_at) // 1000),
-        priority=options.to_bullmq_priority(job.priority) if is_prioritized else 0,
+        priority=job_options.to_bullmq_priority(job.priority) if is_prioritized else 0,
         deduplication="" if job.dedupe_key is None else _encode({"id": job.dedupe_key}).decode(),
         key=job.idempotency_key or "",
     )

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Retention
-from onward.engines.bullmq import options
+from onward.engines.bullmq import job_options
 from onward.job import Job, JobRef
 from onward.lifecycle import Failure, JobStatus
 
@@ -84,7 +84,7 @@ def claim_of(
         max_attempts=opts.max_attempts,
         crashes=_number(fields, "stc"),
         org_id=opts.org_id,
-        priority=options.to_onward_priority(_number(fields, "priority")),
+        priority=job_options.to_onward_priority(_number(fields, "priority")),
         backoff=opts.backoff,
         trace=opts.trace,
         wait_seconds=max(0.0, now / 1e6 - ready / 1e3) if now else 0.0,
@@ -101,9 +101,9 @@ _json_reader = msgspec.json.Decoder(msgspec.Raw)
 _check_json = _json_reader.decode
 
 
-def _options(text: str | None) -> options.Options:
+def _options(text: str | None) -> job_options.Options:
     try:
-        return options.read(text or "{}")
+        return job_options.read(text or "{}")
     except (ValueError, TypeError, msgspec.MsgspecError) as error:
         raise UnreadableJob(f"its options cannot be read: {error}") from error
 
@@ -114,7 +114,7 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
     try:
         opts = _options(fields.get("opts"))
     except UnreadableJob:
-        opts = options.Options()
+        opts = job_options.Options()
     made = int(fields.get("atm") or 0)
     created = moment(fields.get("timestamp")) or moment_of(0)
     started, ended = moment(fields.get("processedOn")), moment(fields.get("finishedOn"))
@@ -127,7 +127,7 @@ def job_of(queue: str, id: str, location: str, score: str, fields: Mapping[str, 
         status=status,
         org_id=opts.org_id,
         payload=value_of(fields.get("data")),
-        priority=options.to_onward_priority(int(float(fields.get("priority") or 0))),
+        priority=job_options.to_onward_priority(int(float(fields.get("priority") or 0))),
         idempotency_key=opts.idempotency_key,
         dedupe_key=fields.get("deid"),
         worker_id=None if status in {JobStatus.PENDING, JobStatus.SCHEDULED, JobStatus.BLOCKED} else fields.get("pb"),

@@ -16,11 +16,11 @@ from onward.engines.pgboss.enqueue import notify_queues
 from onward.engines.pgboss.filters import Condition, is_id
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import backoff_of, data_of, retry_columns_of
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, JobStatus, Move
-from onward.pg.plans import Plan, Row
+from onward.pg.statement_plans import Plan, Row
 from onward.validation import check_queue_name
 
 DEFAULT_QUEUE_OPTIONS: Final = {

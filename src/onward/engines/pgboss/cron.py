@@ -22,12 +22,12 @@ from onward.engines.pgboss.claims import RoundRobin, claim
 from onward.engines.pgboss.enqueue import IdGenerator, SendRequest, send
 from onward.engines.pgboss.options import SendOptions, send_request_of
 from onward.engines.pgboss.queue_cache import QueueCache
-from onward.engines.pgboss.schema import Schema
 from onward.engines.pgboss.settle import settle
+from onward.engines.pgboss.statements import Schema
 from onward.errors import OnwardError
 from onward.lifecycle import Complete
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.plans import Plan, Row
+from onward.pg.statement_plans import Plan, Row
 
 log = logging.getLogger("onward.engines.pgboss")
 

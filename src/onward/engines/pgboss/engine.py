@@ -37,8 +37,8 @@ from onward.engine.values import (
 )
 from onward.engines.pgboss import admin, claims, cron, enqueue, leases, maintenance, queries, settle
 from onward.engines.pgboss.queue_cache import QueueCache, SchemaMigrated
-from onward.engines.pgboss.schema import DEFAULT, MIGRATIONS, Schema
 from onward.engines.pgboss.schema_probe import SchemaProbe
+from onward.engines.pgboss.statements import DEFAULT, MIGRATIONS, Schema
 from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
@@ -53,8 +53,8 @@ from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import Listener
 from onward.pg.migrations import Migrations
 from onward.pg.per_loop import PerLoop
-from onward.pg.plans import Plan, Row, Statement, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.statement_plans import Plan, Row, Statement, arun, run
 from onward.pg.store_identity import identity_of, same_store
 
 T = TypeVar("T")

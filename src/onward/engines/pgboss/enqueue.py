@@ -17,13 +17,13 @@ import msgspec
 from onward.clock import MICROSECOND, micros_of
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, data_of, extras_of, retry_columns_of, singleton_key_of
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue, StoreBusy
 from onward.ids import new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays
-from onward.pg.plans import Plan
+from onward.pg.statement_plans import Plan
 
 _KEYED: Final = frozenset({"short", "stately", "exclusive"})
 """Policies by which a job may be refused, whether it has a key or not."""

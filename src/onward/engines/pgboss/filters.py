@@ -6,9 +6,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from onward.engine.values import JobFilter
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.lifecycle import FINISHED
-from onward.pg.plans import Statement
+from onward.pg.statement_plans import Statement
 
 TYPE: Final = "coalesce(j.data #>> '{$onward,type}', j.name)"
 _ORG: Final = "coalesce(j.data #>> '{$onward,org_id}', j.group_id)"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgboss.rows import fences_of
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.pg import arrays
-from onward.pg.plans import Plan
+from onward.pg.statement_plans import Plan
 
 
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.pgboss.queue_cache import QueueCache
-from onward.engines.pgboss.schema import Schema
-from onward.pg.plans import Plan, Row
+from onward.engines.pgboss.statements import Schema
+from onward.pg.statement_plans import Plan, Row
 
 
 def promote(schema: Schema, queue_cache: QueueCache) -> Plan[MaintenanceResult]:

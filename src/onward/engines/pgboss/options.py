@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from onward.engines.pgboss.enqueue import SendRequest
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue, Unsupported
 
 T = TypeVar("T", bound=msgspec.Struct)

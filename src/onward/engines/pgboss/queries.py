@@ -10,10 +10,10 @@ from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo
 from onward.engines.pgboss.filters import TYPE, Condition, is_id, org_of
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import job_of
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 from onward.validation import LAST_MOMENT, read_cursor
 
 _GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATUS: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}

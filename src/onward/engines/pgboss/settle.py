@@ -14,10 +14,10 @@ from onward.engines.pgboss.claims import POLICIES_LIMITING_ACTIVE
 from onward.engines.pgboss.enqueue import notify_queues
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, failure_of, fences_of, output_of
-from onward.engines.pgboss.schema import Schema
+from onward.engines.pgboss.statements import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
 from onward.pg import arrays
-from onward.pg.plans import Plan
+from onward.pg.statement_plans import Plan
 
 OutcomeRow = tuple[str, timedelta | None, str | None, bool]
 """How a run ended that did not end well: pg-boss's state, the delay, the output, whether the run is released."""

@@ -12,12 +12,12 @@ from onward.clock import micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo, Retention
 from onward.engines.pgmq import queries
 from onward.engines.pgmq.enqueue import check_new_name
-from onward.engines.pgmq.schema import SQL, with_schema_name
 from onward.engines.pgmq.settings import PgmqSettings
+from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 
 
 def cancel(which: JobFilter, reason: str, limit: int, settings: PgmqSettings, columns: str) -> Plan[list[Changed]]:

@@ -12,13 +12,13 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgmq.headers import JobHeader, header_of
-from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import PgmqSettings
+from onward.engines.pgmq.statements import SQL
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.pg.arrays import numbers, texts
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 
 _backoffs = msgspec.json.Decoder(Backoff)
 

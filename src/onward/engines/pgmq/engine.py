@@ -36,9 +36,9 @@ from onward.engine.values import (
     WorkerInfo,
 )
 from onward.engines.pgmq import admin, claims, enqueue, leases, maintenance, queries, schema_probe, settle
-from onward.engines.pgmq.schema import CHANNEL, MIGRATIONS, NAME, SQL
 from onward.engines.pgmq.schema_probe import SchemaProbe
 from onward.engines.pgmq.settings import PgmqSettings
+from onward.engines.pgmq.statements import CHANNEL, MIGRATIONS, NAME, SQL
 from onward.errors import Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
@@ -46,7 +46,7 @@ from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
-from onward.pg.companion_schema import CompanionSchema
+from onward.pg.companion_tables import CompanionSchema
 from onward.pg.database import Database
 from onward.pg.durability import Durability
 from onward.pg.errors import RETRYABLE
@@ -54,8 +54,8 @@ from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
 from onward.pg.per_loop import PerLoop
-from onward.pg.plans import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.statement_plans import Plan, arun, run
 from onward.pg.store_identity import identity_of, same_store
 
 T = TypeVar("T")

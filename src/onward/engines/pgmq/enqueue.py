@@ -10,11 +10,11 @@ from typing import Any, Final
 from onward.clock import MICROSECOND, micros_of
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engines.pgmq.headers import headers_of
-from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
+from onward.engines.pgmq.statements import SQL
 from onward.errors import InvalidValue, Unsupported
 from onward.job import Enqueued, JobRef, NewJob
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 from onward.validation import check_queue_name
 
 MAX_NAME: Final = 47

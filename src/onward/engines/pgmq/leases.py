@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
-from onward.engines.pgmq.schema import SQL
-from onward.pg.companion_schema import CompanionSchema
-from onward.pg.plans import Plan, Statement
+from onward.engines.pgmq.statements import SQL
+from onward.pg.companion_tables import CompanionSchema
+from onward.pg.statement_plans import Plan, Statement
 
 
 def heartbeat(companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:

@@ -18,11 +18,11 @@ from onward.backoff import Backoff
 from onward.clock import micros_of, moment_of
 from onward.engine.values import GroupBy, JobFilter, Page, QueueInfo, QueueSettings, Retention
 from onward.engines.pgmq.headers import header_of
-from onward.engines.pgmq.schema import SQL, with_schema_name
 from onward.engines.pgmq.settings import PgmqSettings
+from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, JobStatus
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_cursor
 
 _ARCHIVE_SAMPLE: Final = 100_000

@@ -7,11 +7,11 @@ from typing import Any
 
 from onward.engine.values import Settlement, Token
 from onward.engines.pgmq.headers import SettledRow, completed_patch, settled_row
-from onward.engines.pgmq.schema import SQL
 from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
+from onward.engines.pgmq.statements import SQL
 from onward.lifecycle import Complete
 from onward.pg.arrays import EMPTY, numbers, texts
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 
 
 def settle(settlements: Sequence[Settlement], settings: PgmqSettings, columns: str) -> Plan[frozenset[Token]]:

@@ -13,12 +13,12 @@ from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, Que
 from onward.engines.postgres import queries
 from onward.engines.postgres.filters import Condition, union_all
 from onward.engines.postgres.rows import optional_micros
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
 from onward.pg.listener import ALL_QUEUES, DUE
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 
 
 def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[list[Changed]]:

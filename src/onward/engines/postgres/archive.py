@@ -8,9 +8,9 @@ from onward.engine.values import Changed, GroupBy, JobFilter, Page
 from onward.engines.postgres.admin import changed_of
 from onward.engines.postgres.filters import Condition
 from onward.engines.postgres.queries import GROUP_COLUMNS, page_of
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.job import Job
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 
 
 def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int) -> Plan[Page[Job]]:

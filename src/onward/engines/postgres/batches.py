@@ -14,10 +14,10 @@ from onward.engine.values import JobFilter, Page, Term
 from onward.engines.postgres import queries
 from onward.engines.postgres.enqueue import enqueue, notification_of
 from onward.engines.postgres.filters import is_id
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 from onward.validation import read_cursor
 
 _MAX_ROWS: Final = 1000

@@ -16,11 +16,11 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.postgres.rows import backoff_of, ranges_of
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.job import JobRef
 from onward.pg import arrays
 from onward.pg.listener import ALL_QUEUES, CANCELLED, DUE, SETTINGS_CHANGED
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 from onward.validation import matches
 
 _ANY_QUEUE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from onward.engines.postgres.filters import is_id
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Enqueued, NewJob, UniformJobs
 from onward.pg import arrays
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 
 
 def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> Plan[None]:

@@ -60,11 +60,11 @@ from onward.engines.postgres import (
 from onward.engines.postgres.batch_progress import RETRY_INTERVAL, BatchProgress
 from onward.engines.postgres.claim_on_notify import ClaimOnNotify, SentClaim
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert
+from onward.engines.postgres.enqueue_cache import EnqueueCache
 from onward.engines.postgres.events import EventLog
 from onward.engines.postgres.inline_enqueue import InlineEnqueue
-from onward.engines.postgres.lane_cache import LaneCache
 from onward.engines.postgres.notify_throttle import NotifyOnCommit, NotifyThrottle
-from onward.engines.postgres.schema import DEFAULT, Schema
+from onward.engines.postgres.statements import DEFAULT, Schema
 from onward.engines.postgres.usage import record as record_usage
 from onward.errors import StoreBusy
 from onward.events import AnyEvent, EventPage
@@ -77,8 +77,8 @@ from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import release_claims
 from onward.pg.listener import ALL_QUEUES, DUE, Listener
 from onward.pg.per_loop import PerLoop
-from onward.pg.plans import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
+from onward.pg.statement_plans import Plan, arun, run
 from onward.pg.store_identity import identity_of, same_store
 from onward.schedule import Firing, Schedule
 
@@ -151,7 +151,7 @@ class PostgresEngine:
             lambda: ClaimOnNotify(self.schema, send=self._listener.query, release_claims=partial(release_claims, self))
         )
         self._notifies = notify
-        self._queue_cache = LaneCache()
+        self._queue_cache = EnqueueCache()
         self._notify_throttle = NotifyThrottle(self._notify, self._queue_cache)
         self._coalescers = PerLoop(
             lambda: Coalescer(self._enqueue_now, write_alone=partial(self._enqueue_now, is_only_caller=True))

@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from onward.clock import micros_of
 from onward.engines.postgres import dependencies
-from onward.engines.postgres.lane_cache import Lane, LaneCache
+from onward.engines.postgres.enqueue_cache import EnqueueCache, Lane
 from onward.engines.postgres.maintenance import NextDue
 from onward.engines.postgres.rows import backoff_text, optional_micros
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.ids import ids_in_parts, new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays, binary_copy
 from onward.pg.listener import DUE
-from onward.pg.plans import Plan, Rows, Statement
+from onward.pg.statement_plans import Plan, Rows, Statement
 
 _ZERO: Final = timedelta(0)
 _SOON: Final = NextDue.TTL
@@ -141,7 +141,7 @@ def _is_simple(job: NewJob) -> bool:
 
 
 def single_insert(
-    plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: LaneCache
+    plan: EnqueuePlan, jobs: Sequence[NewJob], notice: str | None, cache: EnqueueCache
 ) -> SingleInsert | None:
     """Write the statement that adds a single job, if that is one like most, and what was seen says that it will do."""
     if plan.statements is None or not cache.is_fresh(plan.lane) or not (notice is None or cache.has_listener):
@@ -156,7 +156,7 @@ def enqueue(
     *,
     notice: str | None,
     can_copy: bool = False,
-    cache: LaneCache | None = None,
+    cache: EnqueueCache | None = None,
 ) -> Plan[list[Enqueued]]:
     """Add jobs, in order, all or none; those whose key is taken are answered with the job that has it.
 
@@ -165,7 +165,7 @@ def enqueue(
     come next, if there is nothing more to come that could undo it.
     """
     if cache is None or is_multi_statement(jobs):
-        cache = LaneCache()
+        cache = EnqueueCache()
     added = yield from _enqueue(schema, jobs, notice, can_copy=can_copy, cache=cache)
     if has_batches(jobs):
         yield from dependencies.add_to_batches(schema, jobs, added)
@@ -173,7 +173,7 @@ def enqueue(
 
 
 def _enqueue(
-    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, can_copy: bool, cache: LaneCache
+    schema: Schema, jobs: Sequence[NewJob], notice: str | None, *, can_copy: bool, cache: EnqueueCache
 ) -> Plan[list[Enqueued]]:
     if has_keys(jobs):
         return (yield from _enqueue_keyed(schema, jobs, new_ids(len(jobs)), notice))
@@ -201,7 +201,7 @@ def _enqueue_uniform(
     notice: str | None,
     *,
     can_copy: bool,
-    cache: LaneCache,
+    cache: EnqueueCache,
 ) -> Plan[list[Enqueued]]:
     """Add jobs that differ in nothing but their payloads, many by COPY."""
     queue, type_, priority, org_id, delay, run_at, start_by, max_attempts, backoff, batch, pending, _, trace = shape

@@ -21,10 +21,10 @@ from typing import Any, Final, NamedTuple
 
 from onward.clock import MICROSECOND
 from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEntry, LogPage
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.events import OLDEST
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 
 log = logging.getLogger("onward.engines.postgres")
 

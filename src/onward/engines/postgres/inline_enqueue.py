@@ -4,7 +4,7 @@ Whoever adds one job after the other, while nobody else does, would find out the
 that its lane is there, which connection is idle. On a busy machine, where nothing of that is in a cache of the
 processor any more, to find it out costs as much as to send the job, and to go through the event loop costs three times
 as much. So the one who has added a job the long way is given a permit, and until that lapses its next ones are sent at
-once, and their answers waited for while the loop is held up: see ``try_execute`` in :mod:`onward.pg.connection`.
+once, and their answers waited for while the loop is held up: see ``try_execute`` in :mod:`onward.pg.timed_connection`.
 
 Now and then the loop has a turn, so that others can come. When what was seen has to be looked at again, and nobody was
 there to be told of jobs, the next job looks on its way: if all is still so the permit holds on, and if not the job is
@@ -21,12 +21,12 @@ from typing import Any, Final
 from weakref import ref
 
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert, SingleInsertStatements
-from onward.engines.postgres.lane_cache import LaneCache
+from onward.engines.postgres.enqueue_cache import EnqueueCache
 from onward.engines.postgres.notify_throttle import NotifyThrottle
 from onward.job import Enqueued, UniformJobs
-from onward.pg.connection import TimedAsyncConnection
 from onward.pg.errors import RETRYABLE, Translated
 from onward.pg.pools import LoopPool
+from onward.pg.timed_connection import TimedAsyncConnection
 
 EnqueueNormally = Callable[[UniformJobs], Coroutine[Any, Any, list[Enqueued]]]
 
@@ -57,7 +57,7 @@ class InlineEnqueue:
         plan: EnqueuePlan,
         statements: SingleInsertStatements,
         *,
-        cache: LaneCache,
+        cache: EnqueueCache,
         throttle: NotifyThrottle,
         connections: LoopPool,
         translated: Translated,

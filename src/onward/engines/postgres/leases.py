@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.pg import arrays
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 from onward.validation import MAX_LOG_LINES
 
 

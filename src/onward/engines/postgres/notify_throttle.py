@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from onward.engines.postgres.lane_cache import TTL, LaneCache
+from onward.engines.postgres.enqueue_cache import TTL, EnqueueCache
 from onward.errors import OnwardError
 from onward.pg import fork_safety
 from onward.pg.listener import ALL_QUEUES, DUE
@@ -40,7 +40,7 @@ _MAX_NOTICE_LENGTH: Final = 4000
 class NotifyThrottle:
     """Rung for new work, at most so often."""
 
-    def __init__(self, send: Callable[[str], None], cache: LaneCache) -> None:
+    def __init__(self, send: Callable[[str], None], cache: EnqueueCache) -> None:
         self._send = send
         self._cache = cache
         self._reset()

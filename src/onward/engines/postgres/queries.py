@@ -9,10 +9,10 @@ from onward.clock import moment_of
 from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, WorkerInfo
 from onward.engines.postgres.filters import Condition, is_id, union_all
 from onward.engines.postgres.rows import job_of, optional_datetime, queue_of, ranges_of
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, JobStatus
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from onward.clock import micros_of, moment_of
 from onward.engine.values import DueSchedules
 from onward.engines.postgres import enqueue
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.job import Enqueued
-from onward.pg.plans import Plan, Statement
+from onward.pg.statement_plans import Plan, Statement
 from onward.schedule import Firing, Schedule, schedule_of, texts_of
 
 

@@ -12,11 +12,11 @@ from onward.clock import MICROSECOND
 from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement, Token
 from onward.engines.postgres.claims import RoundRobin, claim, claim_values, no_claims, read_claims
 from onward.engines.postgres.rows import failure_text
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
 from onward.pg import arrays
 from onward.pg.listener import DUE
-from onward.pg.plans import Plan, Row, Statement
+from onward.pg.statement_plans import Plan, Row, Statement
 
 _FIRST: Final = itemgetter(0)
 _lost_decoder: Final = msgspec.json.Decoder(list[tuple[int, int]])

@@ -8,7 +8,7 @@ from typing import Any, Final
 import psycopg
 
 from onward.engine.migrations import Migration, load
-from onward.engines.postgres.schema import Schema
+from onward.engines.postgres.statements import Schema
 from onward.pg import migrations
 from onward.pg.database import Database
 from onward.pg.migrations import Migrations

@@ -21,7 +21,7 @@ Lane = tuple[str, int]
 """A queue and a priority."""
 
 
-class LaneCache:
+class EnqueueCache:
     """Which lanes were open, of queues that say nothing of their jobs; and whether somebody listened."""
 
     __slots__ = ("_lanes", "has_listener")
