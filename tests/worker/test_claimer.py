@@ -18,8 +18,8 @@ from onward.lifecycle import Complete, Fail, Release, Result, Returned
 from onward.metering import Meter
 from onward.worker.claimer import Claimer
 from onward.worker.inflight import Inflight, Stage
-from onward.worker.pool import Pool
 from onward.worker.settler import Settler
+from onward.worker.slots import Pool
 from tests.worker.harness import (
     ALL,
     StubEngine,

@@ -16,7 +16,7 @@ from onward.bench.statistics import Measurement
 from onward.bench.stopwatch import Stopwatch
 from onward.clock import SystemClock, moment_of
 from onward.core import core_of
-from onward.worker.memory import resident_memory
+from onward.worker.resident_memory import resident_memory
 
 _FILL_BATCH: Final = 5_000
 """Jobs in one call when a store is filled."""

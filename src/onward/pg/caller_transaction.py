@@ -23,8 +23,8 @@ from psycopg.rows import tuple_row
 
 from onward.errors import InvalidValue
 from onward.pg.database import Database
+from onward.pg.plan_runner import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 from onward.pg.pools import ConnectionPools
-from onward.pg.statement_plans import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 from onward.pg.timed_connection import TimedAsyncConnection, TimedConnection
 
 T = TypeVar("T")

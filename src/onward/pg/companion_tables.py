@@ -13,8 +13,8 @@ from typing import Final
 from onward.clock import Clock, moment_of
 from onward.engine.statements import Statements
 from onward.engine.values import Term, WorkerInfo
+from onward.pg.plan_runner import Plan, Statement
 from onward.pg.schema_name import check_own_schema_name, insert_schema_name
-from onward.pg.statement_plans import Plan, Statement
 
 _STATEMENTS: Final = Statements("onward.pg")
 

@@ -30,7 +30,7 @@ from onward.errors import StoreUnavailable
 from onward.pg import fork_safety
 from onward.pg.database import Database
 from onward.pg.per_loop import PerLoop
-from onward.pg.statement_plans import Row, Statement
+from onward.pg.plan_runner import Row, Statement
 from onward.pg.timed_connection import TimedAsyncConnection
 from onward.validation import matches
 

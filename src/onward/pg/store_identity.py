@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onward.errors import InvalidValue, SchemaTooOld
+from onward.pg.plan_runner import Plan, Statement
 from onward.pg.schema_name import insert_schema_name
-from onward.pg.statement_plans import Plan, Statement
 
 Identity = tuple[str, str]
 """The database's name, and what was drawn by lot when the schema was made."""

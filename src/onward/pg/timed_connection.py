@@ -31,7 +31,7 @@ from psycopg.pq import ConnStatus, Escaping, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready
 
-from onward.pg.statement_plans import Row, Rows, Statement
+from onward.pg.plan_runner import Row, Rows, Statement
 
 T = TypeVar("T")
 

@@ -34,8 +34,8 @@ from onward.errors import StoreUnavailable
 from onward.lifecycle import Release
 from onward.worker.inflight import LOST, HeldClaim, Inflight
 from onward.worker.periodic import STORE_RETRY_BACKOFF, WakeEvent, log_failure
-from onward.worker.pool import Pool
 from onward.worker.settler import Settler
+from onward.worker.slots import Pool
 
 log = logging.getLogger("onward.worker")
 

@@ -28,16 +28,16 @@ from onward.worker.identity import new_worker_id, onward_version
 from onward.worker.inflight import LOST, RUNNING, SETTLING, Inflight
 from onward.worker.leader import Leader
 from onward.worker.maintenance import MaintenanceLoops, MaintenanceTask, default_maintenance_tasks
-from onward.worker.memory import resident_memory
 from onward.worker.metering import Metering
 from onward.worker.options import WorkerSettings
 from onward.worker.periodic import STORE_RETRY_BACKOFF, Periodic, log_failure
-from onward.worker.pool import Pool
 from onward.worker.processes import Processes
 from onward.worker.quarantine import Quarantine
+from onward.worker.resident_memory import resident_memory
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
 from onward.worker.settler import Settler
+from onward.worker.slots import Pool
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
 from onward.worker.webhook_jobs import POLL_INTERVAL as EVENT_POLL_INTERVAL

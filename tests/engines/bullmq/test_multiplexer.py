@@ -13,8 +13,8 @@ import pytest
 import trustme
 from redis import exceptions
 
-from onward.engines.bullmq.command_plans import Atomic
 from onward.engines.bullmq.multiplexer import Multiplexer
+from onward.engines.bullmq.plan_runner import Atomic
 from onward.engines.bullmq.server import MAX_CONNECTIONS, Server
 from onward.errors import StoreReadOnly, StoreUnavailable
 from tests.servers.redis import redis_url

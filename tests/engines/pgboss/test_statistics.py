@@ -16,7 +16,7 @@ from onward.engines.pgboss.maintenance import rescue
 from onward.engines.pgboss.settle import settle
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.statement_plans import Plan, Row, Statement, run
+from onward.pg.plan_runner import Plan, Row, Statement, run
 from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.pgboss_case import PgBossStore
 from tests.engines.pgboss.conftest import run_sql

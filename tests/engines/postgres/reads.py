@@ -18,7 +18,7 @@ from onward.engine.values import Claim, ClaimRequest
 from onward.engines.postgres import claims
 from onward.engines.postgres.statements import Schema
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.statement_plans import Plan, Statement, run
+from onward.pg.plan_runner import Plan, Statement, run
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from onward.errors import StoreBusy
 from onward.job import JobRef, NewJob, OnDependencyFailure
 from onward.lifecycle import Complete, Fail, JobStatus
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.statement_plans import run
+from onward.pg.plan_runner import run
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore

@@ -11,7 +11,7 @@ from onward.engines.postgres.diagnostics import INDEXES, ServerFacts, _problems,
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.statements import Schema
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.statement_plans import run
+from onward.pg.plan_runner import run
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 

@@ -17,7 +17,7 @@ from onward.engine.values import Claim, ClaimRequest, Term
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef
 from onward.lifecycle import Bury, Complete, Fail, Release, Retry
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Driver, new_job
 from tests.conformance.postgres_case import PostgresStore

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from onward.pg.database import Database
 from onward.pg.listener import Listener
-from onward.pg.statement_plans import Row, Statement
+from onward.pg.plan_runner import Row, Statement
 from tests.conformance.processes import eventually
 from tests.servers.postgres import postgres_url
 from tests.servers.proxy import Proxy

@@ -17,7 +17,7 @@ from psycopg.pq import ExecStatus, PGconn
 from onward.engines.postgres.diagnostics import Diagnosis, diagnose
 from onward.engines.postgres.statements import Schema
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.statement_plans import run
+from onward.pg.plan_runner import run
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore, other_database
 from tests.conformance.processes import eventually

@@ -24,7 +24,7 @@ from onward.ids import new_id
 from onward.job import EnqueueStatus, JobRef, NewJob
 from onward.lifecycle import MAX_CRASHES, Cancel, Complete, Fail, Failure, Outcome, Release, Retry, Snooze
 from onward.pg.database import Database
-from onward.pg.statement_plans import Statement
+from onward.pg.plan_runner import Statement
 from tests.conformance.driver import LEASE, Driver, new_job, worker_info
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually

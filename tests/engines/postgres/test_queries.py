@@ -11,8 +11,8 @@ from psycopg.pq.abc import PGconn
 from psycopg.waiting import Wait
 
 from onward.pg.database import Database
+from onward.pg.plan_runner import Rows, Statement
 from onward.pg.pools import ConnectionPools
-from onward.pg.statement_plans import Rows, Statement
 from onward.pg.timed_connection import TimedConnection
 from tests.engines.postgres.turns import turns_of_the_loop
 from tests.servers.postgres import postgres_url

@@ -9,8 +9,8 @@ from msgspec import UNSET
 from onward.clock import micros_of
 from onward.engine.values import Changed, JobChange, JobFilter, QueueChange, QueueInfo
 from onward.engines.bullmq import job_options, queries, rows
-from onward.engines.bullmq.command_plans import Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, WAITING, JobStatus

@@ -29,8 +29,8 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from onward.engine.values import ClaimRequest, Claims, SignalKind
-from onward.engines.bullmq.command_plans import AsyncClient, Command, Plan, aexecute
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import AsyncClient, Command, Plan, aexecute
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
 from onward.engines.bullmq.server import Server
 from onward.errors import OnwardError

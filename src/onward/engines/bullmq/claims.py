@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.command_plans import Command, Interleaved, Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Command, Interleaved, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
 
 _MAX_QUEUES: Final = 200

@@ -15,7 +15,7 @@ import redis
 from redis.exceptions import RedisError
 
 from onward.engines.bullmq.coalescing import Coalescer, Write
-from onward.engines.bullmq.command_plans import AsyncClient
+from onward.engines.bullmq.plan_runner import AsyncClient
 from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 

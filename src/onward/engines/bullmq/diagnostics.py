@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from onward.engines.bullmq.command_plans import Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Plan, script
 
 _MIN_VERSION: Final = (6, 2)
 """LPOS and sets with an end by the millisecond; BullMQ itself asks for 6.2."""

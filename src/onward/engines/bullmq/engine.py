@@ -40,10 +40,10 @@ from onward.engine.values import (
 )
 from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.bullmq.capabilities import CAPABILITIES
-from onward.engines.bullmq.command_plans import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
+from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.server import Server
 from onward.engines.bullmq.subscriptions import Listener

@@ -10,8 +10,8 @@ import msgspec
 
 from onward.clock import micros_of
 from onward.engines.bullmq import job_options, rows
-from onward.engines.bullmq.command_plans import Atomic, Command, Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Atomic, Command, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.errors import InvalidValue
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs

@@ -11,8 +11,8 @@ import msgspec
 from onward.clock import SystemClock, moment_of
 from onward.engine.values import Claim, HeartbeatReply, LogLine, Token, WorkerInfo
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.command_plans import Command, Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Command, Plan, script
 from onward.validation import MAX_LOG_LINES
 
 _MAX_LOCKS: Final = 500

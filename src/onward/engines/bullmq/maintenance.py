@@ -9,8 +9,8 @@ from typing import Any, Final
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import MaintenanceResult, Retention, Term
 from onward.engines.bullmq import rows
-from onward.engines.bullmq.command_plans import Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 
 _MAX_QUEUES: Final = 100

@@ -22,7 +22,7 @@ import hiredis
 import redis
 from redis import exceptions
 
-from onward.engines.bullmq.command_plans import LOAD_SCRIPTS, Atomic, Command
+from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, Atomic, Command
 
 _ERRORS_BY_CODE: Final[dict[str, type[exceptions.RedisError]]] = {
     "LOADING": exceptions.BusyLoadingError,
@@ -207,7 +207,7 @@ class Multiplexer:
         self._connect_lock = asyncio.Lock()
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """See :class:`~onward.engines.bullmq.command_plans.AsyncClient`."""
+        """See :class:`~onward.engines.bullmq.plan_runner.AsyncClient`."""
         connection = self._available()
         while connection is not None and connection.has_unexpected_input:
             connection.close()
@@ -228,7 +228,7 @@ class Multiplexer:
             return connection
 
     async def close(self) -> None:
-        """See :class:`~onward.engines.bullmq.command_plans.AsyncClient`."""
+        """See :class:`~onward.engines.bullmq.plan_runner.AsyncClient`."""
         connections, self._connections = self._connections, []
         for connection in connections:
             connection.close()
@@ -242,7 +242,7 @@ class DriverClient:
         self._client = client
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
-        """See :class:`~onward.engines.bullmq.command_plans.AsyncClient`."""
+        """See :class:`~onward.engines.bullmq.plan_runner.AsyncClient`."""
         with preserve_cancellation():
             return await self._execute(commands)
 
@@ -262,5 +262,5 @@ class DriverClient:
             return error
 
     async def close(self) -> None:
-        """See :class:`~onward.engines.bullmq.command_plans.AsyncClient`."""
+        """See :class:`~onward.engines.bullmq.plan_runner.AsyncClient`."""
         await self._client.aclose()

@@ -25,10 +25,10 @@ import msgspec
 
 from onward.engine.values import QueueChange
 from onward.engines.bullmq import enqueue, rows, schedules
-from onward.engines.bullmq.command_plans import Plan, script
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.native_options import BackoffOptions, Deduplication, JobOptions, KeepJobs, Repeat, options_of
+from onward.engines.bullmq.plan_runner import Plan, script
 from onward.errors import InvalidValue, PayloadTooLarge
 from onward.job import Enqueued, EnqueueStatus, JobRef
 from onward.validation import MAX_PAYLOAD, check_at_least, check_text, encode_json

@@ -15,8 +15,8 @@ import msgspec
 from onward.clock import moment_of
 from onward.engine.values import GroupBy, JobFilter, LogLine, Page, QueueInfo, WorkerInfo
 from onward.engines.bullmq import leases, rows
-from onward.engines.bullmq.command_plans import Command, Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Command, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef

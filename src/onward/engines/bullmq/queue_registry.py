@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
 
-from onward.engines.bullmq.command_plans import Plan
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Plan
 from onward.errors import InvalidValue
 from onward.validation import check_queue_name, matches
 

@@ -16,10 +16,10 @@ import msgspec
 from cronsim import CronSim
 
 from onward.engine.values import Claim
-from onward.engines.bullmq.command_plans import Command, Plan, script
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.native_options import Repeat
+from onward.engines.bullmq.plan_runner import Command, Plan, script
 from onward.errors import InvalidValue
 
 log = logging.getLogger("onward.engines.bullmq")

@@ -18,8 +18,8 @@ from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from onward.engines.bullmq.command_plans import AsyncClient
 from onward.engines.bullmq.multiplexer import Connection, DriverClient, Multiplexer, preserve_cancellation
+from onward.engines.bullmq.plan_runner import AsyncClient
 from onward.errors import InvalidValue, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
 
 MAX_CONNECTIONS: Final = 4

@@ -8,8 +8,8 @@ from typing import Any, Final, assert_never
 
 from onward.engine.values import Exchange, Exchanged, Settlement, Token
 from onward.engines.bullmq import claims, leases, rows
-from onward.engines.bullmq.command_plans import Command, Interleaved, Plan, script
 from onward.engines.bullmq.keys import Keys
+from onward.engines.bullmq.plan_runner import Command, Interleaved, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Outcome, Release, Retry, Snooze
 

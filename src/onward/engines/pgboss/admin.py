@@ -20,7 +20,7 @@ from onward.engines.pgboss.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, MOVES, WAITING, JobStatus, Move
-from onward.pg.statement_plans import Plan, Row
+from onward.pg.plan_runner import Plan, Row
 from onward.validation import check_queue_name
 
 DEFAULT_QUEUE_OPTIONS: Final = {

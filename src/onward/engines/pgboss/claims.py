@@ -16,7 +16,7 @@ from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, claim_of
 from onward.engines.pgboss.statements import Schema
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 
 _CLAIM_VARIANTS: Final = {"singleton": "one_per_key", "stately": "one_per_key", "key_strict_fifo": "strict_fifo"}
 """How jobs are taken by the policy of their queue; by any other, by priority and age alone."""

@@ -27,7 +27,7 @@ from onward.engines.pgboss.statements import Schema
 from onward.errors import OnwardError
 from onward.lifecycle import Complete
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.statement_plans import Plan, Row
+from onward.pg.plan_runner import Plan, Row
 
 log = logging.getLogger("onward.engines.pgboss")
 

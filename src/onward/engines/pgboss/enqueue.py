@@ -23,7 +23,7 @@ from onward.ids import new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 
 _KEYED: Final = frozenset({"short", "stately", "exclusive"})
 """Policies by which a job may be refused, whether it has a key or not."""

@@ -8,7 +8,7 @@ from uuid import UUID
 from onward.engine.values import JobFilter
 from onward.engines.pgboss.statements import Schema
 from onward.lifecycle import FINISHED
-from onward.pg.statement_plans import Statement
+from onward.pg.plan_runner import Statement
 
 TYPE: Final = "coalesce(j.data #>> '{$onward,type}', j.name)"
 _ORG: Final = "coalesce(j.data #>> '{$onward,org_id}', j.group_id)"

@@ -8,7 +8,7 @@ from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgboss.rows import fences_of
 from onward.engines.pgboss.statements import Schema
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 
 
 def heartbeat(schema: Schema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.statements import Schema
-from onward.pg.statement_plans import Plan, Row
+from onward.pg.plan_runner import Plan, Row
 
 
 def promote(schema: Schema, queue_cache: QueueCache) -> Plan[MaintenanceResult]:

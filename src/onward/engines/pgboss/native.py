@@ -31,7 +31,7 @@ from onward.engines.pgboss.filters import is_id
 from onward.engines.pgboss.options import QueueOptions, SendOptions, check_supported, options_of, send_request_of
 from onward.errors import InvalidValue, Unsupported
 from onward.job import Enqueued
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 from onward.validation import check_queue_name, encode_json
 
 POLICIES = ("standard", "short", "singleton", "stately", "exclusive", "key_strict_fifo")

@@ -13,7 +13,7 @@ from onward.engines.pgboss.rows import job_of
 from onward.engines.pgboss.statements import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from onward.validation import LAST_MOMENT, read_cursor
 
 _GROUP_COLUMNS: Final[Mapping[GroupBy, str]] = {GroupBy.STATUS: "s.status", GroupBy.QUEUE: "j.name", GroupBy.TYPE: TYPE}

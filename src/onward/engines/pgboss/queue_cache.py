@@ -16,7 +16,7 @@ from onward.engine.capabilities import Capabilities, Feature
 from onward.engines.pgboss.rows import Queue
 from onward.engines.pgboss.statements import Schema
 from onward.errors import Unsupported
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 from onward.validation import check_queue_name, matches
 
 _TTL_SECONDS: Final = 1.0

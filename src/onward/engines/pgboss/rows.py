@@ -21,7 +21,7 @@ from onward.job import Job, JobRef, NewJob
 from onward.keys import digest
 from onward.lifecycle import Failure, JobStatus
 from onward.pg import arrays
-from onward.pg.statement_plans import Row
+from onward.pg.plan_runner import Row
 from onward.validation import MAX_SAFE_INTEGER
 
 METADATA_KEY: Final = "$onward"

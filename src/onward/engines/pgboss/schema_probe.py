@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from onward.errors import SchemaTooNew, SchemaTooOld
-from onward.pg.statement_plans import Row
+from onward.pg.plan_runner import Row
 
 log = logging.getLogger("onward.engines.pgboss")
 

@@ -17,7 +17,7 @@ from onward.engines.pgboss.rows import Queue, failure_of, fences_of, output_of
 from onward.engines.pgboss.statements import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, JobStatus, Outcome, Release, Retry, Snooze
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan
+from onward.pg.plan_runner import Plan
 
 OutcomeRow = tuple[str, timedelta | None, str | None, bool]
 """How a run ended that did not end well: pg-boss's state, the delay, the output, whether the run is released."""

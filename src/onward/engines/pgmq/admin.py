@@ -17,7 +17,7 @@ from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 
 def cancel(which: JobFilter, reason: str, limit: int, settings: PgmqSettings, columns: str) -> Plan[list[Changed]]:

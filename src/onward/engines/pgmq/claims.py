@@ -18,7 +18,7 @@ from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.pg.arrays import numbers, texts
 from onward.pg.claim_batches import ClaimBatches
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 _backoffs = msgspec.json.Decoder(Backoff)
 

@@ -54,8 +54,8 @@ from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
 from onward.pg.per_loop import PerLoop
+from onward.pg.plan_runner import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
-from onward.pg.statement_plans import Plan, arun, run
 from onward.pg.store_identity import identity_of, same_store
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
 from onward.engines.pgmq.statements import SQL
 from onward.errors import InvalidValue, Unsupported
 from onward.job import Enqueued, JobRef, NewJob
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from onward.validation import check_queue_name
 
 MAX_NAME: Final = 47

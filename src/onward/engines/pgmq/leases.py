@@ -9,7 +9,7 @@ import msgspec
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.pgmq.statements import SQL
 from onward.pg.companion_tables import CompanionSchema
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def heartbeat(companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:

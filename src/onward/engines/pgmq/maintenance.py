@@ -7,7 +7,7 @@ from datetime import timedelta
 from onward.clock import MICROSECOND
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.pgmq.statements import SQL
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def promote(term: Term, limit: int) -> Plan[MaintenanceResult]:

@@ -22,7 +22,7 @@ from onward.engines.pgmq.settings import PgmqSettings
 from onward.engines.pgmq.statements import SQL, with_schema_name
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, MAX_ATTEMPTS, JobStatus
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import LAST_MOMENT, LAST_NUMBER, matches, read_cursor
 
 _ARCHIVE_SAMPLE: Final = 100_000

@@ -11,7 +11,7 @@ import psycopg
 from onward.engines.pgmq.settings import PgmqSettings
 from onward.engines.pgmq.statements import SQL
 from onward.errors import InvalidValue, SchemaTooOld
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 _REQUIRED_FUNCTIONS: Final = frozenset({"create", "send_batch", "read", "archive"})
 _AVAILABLE_SINCE: Final = {"read_grouped": "1.9", "read_grouped_rr": "1.9", "read_grouped_head": "1.11"}

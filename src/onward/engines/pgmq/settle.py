@@ -11,7 +11,7 @@ from onward.engines.pgmq.settings import GROUPED_MODES, PgmqSettings
 from onward.engines.pgmq.statements import SQL
 from onward.lifecycle import Complete
 from onward.pg.arrays import EMPTY, numbers, texts
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def settle(settlements: Sequence[Settlement], settings: PgmqSettings, columns: str) -> Plan[frozenset[Token]]:

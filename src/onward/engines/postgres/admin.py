@@ -18,7 +18,7 @@ from onward.errors import InvalidValue
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, HELD, MOVES, WAITING, JobStatus, Move
 from onward.pg.listener import ALL_QUEUES, DUE
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 
 def cancel(schema: Schema, which: JobFilter, reason: str, limit: int) -> Plan[list[Changed]]:

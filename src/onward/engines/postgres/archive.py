@@ -10,7 +10,7 @@ from onward.engines.postgres.filters import Condition
 from onward.engines.postgres.queries import GROUP_COLUMNS, page_of
 from onward.engines.postgres.statements import Schema
 from onward.job import Job
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def find(schema: Schema, which: JobFilter, cursor: str | None, limit: int) -> Plan[Page[Job]]:

@@ -17,7 +17,7 @@ from onward.engines.postgres.filters import is_id
 from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Enqueued, Job, JobRef, NewJob
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from onward.validation import read_cursor
 
 _MAX_ROWS: Final = 1000

@@ -23,7 +23,7 @@ from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.postgres.claims import RoundRobin, queue_claim_statement, read_queue_claims
 from onward.engines.postgres.statements import Schema
 from onward.pg.listener import OnResult
-from onward.pg.statement_plans import Row, Statement
+from onward.pg.plan_runner import Row, Statement
 
 _KEEP_SECONDS: Final = 0.25
 """Seconds for which what was brought is kept for a worker that does not ask."""

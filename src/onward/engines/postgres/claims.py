@@ -20,7 +20,7 @@ from onward.engines.postgres.statements import Schema
 from onward.job import JobRef
 from onward.pg import arrays
 from onward.pg.listener import ALL_QUEUES, CANCELLED, DUE, SETTINGS_CHANGED
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 from onward.validation import matches
 
 _ANY_QUEUE: Final = frozenset({ALL_QUEUES, SETTINGS_CHANGED})

@@ -10,7 +10,7 @@ from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.job import Enqueued, NewJob, UniformJobs
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def add_to_batches(schema: Schema, jobs: Sequence[NewJob], added: Sequence[Enqueued]) -> Plan[None]:

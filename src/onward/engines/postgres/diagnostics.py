@@ -10,7 +10,7 @@ from onward.clock import MICROSECOND
 from onward.engines.postgres.statements import Schema
 from onward.pg.durability import Durability
 from onward.pg.listener import PROBE_INTERVAL
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 LONG_TRANSACTION: Final = timedelta(minutes=5)
 """How long a transaction may be open before it is worth a word."""

@@ -62,8 +62,8 @@ from onward.engines.postgres.claim_on_notify import ClaimOnNotify, SentClaim
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert
 from onward.engines.postgres.enqueue_cache import EnqueueCache
 from onward.engines.postgres.events import EventLog
-from onward.engines.postgres.inline_enqueue import InlineEnqueue
 from onward.engines.postgres.notify_throttle import NotifyOnCommit, NotifyThrottle
+from onward.engines.postgres.single_producer import SingleProducer
 from onward.engines.postgres.statements import DEFAULT, Schema
 from onward.engines.postgres.usage import record as record_usage
 from onward.errors import StoreBusy
@@ -77,8 +77,8 @@ from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import release_claims
 from onward.pg.listener import ALL_QUEUES, DUE, Listener
 from onward.pg.per_loop import PerLoop
+from onward.pg.plan_runner import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
-from onward.pg.statement_plans import Plan, arun, run
 from onward.pg.store_identity import identity_of, same_store
 from onward.schedule import Firing, Schedule
 
@@ -160,7 +160,7 @@ class PostgresEngine:
         """Of the last task's jobs."""
         self._blocked: frozenset[Token] = frozenset()
         """Claims whose jobs somebody's transaction held when their outcomes were to be recorded."""
-        self._inline_enqueue: InlineEnqueue | None = None
+        self._single_producer: SingleProducer | None = None
         """Of one who adds jobs one by one, and nobody else does."""
         self._rescue_state = maintenance.RescueState()
         self._upkeep = maintenance.UpkeepSchedule()
@@ -256,24 +256,24 @@ class PostgresEngine:
                 lambda: enqueue.enqueue(self.schema, jobs, notice=self._caller_notice),
                 multi_statement=enqueue.is_multi_statement(jobs),
             )
-        if (inline_enqueue := self._inline_enqueue) is not None and isinstance(jobs, UniformJobs):
-            if inline_enqueue.can_add(jobs):
-                return inline_enqueue.add(jobs)
-            if inline_enqueue.needs_yield(jobs):
-                return self._yield_then_add(inline_enqueue, jobs)
+        if (single_producer := self._single_producer) is not None and isinstance(jobs, UniformJobs):
+            if single_producer.can_add(jobs):
+                return single_producer.add(jobs)
+            if single_producer.needs_yield(jobs):
+                return self._yield_then_add(single_producer, jobs)
         return self._enqueue(jobs)
 
     def _enqueue(self, jobs: Sequence[NewJob]) -> Coroutine[Any, Any, list[Enqueued]]:
-        self._inline_enqueue = None
+        self._single_producer = None
         if len(jobs) > MAX_COALESCED or enqueue.has_keys(jobs):
             return self._enqueue_now(jobs)
         return self._coalescers.current().enqueue(jobs)
 
-    async def _yield_then_add(self, inline_enqueue: InlineEnqueue, jobs: UniformJobs) -> list[Enqueued]:
+    async def _yield_then_add(self, single_producer: SingleProducer, jobs: UniformJobs) -> list[Enqueued]:
         await asyncio.sleep(0)
         return await (
-            inline_enqueue.add(jobs)
-            if inline_enqueue is self._inline_enqueue and inline_enqueue.can_add(jobs)
+            single_producer.add(jobs)
+            if single_producer is self._single_producer and single_producer.can_add(jobs)
             else self._enqueue(jobs)
         )
 
@@ -323,7 +323,7 @@ class PostgresEngine:
             raise
         self._notify_throttle.committed(notice, plan.notification)
         if is_only_caller and plan.statements is not None and self._queue_cache.is_fresh(plan.lane):
-            self._inline_enqueue = InlineEnqueue(
+            self._single_producer = SingleProducer(
                 plan,
                 plan.statements,
                 cache=self._queue_cache,
@@ -566,7 +566,7 @@ class PostgresEngine:
         """See the contract. Meanwhile nobody claims; so it waits for no job for long, and comes again instead."""
         info = await self._run_with_pauses(lambda: admin.configure(self.schema, queue, change))
         self._queue_cache.clear()
-        self._inline_enqueue = None
+        self._single_producer = None
         return info
 
     # Steward

@@ -19,7 +19,7 @@ from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
 from onward.keys import digest
 from onward.pg import arrays, binary_copy
 from onward.pg.listener import DUE
-from onward.pg.statement_plans import Plan, Rows, Statement
+from onward.pg.plan_runner import Plan, Rows, Statement
 
 _ZERO: Final = timedelta(0)
 _SOON: Final = NextDue.TTL

@@ -24,7 +24,7 @@ from onward.engine.event_reader import LEASE, NO_CURSOR, TOO_OLD, Events, LogEnt
 from onward.engines.postgres.statements import Schema
 from onward.errors import InvalidValue
 from onward.events import OLDEST
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 log = logging.getLogger("onward.engines.postgres")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onward.engine.values import Claim, HeartbeatReply, WorkerInfo
 from onward.engines.postgres.statements import Schema
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from onward.validation import MAX_LOG_LINES
 
 

@@ -13,7 +13,7 @@ from onward.engine.values import MaintenanceResult, Term
 from onward.engines.postgres.statements import Schema
 from onward.engines.postgres.usage import roll_up
 from onward.pg import arrays
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 _LANES_INTERVAL: Final = 1.0
 """Seconds between two looks after the lanes at least: one comes with each look for leases that ran out."""

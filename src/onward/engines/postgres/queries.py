@@ -12,7 +12,7 @@ from onward.engines.postgres.rows import job_of, optional_datetime, queue_of, ra
 from onward.engines.postgres.statements import Schema
 from onward.job import Job, JobRef
 from onward.lifecycle import FINISHED, JobStatus
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 _SEQ: Final = 27
 """The column of a found row that says its place among all."""

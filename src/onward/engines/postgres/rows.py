@@ -13,7 +13,7 @@ from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import QueueInfo, QueueSettings, Rate, Retention
 from onward.job import FailedAttempt, Job
 from onward.lifecycle import Failure, JobStatus
-from onward.pg.statement_plans import Row
+from onward.pg.plan_runner import Row
 
 _backoff_decoder = msgspec.json.Decoder(Backoff)
 _errors_decoder = msgspec.json.Decoder(tuple[FailedAttempt, ...])

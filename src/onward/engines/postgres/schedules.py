@@ -7,7 +7,7 @@ from onward.engine.values import DueSchedules
 from onward.engines.postgres import enqueue
 from onward.engines.postgres.statements import Schema
 from onward.job import Enqueued
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 from onward.schedule import Firing, Schedule, schedule_of, texts_of
 
 

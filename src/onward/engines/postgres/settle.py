@@ -16,7 +16,7 @@ from onward.engines.postgres.statements import Schema
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
 from onward.pg import arrays
 from onward.pg.listener import DUE
-from onward.pg.statement_plans import Plan, Row, Statement
+from onward.pg.plan_runner import Plan, Row, Statement
 
 _FIRST: Final = itemgetter(0)
 _lost_decoder: Final = msgspec.json.Decoder(list[tuple[int, int]])

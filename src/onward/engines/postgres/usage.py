@@ -11,7 +11,7 @@ from onward.clock import micros_of, moment_of
 from onward.engine.values import Term
 from onward.engines.postgres.statements import Schema
 from onward.metering import KEYS, SUMS, Bucket, Usage, UsageQuery, row_of, usage_of
-from onward.pg.statement_plans import Plan, Statement
+from onward.pg.plan_runner import Plan, Statement
 
 
 def record(schema: Schema, usage: Sequence[Usage]) -> Plan[None]:

@@ -34,7 +34,7 @@ _YIELD_INTERVAL: Final = 0.02
 """Seconds without a turn of the loop after which it has one. To turn it costs as much as to add half a job."""
 
 
-class InlineEnqueue:
+class SingleProducer:
     """Whose jobs are added on the spot, and how."""
 
     __slots__ = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onward.worker.memory import resident_memory
+from onward.worker.resident_memory import resident_memory
 
 
 def test_what_is_allocated_shows():

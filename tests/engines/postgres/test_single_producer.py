@@ -13,11 +13,11 @@ import pytest
 
 from onward.backoff import Backoff
 from onward.engine.values import ClaimRequest, QueueChange
-from onward.engines.postgres import enqueue_cache, inline_enqueue, notify_throttle
+from onward.engines.postgres import enqueue_cache, notify_throttle, single_producer
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.enqueue import SingleInsertStatements
-from onward.engines.postgres.inline_enqueue import InlineEnqueue
 from onward.engines.postgres.notify_throttle import NotifyThrottle
+from onward.engines.postgres.single_producer import SingleProducer
 from onward.errors import StoreUnavailable
 from onward.job import Enqueued, UniformJobs
 from onward.pg.pools import ConnectionPools
@@ -35,7 +35,7 @@ LONG = 3600.0
 async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresEngine]:
     """An engine whose permits last, for what is not about that."""
     monkeypatch.setattr(enqueue_cache, "TTL", LONG)
-    monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", LONG)
+    monkeypatch.setattr(single_producer, "_YIELD_INTERVAL", LONG)
     engine = PostgresEngine(store.url, schema=store.schema, query_timeout=1)
     await engine.open()
     yield engine
@@ -46,13 +46,13 @@ async def engine(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> Async
 def fast_adds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The payloads that were added on the spot."""
     fast_adds: list[str] = []
-    add = InlineEnqueue.add
+    add = SingleProducer.add
 
-    def noted(inline_enqueue: InlineEnqueue, jobs: UniformJobs) -> Any:
+    def noted(single_producer: SingleProducer, jobs: UniformJobs) -> Any:
         fast_adds.append(jobs.payloads[0])
-        return add(inline_enqueue, jobs)
+        return add(single_producer, jobs)
 
-    monkeypatch.setattr(InlineEnqueue, "add", noted)
+    monkeypatch.setattr(SingleProducer, "add", noted)
     return fast_adds
 
 
@@ -166,13 +166,13 @@ async def test_what_was_seen_is_looked_at_again_on_the_way(
     engine: PostgresEngine, fast_adds: list[str], cache_checks: list[str]
 ):
     await warmed(engine, fast_adds)
-    inline_enqueue = engine._inline_enqueue
+    single_producer = engine._single_producer
     for number in range(5):
         await sleep_until_it_is_to_be_looked_again(cache_checks)
         await add(engine, str(number), f"1{number}")
         assert cache_checks == [str(number)]  # and the next relies on it
     assert fast_adds == [one for number in range(5) for one in (str(number), f"1{number}")]
-    assert engine._inline_enqueue is inline_enqueue
+    assert engine._single_producer is single_producer
     assert len(await stored(engine)) == 20
 
 
@@ -258,8 +258,8 @@ async def test_the_loop_has_its_turns(engine: PostgresEngine, fast_adds: list[st
     async with turns_of_the_loop() as turns:
         await add(engine, *map(str, range(20)))
         assert turns.count == 0
-        monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", 0.01)
-        engine._inline_enqueue = None
+        monkeypatch.setattr(single_producer, "_YIELD_INTERVAL", 0.01)
+        engine._single_producer = None
         await add(engine, "0", "0", "0")
         had_turns = 0
         for number in range(20):
@@ -310,7 +310,7 @@ async def test_who_comes_when_the_loop_has_had_a_turn_waits_for_no_other(
     engine: PostgresEngine, fast_adds: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("onward.pg.timed_connection._BUSY_WAIT_SECONDS", LONG)
-    monkeypatch.setattr(inline_enqueue, "_YIELD_INTERVAL", 0.01)
+    monkeypatch.setattr(single_producer, "_YIELD_INTERVAL", 0.01)
     await warmed(engine, fast_adds)
     async with turns_of_the_loop() as turns:
         for number in range(5):
