@@ -45,7 +45,7 @@ from onward.worker_options import WorkerOptions
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from onward.worker.tick import TickReport
+    from onward.worker.one_shot import TickReport
     from onward.worker.webhook_jobs import Relay
     from onward.worker.worker import Worker
 

@@ -32,7 +32,7 @@ from onward.schedule import Schedule
 from onward.task import Task, handler_of
 
 if TYPE_CHECKING:
-    from onward.worker.tick import Ticker
+    from onward.worker.one_shot import Ticker
 
 R = TypeVar("R")
 
@@ -147,7 +147,7 @@ class Core:
 
     def ticker(self, *, decide: Callable[[Claim, Result], Outcome] = decide) -> Ticker:
         """Make a ticker; ``decide`` says what becomes of a job, given how its run ended."""
-        from onward.worker.tick import Ticker  # noqa: PLC0415 - a program that only enqueues need not load the worker
+        from onward.worker.one_shot import Ticker  # noqa: PLC0415 - a program that only enqueues need not load the worker
 
         return Ticker(
             handlers=self.handlers,

@@ -2098,7 +2098,7 @@ EVENTS: Final = (
     ),
     Mutant(
         "events: a cursor of what has been pruned is taken",
-        (Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.event_log_mark_pruned, gone)\n", ""),),
+        (Edit(f"{_PY}/archived_jobs.py", "    transaction.execute(SQL.event_log_mark_pruned, gone)\n", ""),),
         (RECORDS,),
     ),
     Mutant(
@@ -2363,7 +2363,7 @@ _MAINTENANCE: Final = "engines/postgres/migrations/0006_maintenance.sql"
 _PARTITIONS: Final = "engines/postgres/migrations/0007_partitions.sql"
 
 ARCHIVE: Final = (
-    _of_archive("nothing is", Edit(f"{_PY}/archive.py", "    transaction.execute(SQL.archive, gone)\n", "")),
+    _of_archive("nothing is", Edit(f"{_PY}/archived_jobs.py", "    transaction.execute(SQL.archive, gone)\n", "")),
     _of_archive(
         "nothing ever leaves it",
         Edit(f"{_SQL}/archive_prune.sql", "and until <= :now order", "and until < 0 order"),

@@ -19,7 +19,7 @@ from onward.metering import Meter
 from onward.worker.claimer import Claimer
 from onward.worker.inflight import Inflight, Stage
 from onward.worker.settler import Settler
-from onward.worker.slots import Pool
+from onward.worker.slot_pool import Pool
 from tests.worker.harness import (
     ALL,
     StubEngine,

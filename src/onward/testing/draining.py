@@ -8,7 +8,7 @@ from onward.app import App
 from onward.clock import MICROSECOND, ManualClock
 from onward.core import core_of
 from onward.errors import InvalidValue
-from onward.worker.tick import TickReport
+from onward.worker.one_shot import TickReport
 
 
 async def drain(app: App, *, until_idle: bool = False, limit: int = 10_000) -> TickReport:

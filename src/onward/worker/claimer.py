@@ -35,7 +35,7 @@ from onward.lifecycle import Release
 from onward.worker.inflight import LOST, HeldClaim, Inflight
 from onward.worker.periodic import STORE_RETRY_BACKOFF, WakeEvent, log_failure
 from onward.worker.settler import Settler
-from onward.worker.slots import Pool
+from onward.worker.slot_pool import Pool
 
 log = logging.getLogger("onward.worker")
 

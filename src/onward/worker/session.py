@@ -37,7 +37,7 @@ from onward.worker.resident_memory import resident_memory
 from onward.worker.runner import Invocation, Runner
 from onward.worker.scheduler import Scheduler
 from onward.worker.settler import Settler
-from onward.worker.slots import Pool
+from onward.worker.slot_pool import Pool
 from onward.worker.threads import Threads
 from onward.worker.waker import Waker
 from onward.worker.webhook_jobs import POLL_INTERVAL as EVENT_POLL_INTERVAL

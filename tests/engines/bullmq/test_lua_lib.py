@@ -10,10 +10,10 @@ import pytest
 from onward.app import App
 from onward.backoff import Backoff
 from onward.engines.bullmq import job_options
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.diagnostics import Facts, warnings
 from onward.engines.bullmq.lua_scripts import SCRIPTS
 from onward.engines.bullmq.schedules import next_time
-from onward.engines.bullmq.server import Server
 from onward.engines.urls import open_engine
 from onward.errors import InvalidValue, Unsupported
 from onward.job import NewJob

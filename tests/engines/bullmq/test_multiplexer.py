@@ -13,9 +13,9 @@ import pytest
 import trustme
 from redis import exceptions
 
+from onward.engines.bullmq.client_factory import MAX_CONNECTIONS, Server
 from onward.engines.bullmq.multiplexer import Multiplexer
 from onward.engines.bullmq.plan_runner import Atomic
-from onward.engines.bullmq.server import MAX_CONNECTIONS, Server
 from onward.errors import StoreReadOnly, StoreUnavailable
 from tests.servers.redis import redis_url
 
@@ -96,7 +96,7 @@ async def test_the_answer_to_one_who_was_cancelled_goes_to_nobody_else():
 
 
 async def test_a_server_that_owes_an_answer_for_too_long_counts_as_away(monkeypatch: pytest.MonkeyPatch):  # X3
-    monkeypatch.setattr("onward.engines.bullmq.server._RESPONSE_TIMEOUT", 0.01)
+    monkeypatch.setattr("onward.engines.bullmq.client_factory._RESPONSE_TIMEOUT", 0.01)
     async with serving(lambda _: None) as (_, url), multiplexed(url) as multiplexer:
         pending = asyncio.gather(
             multiplexer.execute([("PING",)]), multiplexer.execute([("PING",)]), return_exceptions=True

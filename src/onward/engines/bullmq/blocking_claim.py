@@ -29,10 +29,10 @@ from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from onward.engine.values import ClaimRequest, Claims, SignalKind
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import AsyncClient, Command, Plan, aexecute
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
-from onward.engines.bullmq.server import Server
 from onward.errors import OnwardError
 
 log = logging.getLogger("onward.engines.bullmq")

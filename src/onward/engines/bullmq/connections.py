@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import redis
 from redis.exceptions import RedisError
 
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.coalescing import Coalescer, Write
 from onward.engines.bullmq.plan_runner import AsyncClient
-from onward.engines.bullmq.server import Server
 from onward.errors import StoreUnavailable
 
 

@@ -40,12 +40,12 @@ from onward.engine.values import (
 )
 from onward.engines.bullmq import admin, claims, diagnostics, enqueue, leases, maintenance, queries, schedules, settle
 from onward.engines.bullmq.capabilities import CAPABILITIES
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.connections import Connections
 from onward.engines.bullmq.event_stream import EventStream
 from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
-from onward.engines.bullmq.server import Server
 from onward.engines.bullmq.subscriptions import Listener
 from onward.errors import InvalidValue
 from onward.events import AnyEvent
@@ -77,7 +77,7 @@ class BullMQEngine:
         """Name a store; nothing is connected to yet.
 
         Args:
-            url: where the server is: see :class:`~onward.engines.bullmq.server.Server`.
+            url: where the server is: see :class:`~onward.engines.bullmq.client_factory.Server`.
             prefix: what the keys of all queues begin with, in Node too; a cluster needs one in braces, ``{bull}``, to
                 keep all keys on one node.
             prioritized: queues, by names and patterns, in which jobs have priorities (B9).

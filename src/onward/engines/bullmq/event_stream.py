@@ -26,10 +26,10 @@ from redis.exceptions import RedisError
 
 from onward.clock import moment_of
 from onward.engines.bullmq import rows
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import AsyncClient, Plan, aexecute, script
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
-from onward.engines.bullmq.server import Server
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.events import (
     OLDEST,

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 from onward.engine.values import ClaimRequest, Claims, Signal, SignalKind
 from onward.engines.bullmq.blocking_claim import BlockingClaim, Store
+from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.queue_registry import QueueRegistry
-from onward.engines.bullmq.server import Server
 from onward.validation import matches
 
 ClaimKey = tuple[str, tuple[str, ...]]

@@ -47,7 +47,7 @@ from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, o
 from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.database import Database
-from onward.pg.durability import Durability
+from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import Listener

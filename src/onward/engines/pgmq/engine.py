@@ -48,7 +48,7 @@ from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.companion_tables import CompanionSchema
 from onward.pg.database import Database
-from onward.pg.durability import Durability
+from onward.pg.durability_report import Durability
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import ALL_QUEUES, Listener

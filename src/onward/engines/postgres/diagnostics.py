@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from onward.clock import MICROSECOND
 from onward.engines.postgres.statements import Schema
-from onward.pg.durability import Durability
+from onward.pg.durability_report import Durability
 from onward.pg.listener import PROBE_INTERVAL
 from onward.pg.plan_runner import Plan, Row, Statement
 

@@ -43,7 +43,7 @@ from onward.engine.values import (
 )
 from onward.engines.postgres import (
     admin,
-    archive,
+    archived_jobs,
     batches,
     claims,
     diagnostics,
@@ -695,15 +695,15 @@ class PostgresEngine:
 
     async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._run(lambda: archive.find(self.schema, which, cursor, limit), no_timeout=True)
+        return await self._run(lambda: archived_jobs.find(self.schema, which, cursor, limit), no_timeout=True)
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
-        return await self._run(lambda: archive.count(self.schema, which, by), no_timeout=True)
+        return await self._run(lambda: archived_jobs.count(self.schema, which, by), no_timeout=True)
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._run(lambda: archive.purge(self.schema, which, limit), no_timeout=True)
+        return await self._run(lambda: archived_jobs.purge(self.schema, which, limit), no_timeout=True)
 
     # Bookmarks
 

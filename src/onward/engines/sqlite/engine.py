@@ -38,7 +38,7 @@ from onward.engine.values import (
 )
 from onward.engines.sqlite import (
     admin,
-    archive,
+    archived_jobs,
     batches,
     claims,
     enqueue,
@@ -389,7 +389,7 @@ class SQLiteEngine:
 
     async def archived(self, which: JobFilter, *, cursor: str | None = None, limit: int = 50) -> Page[Job]:
         """See the contract."""
-        return await self._reader.run(lambda transaction: archive.find(transaction, which, cursor, limit))
+        return await self._reader.run(lambda transaction: archived_jobs.find(transaction, which, cursor, limit))
 
     async def count_archived(self, which: JobFilter, *, by: GroupBy) -> Mapping[str, int]:
         """See the contract."""
@@ -397,7 +397,7 @@ class SQLiteEngine:
 
     async def purge_archived(self, which: JobFilter, *, limit: int = 1000) -> list[Changed]:
         """See the contract."""
-        return await self._writer.run(lambda transaction: archive.purge(transaction, which, limit))
+        return await self._writer.run(lambda transaction: archived_jobs.purge(transaction, which, limit))
 
     # EventCursors
 

@@ -10,7 +10,7 @@ import msgspec
 
 from onward.clock import MICROSECOND, moment_of
 from onward.engine.values import MaintenanceResult, Term
-from onward.engines.sqlite import archive, batches
+from onward.engines.sqlite import archived_jobs, batches
 from onward.engines.sqlite.enqueue import default_retention, ensure_queues_open
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
@@ -105,8 +105,8 @@ def prune(transaction: Transaction, term: Term, limit: int) -> MaintenanceResult
             if kept is not None and len(seqs) < limit:
                 wanted = {"name": name, "statuses": json_text(statuses), "kept": kept, "limit": limit - len(seqs)}
                 seqs += _decode(execute(SQL.prune_by_count, wanted).fetchone()[0])
-    pruned = archive.archive(transaction, seqs, named) if seqs else 0
-    archive_pruned = archive.prune(transaction, limit, named)
+    pruned = archived_jobs.archive(transaction, seqs, named) if seqs else 0
+    archive_pruned = archived_jobs.prune(transaction, limit, named)
     batches_pruned = batches.prune(transaction, limit) if _is_leader(transaction, term) else 0
     roll_up(transaction, term)
     throttles_pruned = execute(SQL.throttle_prune, named | {"limit": limit}).rowcount

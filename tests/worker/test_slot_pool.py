@@ -12,7 +12,7 @@ import pytest
 from onward.engine.values import Claim
 from onward.lifecycle import Complete, Outcome, Release, Result, Retry, Returned
 from onward.worker.inflight import HeldClaim, Stage
-from onward.worker.slots import Pool
+from onward.worker.slot_pool import Pool
 from tests.worker.harness import StubRunner, VirtualLoop, advance_until, claim, in_virtual_time
 
 Handler = Callable[[Claim], Awaitable[Result | None]]
