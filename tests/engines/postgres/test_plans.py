@@ -389,7 +389,7 @@ def rescue(at: Session) -> Iterator[None]:
     assert at.run(maintenance.rescue(at.schema, term, LEASE, MAX_CRASHES, 100, *known)).changed == BATCH
 
 
-@hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=5_000)
+@hot("lane", "lane_open", "job_claim", "history_prune", "lease_batch_until", rows=8_000)  # every job that runs
 def maintain_the_lanes(at: Session) -> Iterator[None]:
     term, upkeep = lead(at), maintenance.UpkeepSchedule()
     upkeep._checks = 1

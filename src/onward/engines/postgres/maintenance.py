@@ -17,8 +17,12 @@ from onward.pg.plan_runner import Plan, Statement
 
 _LANES_INTERVAL: Final = 1.0
 """Seconds between two looks after the lanes at least: one comes with each look for leases that ran out."""
-_LANES_TIME_FACTOR: Final = 20
-"""Of a leader's time that goes into it, at most one part in so many."""
+_LANES_TIME_FACTOR: Final = 9
+"""Pause after a repair of the lanes, as a multiple of its duration: at most a tenth of the leader's time."""
+_LANES_MAX_DURATION: Final = 0.2
+"""Seconds for one repair of the lanes. Above it, fewer lanes are scanned from their beginning."""
+_LANES_SHORT_DURATION: Final = 0.05
+"""Seconds. Below it, more lanes are scanned from their beginning."""
 _WATERMARK_INTERVAL: Final = 0.4
 """Seconds between two moves of the watermark at least, where jobs come and go: one with each look for due jobs."""
 _WATERMARK_IDLE_INTERVAL: Final = 10.0
@@ -28,7 +32,7 @@ _WATERMARK_QUIET_INTERVAL: Final = 60.0
 _WATERMARK_TIME_FACTOR: Final = 5
 """Of a leader's time that goes into it, at most one part in so many: every claim is the cheaper for it."""
 _SHARDS: Final = 64
-"""Of the lanes, of which one at a time is looked at from the beginning: as ``onward.is_in_shard`` has it."""
+"""Shards of the lanes, as ``onward.is_in_shard`` has it: empty lanes are removed one shard at a time."""
 _MAX_SNAPSHOTS: Final = 100
 """Moments that are kept in mind, while transactions from before them are still open."""
 _PARTITIONS_INTERVAL: Final = 600.0
@@ -154,6 +158,7 @@ class UpkeepSchedule:
     def __init__(self) -> None:
         self._due = 0.0
         self._checks = 0
+        self._deep_shards = 1
         self._partitions_due = 0.0
 
     def is_due(self) -> bool:
@@ -161,8 +166,12 @@ class UpkeepSchedule:
         return monotonic() >= self._due
 
     def shard(self) -> int | None:
-        """Say which part of the lanes is next to be looked at from its beginning; None: all, for nobody has yet."""
+        """Return the shard of the lanes from which empty ones are removed next; None: all, in the first repair."""
         return self._checks % _SHARDS if self._checks else None
+
+    def deep_shard(self) -> tuple[int | None, int]:
+        """Return which lanes to scan from their beginning, as a shard and the number of shards; None: all of them."""
+        return (None if self._deep_shards == 1 else self._checks % self._deep_shards), self._deep_shards
 
     def is_partition_check_due(self, now: int | None) -> bool:
         """Say whether it is time to look after the days of the history, and count it as done.
@@ -180,10 +189,15 @@ class UpkeepSchedule:
         self._partitions_due = 0.0
 
     def finish(self, began: float) -> None:
-        """Note that a look has been had: the longer it took, the later the next one."""
+        """Record a repair: the longer it took, the later the next one, and the fewer lanes are scanned completely."""
         now = monotonic()
-        self._due = now + max(_LANES_INTERVAL, (now - began) * _LANES_TIME_FACTOR)
+        duration = now - began
+        self._due = now + max(_LANES_INTERVAL, duration * _LANES_TIME_FACTOR)
         self._checks += 1
+        if duration > _LANES_MAX_DURATION:
+            self._deep_shards = min(self._deep_shards * 2, _SHARDS)
+        elif duration < _LANES_SHORT_DURATION:
+            self._deep_shards = max(self._deep_shards // 2, 1)
 
 
 class WatermarkState:
@@ -234,6 +248,9 @@ class WatermarkState:
         ((next_, visible_until, at, first),) = yield Statement(
             schema.prepare_watermark, [*leader_values, *self.snapshots()]
         )
+        passes = next_ is not None and at is not None and (visible_until is None or next_ > visible_until)
+        if passes and self.late is None:
+            self.late = visible_until or 0  # before the move: its answer may be lost
         if next_ is not None:
             yield Statement(schema.move_watermark, [*leader_values, next_])
             self._watermark = next_
@@ -241,8 +258,6 @@ class WatermarkState:
             self._snapshots = []
             self.late = None
         elif next_ is not None:
-            if self.late is None and (visible_until is None or next_ > visible_until):
-                self.late = visible_until or 0
             self._snapshots = [one for one in self._snapshots if visible_until is None or one[0] >= visible_until]
             self._snapshots.append((at, first))
             if len(self._snapshots) > _MAX_SNAPSHOTS:
@@ -282,7 +297,7 @@ def rescue(
         rescue_state.begin(),
     ]
     began, maintains_lanes, late = monotonic(), upkeep.is_due(), watermark_state.late
-    lanes = [maintains_lanes, late, *watermark_state.snapshots(), upkeep.shard()]
+    lanes = [maintains_lanes, late, *watermark_state.snapshots(), upkeep.shard(), *upkeep.deep_shard()]
     ((rescued, buried, queues, checked_until, next_in, visible_until),) = yield Statement(
         schema.rescue, [*values, *lanes]
     )

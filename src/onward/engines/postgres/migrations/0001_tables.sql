@@ -241,7 +241,8 @@ create table onward.lane (
   priority integer     not null,
   low_mark timestamptz,                               -- nothing to claim lies before it, by ready_at; null: the watermark will do
   moved_at timestamptz not null default '-infinity',  -- when the low mark was
-  closing  xid8                                       -- on its way out: whoever adds a job opens another
+  closing  xid8,                                      -- on its way out: whatever adds a job opens another
+  is_sealed boolean    not null default false         -- `closing` is larger than the id of any transaction that saw the lane unmarked
 -- Nearly all of each page is left free: while somebody's transaction stays open, no old version of a row goes, and those in
 -- the same page cost a claim next to nothing.
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);

@@ -201,11 +201,14 @@ begin
 end $$;
 
 -- Prepare for the watermark to move: give a low mark to lanes with jobs that wait since before its new place, and take it from those that
--- have none any longer. Answers where it is to be, and what to say the next time: a moment, and the first transaction after it.
--- Whoever adds a job is known by its number before, so when all that are older than that have ended, every job that was ready by
--- that moment can be seen: that is `sure`. Only those of a transaction that lasts for ten seconds and more are not waited for:
--- see maintain_lanes(). If the clock has gone back, nothing that was said of moments holds any longer, and no moment is answered: the watermark
--- goes down as far as it can, all low marks with it, and they come up again by what is seen from then on.
+-- have none any longer. Answers where it is to be, and a snapshot to pass in the next time: a time, and the transaction id of this
+-- call. docs/explain/postgres-visibility.md has the proof; in short: an enqueuing transaction has its id before it reads the clock, and
+-- this one reads the clock before it has its id. So every job that was ready before the snapshot's time belongs to a smaller id, and
+-- when all smaller ids have ended, all those jobs are visible: that time is `visible_until`. A transaction that lasts longer than
+-- ten seconds is not waited for: see maintain_lanes().
+--
+-- If the clock has gone back, no snapshot holds any longer, and none is answered: the watermark goes down as far as it can, all low
+-- marks with it, and they rise again with later snapshots.
 create function onward.prepare_watermark(
   now bigint, number bigint, leader_id text, snapshot_times bigint[], snapshot_xids xid8[],
   out next bigint, out visible_until bigint, out snapshot_at bigint, out snapshot_xid text
@@ -224,14 +227,15 @@ begin
   if not onward.is_leader(now_at, prepare_watermark.number, prepare_watermark.leader_id) then return; end if;
   -- So far behind that what is given back a moment after it became ready needs no low mark: see open_lanes().
   snapshot_at := onward.to_micros(now_at - interval '200 milliseconds');
-  if watermark > onward.to_timestamp(snapshot_at) then
+  if greatest(watermark, onward.to_timestamp((select max(t) from unnest(snapshot_times) t))) > onward.to_timestamp(snapshot_at) then
     next := 1; snapshot_at := null;
     -- A low mark of their own, and not none: who gives a job back before the watermark is down would have to go by the watermark.
     perform onward.lower_low_marks(prepare_watermark.now, array_agg(l.queue), array_agg(l.priority), array_agg(timestamptz '-infinity'))
        from onward.lane l where l.low_mark > '-infinity';
     return;
   end if;
-  snapshot_xid := pg_snapshot_xmax(pg_current_snapshot());
+  -- Not pg_snapshot_xmax(): that is the latest completed id + 1, which an open transaction may already have.
+  snapshot_xid := pg_current_xact_id();
   select max(m.taken_at) into visible_until from unnest(snapshot_times, snapshot_xids) m (taken_at, first_xid)
    where m.first_xid <= pg_snapshot_xmin(pg_current_snapshot());
   above := least(greatest(onward.to_timestamp(visible_until), now_at - interval '10 seconds', watermark), onward.to_timestamp(snapshot_at));
@@ -273,25 +277,29 @@ begin
   end if;
 end $$;
 
--- Say whether a lane belongs to this part of all of them, one in 64; without a part, each does.
-create function onward.is_in_shard(shard integer, queue text, priority integer) returns boolean
+-- Say whether a lane belongs to this shard of `shards`, a power of two; without a shard, each does.
+create function onward.is_in_shard(shard integer, shards integer, queue text, priority integer) returns boolean
   language sql immutable parallel safe
-  return shard is null or hashtextextended(queue, priority) & 63 = shard;
+  return shard is null or hashtextextended(queue, priority) & (shards - 1) = shard;
 
 -- For maintain_lanes(): there may be many queues, and few of them paused.
 create index queue_paused on onward.queue (name) where paused;
 
--- Keep the lanes in order; answer before which moment no more jobs will come to light, by what prepare_watermark() said of some moments.
+-- Repair the lanes; answer `visible_until`, as prepare_watermark() does, by the snapshots that it answered.
 --
--- 1. A job below its lane's low mark. Either a caller's transaction took so long that the watermark went ahead of it: there may be such
---    jobs from `late` on, and they are looked for when transactions as old as that have ended. Or somebody put it there by hand:
---    for that, one lane in 64 is looked at from its beginning, the next `shard` each time; without one, all are. The low mark comes
---    down.
--- 2. A job without a lane: put there by hand. It gets one.
--- 3. Of the same shard, a lane with no job, and none of late, is marked, and taken away once every transaction that may have seen
---    it unmarked has ended. Whoever adds a job to a marked lane opens another, so nobody has to wait for anybody.
+-- 1. A job below its lane's low mark gets the low mark lowered. It is there because the watermark passed a caller's transaction that was
+--    open for too long (such jobs are from `late` on, and are visible when transactions as old as that have ended), because it was
+--    put there by hand, or because the argument for the watermark is wrong. No lane relies on that argument: each call scans the last
+--    minute below every low mark, and the lanes of `deep_shard` of `deep_shards` from their beginning; without a shard, all lanes. The
+--    leader asks for all of them while that takes less than a fifth of a second.
+-- 2. A job without a lane gets one: it was put there by hand, or by a transaction that took the lane for open too long ago.
+-- 3. Of lane shard `shard` of 64, a lane without a job, and without a recent one, is removed in three calls: one marks it (`closing`),
+--    the next, which sees the mark committed, seals it with its own transaction id, and one removes it when all smaller ids have
+--    ended. A transaction that saw the lane unmarked has an id that is smaller than the seal. Whatever adds a job to a marked lane
+--    opens another.
 create function onward.maintain_lanes(
-  now bigint, channel text, number bigint, leader_id text, late bigint, snapshot_times bigint[], snapshot_xids xid8[], shard integer
+  now bigint, channel text, number bigint, leader_id text, late bigint, snapshot_times bigint[], snapshot_xids xid8[], shard integer,
+  deep_shard integer, deep_shards integer
 ) returns bigint
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -315,18 +323,19 @@ begin
 
   select array_agg(l.queue) as queues, array_agg(l.priority) as priorities, array_agg(j.ready_at) as since into low
     from (select l.queue, l.priority, coalesce(l.low_mark, watermark) as low_mark,
-                 onward.is_in_shard(shard, l.queue, l.priority) as is_deep
-            from onward.lane l where is_late or onward.is_in_shard(shard, l.queue, l.priority) offset 0) l
+                 case when onward.is_in_shard(deep_shard, deep_shards, l.queue, l.priority) then '-infinity'
+                      else least(coalesce(l.low_mark, watermark) - interval '1 minute', case when is_late then onward.to_timestamp(late) end)
+                 end as first
+            from onward.lane l offset 0) l
     cross join lateral (select j.ready_at from onward.job j
-                         where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.low_mark
-                           and j.ready_at >= case when l.is_deep then '-infinity' else onward.to_timestamp(late) end
+                         where j.queue = l.queue and j.priority = l.priority and j.ready_at < l.low_mark and j.ready_at >= l.first
                            and j.ready_at is not null and not j.suspect and j.lease_until is null
                          order by j.ready_at limit 1) j;
   lowered := onward.lower_low_marks(maintain_lanes.now, low.queues, low.priorities, low.since);
 
   -- One probe for the gap behind each lane and each queue: what is known is jumped over, however much of it there is. So are queues
-  -- that are paused: their jobs have no lane, and would hide those of the queue behind.
-  with lanes as (select distinct l.queue, l.priority from onward.lane l),
+  -- that are paused: their jobs have no lane, and would hide those of the queue behind. From a job that was found, on through its gap.
+  with recursive lanes as (select distinct l.queue, l.priority from onward.lane l),
   queues as (
     select l.queue from lanes l
     union select q.name from onward.queue q where q.paused
@@ -336,24 +345,39 @@ begin
     select l.queue, l.priority, lead(l.priority, 1, -1) over (partition by l.queue order by l.priority desc) as next from lanes l
     union all
     select l.queue, 2147483647, max(l.priority) from lanes l group by l.queue),
-  lost as (
-    select j.queue, j.priority from gaps g
-      cross join lateral (select j.queue, j.priority from onward.job j
-                           where j.queue > g.queue and j.queue < g.next and j.ready_at is not null and not j.suspect
-                           order by j.queue limit 1) j
+  lost (queue, priority, next, next_priority) as (
+    (select j.queue, j.priority, g.next, -1 from gaps g
+       cross join lateral (select j.queue, j.priority from onward.job j
+                            where j.queue > g.queue and j.queue < g.next and j.ready_at is not null and not j.suspect
+                            order by j.queue, j.priority desc limit 1) j
+     union all
+     select s.queue, j.priority, '' collate "C", s.next from steps s
+       cross join lateral (select j.priority from onward.job j
+                            where j.queue = s.queue and j.priority < s.priority and j.priority > s.next
+                              and j.ready_at is not null and not j.suspect
+                            order by j.priority desc limit 1) j)
     union all
-    select s.queue, j.priority from steps s
-      cross join lateral (select j.priority from onward.job j
-                           where j.queue = s.queue and j.priority < s.priority and j.priority > s.next
-                             and j.ready_at is not null and not j.suspect
-                           order by j.priority desc limit 1) j)
+    select n.queue, n.priority, l.next, l.next_priority from lost l
+      cross join lateral (
+        select * from (
+          (select 1 as no, j.queue, j.priority from onward.job j
+            where j.queue = l.queue and j.priority < l.priority and j.priority > l.next_priority
+              and j.ready_at is not null and not j.suspect
+            order by j.priority desc limit 1)
+          union all
+          (select 2, j.queue, j.priority from onward.job j
+            where j.queue > l.queue and j.queue < l.next and j.ready_at is not null and not j.suspect
+            order by j.queue, j.priority desc limit 1)) n
+         order by n.no limit 1) n)
   insert into onward.lane (queue, priority, low_mark)
-  select distinct l.queue, l.priority, timestamptz '-infinity' from lost l
-   where not exists (select from onward.queue q where q.name = l.queue and q.paused);
+  select l.queue, l.priority, timestamptz '-infinity' from lost l
+   where not exists (select from onward.queue q where q.name = l.queue and q.paused)
+   limit 10000;
   get diagnostics opened = row_count;
 
   leaving := array(
-    select l.ctid from onward.lane l where l.closing < oldest and onward.is_in_shard(shard, l.queue, l.priority) for update skip locked);
+    select l.ctid from onward.lane l
+     where l.is_sealed and l.closing <= oldest and onward.is_in_shard(shard, 64, l.queue, l.priority) for update skip locked);
   insert into onward.queue (name, created_at)
   select distinct l.queue, now_at from onward.lane l where l.ctid = any (leaving)
   on conflict do nothing;
@@ -363,11 +387,15 @@ begin
      and (select true from onward.job j
            where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.low_mark, watermark)
              and j.ready_at is not null and not j.suspect limit 1) is null;
-  update onward.lane l set closing = null where l.ctid = any (leaving);
+  update onward.lane l set closing = null, is_sealed = false where l.ctid = any (leaving);
+  update onward.lane k set closing = pg_current_xact_id(), is_sealed = true
+   where k.ctid = any (array(
+     select l.ctid from onward.lane l
+      where l.closing is not null and not l.is_sealed and onward.is_in_shard(shard, 64, l.queue, l.priority) for update skip locked));
   update onward.lane k set closing = pg_current_xact_id()
    where k.ctid = any (array(
      select l.ctid from onward.lane l
-      where l.closing is null and onward.is_in_shard(shard, l.queue, l.priority)
+      where l.closing is null and onward.is_in_shard(shard, 64, l.queue, l.priority)
         and (select true from onward.job j
               where j.queue = l.queue and j.priority = l.priority and j.ready_at >= coalesce(l.low_mark, watermark)
                 and j.ready_at is not null and not j.suspect limit 1) is null
