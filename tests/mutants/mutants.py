@@ -169,10 +169,15 @@ FENCES: Final = (
     Mutant(
         "claim: a claim has the token of the one before",
         (
-            Edit(f"{_SQL}/claim.sql", "claim_no = claim_no + 1", "claim_no = claim_no"),
-            Edit(f"{_PY}/claims.py", "job.claim_no + 1", "job.claim_no"),
+            Edit(f"{_SQL}/claim.sql", "claim_no = :claim_no", "claim_no = coalesce(nullif(claim_no, 0), :claim_no)"),
+            Edit(f"{_PY}/claims.py", "token=(job.seq, claim_no)", "token=(job.seq, 1)"),
         ),
         (f"{CONFORMANCE}/test_claim.py",),
+    ),
+    Mutant(
+        "claim: the token repeats in a restored file",
+        (Edit(f"{_PY}/claims.py", "claim_no = new_claim_no()", "claim_no = transaction.now"),),
+        ("tests/engines/sqlite/test_restore.py",),
     ),
 )
 
@@ -1040,6 +1045,15 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 
 POSTGRES: Final = (
+    _on_postgres(
+        "claim: the token repeats once recent commits are lost",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "  return ((date_part('epoch', clock_timestamp())",
+            "  return 1 + 0 * ((date_part('epoch', clock_timestamp())",
+        ),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
     _on_postgres(
         "watermark: the clock is read before the transaction has a number",
         Edit(

@@ -129,7 +129,6 @@ class _Unusual(msgspec.Struct, array_like=True):
     """What is not as it is with most jobs."""
 
     seq: int
-    claim_no: int
     attempts: int
     max_attempts: int
     crashes: int
@@ -162,8 +161,8 @@ def claim(schema: Schema, request: ClaimRequest, rotation: RoundRobin) -> Plan[C
     if request.alone:
         lease = request.lease // MICROSECOND
         values = [schema.now, request.worker_id, *_ranges(request.queues), lease]
-        ((jobs, has_suspects, retry_after, *_),) = yield Statement(schema.claim_suspect, values)
-        (claims,) = _decode_visits(jobs) or [[]]  # it is no step of the tour
+        ((jobs, has_suspects, retry_after, *_, claim_no),) = yield Statement(schema.claim_suspect, values)
+        (claims,) = _decode_visits(jobs, claim_no) or [[]]  # it is no step of the tour
         return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
     queues_to_check = rotation.queues_to_check(is_idle=True)
     if queues_to_check == ():
@@ -271,10 +270,10 @@ def _ranges(queues: tuple[str, ...]) -> tuple[str, str]:
 
 def read_claims(answer: Row, rotation: RoundRobin) -> Claims:
     """Read what was claimed: see the type ``onward.answer``."""
-    jobs, has_suspects, retry_after, next_name, turn_left, is_shared_load = answer
+    jobs, has_suspects, retry_after, next_name, turn_left, is_shared_load, claim_no = answer
     if next_name is not None:
         rotation.next_name, rotation.turn_left = next_name, turn_left
-    visits = _decode_visits(jobs)
+    visits = _decode_visits(jobs, claim_no)
     claims = [claim for visit in visits for claim in visit]
     rotation.has_more = 0 < rotation.room <= len(claims)
     rotation.max_jobs = _MAX_VISITS * len(claims) // len(visits) if rotation.has_more else _MAX_CLAIM
@@ -297,12 +296,12 @@ def read_claims(answer: Row, rotation: RoundRobin) -> Claims:
     )
 
 
-def _decode_visits(jobs: str | None) -> list[list[Claim]]:
+def _decode_visits(jobs: str | None, claim_no: int) -> list[list[Claim]]:
     """Read what each lane gave that was visited."""
-    return [] if jobs is None else [_claims_of(visit) for visit in _visits_decoder.decode(jobs)]
+    return [] if jobs is None else [_claims_of(visit, claim_no) for visit in _visits_decoder.decode(jobs)]
 
 
-def _claims_of(visit: _Visit) -> list[Claim]:
+def _claims_of(visit: _Visit, claim_no: int) -> list[Claim]:
     """Make claims of what a lane gave: the longer ready comes first, though the store gives them as they lie there."""
     queue, priority, started, start_within = visit.queue, visit.priority, visit.started, visit.start_within
     is_suspect = visit.is_suspect
@@ -320,7 +319,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
         claims.append(
             Claim(
                 ref=JobRef(queue, job_id),
-                token=(seq, 1),
+                token=(seq, claim_no),
                 type=type_,
                 payload=str(payload, "utf-8"),
                 attempts=attempts,
@@ -333,7 +332,7 @@ def _claims_of(visit: _Visit) -> list[Claim]:
             if details is None
             else Claim(
                 ref=JobRef(queue, job_id),
-                token=(seq, details.claim_no),
+                token=(seq, claim_no),
                 type=type_,
                 payload=str(payload, "utf-8"),
                 attempts=details.attempts,

@@ -20,6 +20,7 @@ from datetime import timedelta
 import msgspec
 
 from onward.clock import MICROSECOND
+from onward.engine.claim_number import new_claim_no
 from onward.engine.values import Claim, ClaimRequest, Claims, Rate
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
@@ -83,7 +84,6 @@ class _ReadyJob(msgspec.Struct, array_like=True):
     org_id: str | None
     priority: int
     backoff: str | None
-    claim_no: int
     ready_at: int
     trace: str | None
 
@@ -353,6 +353,7 @@ def _claim_picked(
     transaction: Transaction, request: ClaimRequest, picked: Sequence[_PickedJobs], *, isolated: bool
 ) -> list[Claim]:
     """Make the picked jobs ours, in the store's own statement."""
+    claim_no = new_claim_no()
     groups: dict[tuple[int, bool], list[int]] = {}
     for batch in picked:
         groups.setdefault((batch.lease_us, batch.started), []).extend(job.seq for job in batch.jobs)
@@ -361,6 +362,7 @@ def _claim_picked(
             SQL.claim,
             {
                 "seqs": json_text(seqs),
+                "claim_no": claim_no,
                 "worker_id": request.worker_id,
                 "lease_us": lease_us,
                 "started": int(started),
@@ -368,13 +370,13 @@ def _claim_picked(
                 "now": transaction.now,
             },
         )
-    return [_claim_of(job, batch, transaction.now) for batch in picked for job in batch.jobs]
+    return [_claim_of(job, batch, claim_no, transaction.now) for batch in picked for job in batch.jobs]
 
 
-def _claim_of(job: _ReadyJob, batch: _PickedJobs, now: int) -> Claim:
+def _claim_of(job: _ReadyJob, batch: _PickedJobs, claim_no: int, now: int) -> Claim:
     return Claim(
         ref=JobRef(batch.queue, job.id),
-        token=(job.seq, job.claim_no + 1),
+        token=(job.seq, claim_no),
         type=job.type,
         payload=job.payload,
         attempts=job.attempts + batch.started,

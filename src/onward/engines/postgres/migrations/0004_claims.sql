@@ -12,11 +12,11 @@ create type onward.open_lane as (
 
 -- What a claim answers. `jobs` is JSON, an array of visits. A visit to a lane is: its queue, priority, whether these jobs have
 -- started, within how many seconds they must, whether it is a suspect; then their seqs and ids, as arrays are written here;
--- their types, once if all are alike; how long they wait_seconds; what is unusual about any of them (seq, claim_no, attempts,
+-- their types, once if all are alike; how long they wait_seconds; what is unusual about any of them (seq, attempts,
 -- max_attempts, crashes, org_id, backoff, trace); and their payloads, as they stand. It is laid out so because writing each job as a
--- value of its own cost more than taking it.
+-- value of its own cost more than taking it. `claim_no` is the same for all of them.
 create type onward.claim_result as (
-  jobs text, has_suspects boolean, retry_after float8, next_name text, turn_left bigint, is_shared_load boolean
+  jobs text, has_suspects boolean, retry_after float8, next_name text, turn_left bigint, is_shared_load boolean, claim_no bigint
 );
 
 -- Say where the watermark is. To be asked before lanes are read: whoever moves it gives low marks to those that need them before.
@@ -148,7 +148,7 @@ end $$;
 -- more; last_queue, last_left  the last one, and what is left of its turn.
 create function onward.claim_lanes(
   now_at timestamptz, worker_id text, lanes onward.open_lane[], turns bigint, room integer, lease interval, begins_at text,
-  out jobs text[], out seqs bigint[], out with_more integer[], out last_queue text, out last_left bigint
+  claim_no bigint, out jobs text[], out seqs bigint[], out with_more integer[], out last_queue text, out last_left bigint
 )
   language plpgsql
 as $$
@@ -160,7 +160,7 @@ begin
   with_more := '{}';
   with taken as (
     update onward.job j
-       set claim_no = j.claim_no + 1, attempts = j.attempts + 1, isolated = false,
+       set claim_no = claim_lanes.claim_no, attempts = j.attempts + 1, isolated = false,
            worker_id = claim_lanes.worker_id, lease = claim_lanes.lease, lease_until = now_at + claim_lanes.lease,
            claimed_at = now_at, started_at = now_at, has_permit = false,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
@@ -179,7 +179,7 @@ begin
                       order by c.ready_at, c.seq limit q.turn for update skip locked) c
                   limit q.turn) x
               limit room))
-    returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
+    returning j.seq, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
               j.trace, j.ready_at, j.queue, j.priority),
   visits as (
     select t.queue, t.priority, array_agg(t.seq) as seqs,
@@ -187,9 +187,9 @@ begin
            || ',"' || array_agg(t.seq)::text || '","' || array_agg(t.id)::text || '",'
            || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C")) else to_json(array_agg(t.type)) end || ','
            || to_json(array_agg(date_part('epoch', now_at - t.ready_at))) || ','
-           || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
+           || coalesce(json_agg(json_build_array(t.seq, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
                                                  t.trace))
-                         filter (where t.claim_no <> 1 or t.attempts <> 1 or t.max_attempts <> 5 or t.crashes <> 0
+                         filter (where t.attempts <> 1 or t.max_attempts <> 5 or t.crashes <> 0
                                        or t.org_id is not null or t.backoff is not null or t.trace is not null)::text, 'null')
            || ',' || json_agg(t.payload)::text || ']' as jobs
       from taken t group by t.queue, t.priority)
@@ -226,7 +226,7 @@ end $$;
 -- next_name, turn_left  where the tour goes on, as the last answer said; notified_queue  a queue that is to give one job before that.
 create function onward.claim(
   now bigint, worker_id text, firsts text[], ends text[], slots integer, prefetch_started integer, prefetch_claimed integer, lease bigint,
-  next_name text, turn_left bigint, notified_queue text default null
+  next_name text, turn_left bigint, notified_queue text default null, claim_no bigint default onward.new_claim_no()
 ) returns onward.claim_result
   language plpgsql
   set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off
@@ -275,7 +275,7 @@ begin
   -- A queue that was empty would else wait for as long as the tour of all the others takes.
   if notified_queue is not null and slots + prefetch_started > 0 then
     first := onward.claim(now, worker_id, array[notified_queue], array[notified_queue || '!'], least(slots, 1), case when slots = 0 then 1 else 0 end,
-                          0, claim.lease, '', 0, null);
+                          0, claim.lease, '', 0, null, claim.claim_no);
     if first.jobs is not null then
       visits := array[substr(first.jobs, 2, length(first.jobs) - 2)];
       if slots > 0 then slots := slots - 1; else prefetch_started := prefetch_started - 1; end if;
@@ -340,7 +340,7 @@ begin
       if may_share then
         visit := 1;
         select * into shared from onward.claim_lanes(now_at, claim.worker_id, lanes, turns, slots + prefetch_started, own_lease,
-                                                          begins_at);
+                                                          begins_at, claim.claim_no);
         visits := visits || shared.jobs; leased := shared.seqs; first_end := now_at + own_lease;
         got := cardinality(leased);
         prefetch_started := prefetch_started - greatest(got - slots, 0)::integer; slots := slots - least(got, slots)::integer;
@@ -398,7 +398,7 @@ begin
         until := now_at + coalesce(lane.lease, own_lease);
         with taken as (
           update onward.job j
-             set claim_no = j.claim_no + 1,
+             set claim_no = claim.claim_no,
                  attempts = j.attempts + case when starts then 1 else 0 end, isolated = false,
                  worker_id = claim.worker_id, lease = coalesce(lane.lease, own_lease), lease_until = until,
                  claimed_at = now_at, started_at = case when starts then now_at end,
@@ -410,7 +410,7 @@ begin
                       and c.ready_at is not null and not c.suspect
                       and c.lease_until is null and (c.start_by is null or c.start_by > now_at)
                     order by c.ready_at, c.seq limit taken for update skip locked))
-          returning j.seq, j.claim_no, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
+          returning j.seq, j.id, j.type, j.payload, j.attempts, j.max_attempts, j.crashes, j.org_id, j.backoff,
                     j.trace, j.ready_at)
         select count(*), array_agg(t.seq),
                left(json_build_array(lane.queue, lane.priority, starts, date_part('epoch', settings.credit), false)::text, -1)
@@ -418,9 +418,9 @@ begin
                || case when min(t.type collate "C") = max(t.type collate "C") then to_json(min(t.type collate "C"))
                        else (select to_json(array_agg(o.type)) from taken o) end || ','
                || to_json(array_agg(date_part('epoch', now_at - t.ready_at))) || ','
-               || coalesce(json_agg(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
+               || coalesce(json_agg(json_build_array(t.seq, t.attempts, t.max_attempts, t.crashes, t.org_id, t.backoff,
                                                  t.trace))
-                             filter (where t.claim_no <> 1 or t.attempts <> starts::integer or t.max_attempts <> 5
+                             filter (where t.attempts <> starts::integer or t.max_attempts <> 5
                                            or t.crashes <> 0 or t.org_id is not null or t.backoff is not null
                                            or t.trace is not null)::text, 'null')
                || ',' || json_agg(t.payload)::text || ']'
@@ -474,7 +474,8 @@ begin
     case when waiting.rates then onward.next_permit_in(now_at, firsts, ends) end,
     -- Who had room left has been to all of them: wherever it begins the next time, nobody was passed over.
     case when slots + prefetch_started + prefetch_claimed > 0 then '' else next_name end,
-    case when slots + prefetch_started + prefetch_claimed > 0 then 0 else turn_left end, waiting.others)::onward.claim_result;
+    case when slots + prefetch_started + prefetch_claimed > 0 then 0 else turn_left end, waiting.others,
+    claim.claim_no)::onward.claim_result;
 end $$;
 
 -- Take jobs of one queue, which start at once, if nothing is said of that queue. It is what most claims of a worker come to that
@@ -493,11 +494,12 @@ declare
   until     timestamptz := now_at + onward.to_interval(claim_queue.lease);
   nothing   text := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));  -- as in claim()
   watermark timestamptz := onward.watermark();
+  new_no    bigint := onward.new_claim_no();
 begin
   return query
   with taken as (
     update onward.job j
-       set claim_no = j.claim_no + 1, attempts = j.attempts + 1, isolated = false, worker_id = claim_queue.worker_id,
+       set claim_no = new_no, attempts = j.attempts + 1, isolated = false, worker_id = claim_queue.worker_id,
            lease = until - now_at, lease_until = until, claimed_at = now_at, started_at = now_at,
            updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
      where j.ctid = any (array(
@@ -543,6 +545,7 @@ declare
   now_at    timestamptz := coalesce(onward.to_timestamp(claim_suspect.now), clock_timestamp());
   waits     boolean := false;
   found_one boolean := false;
+  new_no    bigint := onward.new_claim_no();
   taken_job text;
   one       record;
   settings  onward.queue;
@@ -574,7 +577,7 @@ begin
     end if;
     with taken as (
       update onward.job j
-         set claim_no = j.claim_no + 1, attempts = j.attempts + 1, isolated = true,
+         set claim_no = new_no, attempts = j.attempts + 1, isolated = true,
              worker_id = claim_suspect.worker_id, lease = coalesce(one.lease, onward.to_interval(claim_suspect.lease)),
              lease_until = now_at + coalesce(one.lease, onward.to_interval(claim_suspect.lease)), claimed_at = now_at,
              started_at = now_at, has_permit = settings.global_concurrency is not null,
@@ -590,7 +593,7 @@ begin
     select left(json_build_array(
              t.queue, t.priority, true, date_part('epoch', settings.credit), true, array[t.seq]::text, array[t.id]::text, t.type,
              json_build_array(date_part('epoch', now_at - t.ready_at)),
-             json_build_array(json_build_array(t.seq, t.claim_no, t.attempts, t.max_attempts, t.crashes, t.org_id,
+             json_build_array(json_build_array(t.seq, t.attempts, t.max_attempts, t.crashes, t.org_id,
                                                t.backoff, t.trace)))::text, -1) || ',[' || t.payload::text || ']]'
       into taken_job from taken t;
     found_one := taken_job is not null;
@@ -599,7 +602,7 @@ begin
     end if;
   end loop;
   return ('[' || taken_job || ']', waits, case when not found_one then onward.next_permit_in(now_at, firsts, ends) end, null,
-          null, null)::onward.claim_result;
+          null, null, new_no)::onward.claim_result;
 end $$;
 
 -- One round trip: outcomes in, then starts, then new claims out, in that order. What is settled comes before what is picked:

@@ -1,7 +1,7 @@
 -- One round trip: outcomes in, then starts, then new claims out. Answers one row: the claims that were lost, as JSON, and then
 -- what was claimed: see the type onward.claim_result.
 select lost::text, (claimed).jobs, (claimed).has_suspects, (claimed).retry_after, (claimed).next_name, (claimed).turn_left,
-       (claimed).is_shared_load
+       (claimed).is_shared_load, (claimed).claim_no
   from onward.exchange(
   $1::bigint, $2::text,
   $3::text::bigint[], $4::text::bigint[], $5::text::text[],

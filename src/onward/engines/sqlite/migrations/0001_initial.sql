@@ -25,8 +25,8 @@ create table onward_job (
   dedupe_digest    blob,
   next_run_at      integer,
   start_by         integer,
-  -- The fence: only rises. It begins at created_at, so that it is higher than any that a removed job of the same seq had.
-  claim_no         integer not null,
+  -- The fence: the time and random bits, drawn for each claim. Not counted: a restored file would repeat the numbers for other jobs.
+  claim_no         integer not null default 0,
   worker_id        text,
   lease_us         integer,
   lease_until      integer,

@@ -2,7 +2,7 @@
 -- :queue, :limit, :now
 -- Relies on: onward_job_claim, so that jobs which wait for their time, run or are done are never looked at.
 select json_group_array(json_array(seq, id, type, payload, attempts, max_attempts, crashes, suspect, org_id, priority, backoff,
-                                   claim_no, ready_at, trace))
+                                   ready_at, trace))
   from (select * from onward_job indexed by onward_job_claim
          where queue = :queue and status = 'pending' and suspect = 0 and (start_by is null or start_by > :now)
          order by priority desc, ready_at, seq limit :limit)

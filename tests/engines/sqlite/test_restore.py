@@ -1,0 +1,49 @@
+"""A file that was restored from a backup: what was claimed before is never taken for what is claimed since."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from onward.clock import ManualClock
+from onward.engine.values import Settlement
+from onward.engines.sqlite.engine import SQLiteEngine
+from onward.lifecycle import Complete
+from tests.engines.sqlite.plain import add, take
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a database as SQLite's own backup does; a target that is in use gets the content of the source."""
+    with sqlite3.connect(source) as old, sqlite3.connect(target) as new:
+        old.backup(new)
+    old.close()
+    new.close()
+
+
+async def test_an_outcome_never_reaches_a_job_that_has_the_number_of_a_lost_one(
+    engine: SQLiteEngine, path: Path, tmp_path: Path
+):  # X3
+    await add(engine)
+    copy(path, tmp_path / "backup.db")
+    (old,) = await take(engine)
+    copy(tmp_path / "backup.db", path)
+    (new,) = await take(engine)
+    assert (new.ref, new.token[0]) == (old.ref, old.token[0])
+    assert new.token != old.token
+    assert await engine.settle([Settlement(old, Complete('"stale"'))]) == {old.token}
+    assert not await engine.report(old, progress=50, message=None, lines=["stale"])
+    assert not await engine.settle([Settlement(new, Complete('"its own"'))])
+
+
+async def test_jobs_of_a_new_file_in_the_place_of_the_old_have_tokens_of_their_own(
+    engine: SQLiteEngine, tmp_path: Path, clock: ManualClock
+):  # X3
+    other = SQLiteEngine(tmp_path / "other.db", clock=clock)
+    await other.open()
+    await add(engine)
+    await add(other)
+    (old,), (new,) = await take(engine), await take(other)
+    assert new.token[0] == old.token[0]
+    assert await other.settle([Settlement(old, Complete('"stale"'))]) == {old.token}
+    assert not await other.settle([Settlement(new, Complete())])
+    await other.close()
