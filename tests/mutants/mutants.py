@@ -788,6 +788,16 @@ BULLMQ: Final = (
         only="bullmq",
     ),
     _on_bullmq(
+        "split_key: the last colon ends the queue",
+        Edit(f"{_BULLMQ}/lua/lib/finish.lua", "if string.sub(key, 1, #root) == root then", "if false then"),
+        f"{_BULLMQ_TESTS}/test_native.py::test_a_child_whose_id_has_colons_is_removed_with_its_parent",
+    ),
+    _on_bullmq(
+        "parent_of: the parent field is not read",
+        Edit(f"{_BULLMQ}/lua/lib/finish.lua", "== parent_key then", "== '' then"),
+        f"{_BULLMQ_TESTS}/test_native.py::test_a_parent_of_another_prefix_is_woken_by_its_last_child",
+    ),
+    _on_bullmq(
         "settle: who is tried again at once overtakes those whose time has come",
         Edit(f"{_BULLMQ}/lua/settle.lua", "if has_immediate_retry then", "if false then"),
         f"{_PARITY}::test_who_is_tried_again_at_once_stands_behind_those_whose_time_has_come",

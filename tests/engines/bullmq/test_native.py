@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import onward.bullmq as public
 from onward import App
 from onward.bullmq import BackoffOptions, BullMQ, Deduplication, Flow, bullmq_of
+from onward.engine.values import JobFilter
 from onward.engines.bullmq import native
 from onward.engines.bullmq.engine import BullMQEngine
 from onward.errors import InvalidValue, PayloadTooLarge
@@ -128,6 +130,60 @@ async def test_a_job_may_get_a_parent_that_waits_already(bullmq: BullMQ, queue: 
         assert await queue.engine.get(tree.ref) is not None
         await queue.settle(claim, Complete())
     assert [claim.type for claim in await queue.take()] == ["book"]
+
+
+async def test_a_parent_whose_id_has_colons_is_woken_by_its_last_child(bullmq: BullMQ, queue: Queue):  # B1
+    parent = "repeat:daily:1700000000000"
+    queue.add_as_node(parent, place="waiting-children")
+    for name in ("page", "cover"):
+        await bullmq.add("mail", name, parent=JobRef("mail", parent))
+    page, cover = await queue.take(2)
+    await queue.settle(page, Complete())
+    assert queue.client.zrange(queue.key("waiting-children"), 0, -1) == [parent]
+    await queue.settle(cover, Complete())
+    assert queue.client.lrange(queue.key("wait"), 0, -1) == [parent]
+
+
+async def test_a_parent_of_another_prefix_is_woken_by_its_last_child(bullmq: BullMQ, queue: Queue):  # B1
+    there = f"{queue.prefix}:other"  # below the engine's prefix, so that the fixture removes its keys
+    parent = "repeat:daily:1700000000000"
+    queue.client.hset(f"{there}:books:{parent}", mapping={"name": "book", "priority": 0, "delay": 0})
+    queue.client.zadd(f"{there}:books:waiting-children", {parent: 1})
+    child = await bullmq.add("mail", "page")
+    queue.client.sadd(f"{there}:books:{parent}:dependencies", queue.key(child.ref.id))
+    parent_json = json.dumps({"id": parent, "queueKey": f"{there}:books"})
+    queue.client.hset(queue.key(child.ref.id), mapping={"parentKey": f"{there}:books:{parent}", "parent": parent_json})
+    (page,) = await queue.take()
+    await queue.settle(page, Complete())
+    assert queue.client.lrange(f"{there}:books:wait", 0, -1) == [parent]
+
+
+async def test_a_parent_whose_id_has_colons_is_woken_when_its_last_child_is_removed(bullmq: BullMQ, queue: Queue):
+    parent = "repeat:daily:1700000000000"  # B1
+    queue.add_as_node(parent, place="waiting-children")
+    child = await bullmq.add("mail", "page", parent=JobRef("mail", parent))
+    await queue.engine.delete(JobFilter(refs=(child.ref,)))
+    assert queue.client.lrange(queue.key("wait"), 0, -1) == [parent]
+
+
+async def test_a_parent_whose_id_has_colons_is_woken_by_a_child_that_had_completed(bullmq: BullMQ, queue: Queue):
+    await bullmq.add("mail", "page", job_id="page")  # B1
+    (page,) = await queue.take()
+    await queue.settle(page, Complete())
+    parent = "repeat:daily:1700000000000"
+    queue.add_as_node(parent, place="waiting-children")
+    await bullmq.add("mail", "page", job_id="page", parent=JobRef("mail", parent))
+    assert queue.client.lrange(queue.key("wait"), 0, -1) == [parent]
+
+
+async def test_a_child_whose_id_has_colons_is_removed_with_its_parent(bullmq: BullMQ, queue: Queue):  # B1
+    child = "repeat:daily:1700000000000"
+    parent = await bullmq.add("mail", "book", job_id="book")
+    queue.add_as_node(child)
+    queue.client.sadd(queue.key("book:dependencies"), queue.key(child))
+    await queue.engine.delete(JobFilter(refs=(parent.ref,)))
+    assert queue.client.lrange(queue.key("wait"), 0, -1) == []
+    assert queue.job(child) == {}
 
 
 async def test_a_scheduler_is_made_changed_listed_and_ended(bullmq: BullMQ, queue: Queue):

@@ -106,3 +106,25 @@ async def test_a_child_that_fails_here_does_to_its_parent_what_node_asked(
             with pytest.raises(Exception, match="failed"):
                 await parents.finished(id, events)
     assert parents.job(id, "getState") == outcome
+
+
+async def test_our_child_wakes_a_scheduled_job_of_nodes_that_waits_for_it(app: App, either: NodePeer, name: str):  # B1
+    @app.task(name="child", queue=f"{name}-children")
+    async def one(n: int) -> int:
+        return n
+
+    parents, children = either.queue(f"{name}-parents"), either.queue(f"{name}-children")
+    parents("upsertJobScheduler", "daily:report", {"every": 3_600_000}, {"name": "sum"})
+    worker = either.handle()
+    await either.request_async("make", handle=worker, kind="Worker", queue=f"{name}-parents", options={})
+    held = await either.request_async("claim", handle=worker, token="t")
+    parent = {"id": held["id"], "queue": f"bull:{name}-parents"}
+    added = children.add("child", {"n": 1}, parent=parent)
+    await either.request_async("callJob", handle=worker, id=held["id"], method="moveToWaitingChildren", args=["t"])
+    assert parents.job(held["id"], "getState") == "waiting-children"
+    async with app.worker(queues=[f"{name}-children"]):
+        assert await children.finished(added["id"], either.events(f"{name}-children")) == 1
+    assert parents.job(held["id"], "getState") == "waiting"
+    assert list(parents.job(held["id"], "getChildrenValues").values()) == [1]
+    await either.request_async("close", handle=worker)
+    parents("removeJobScheduler", "daily:report")

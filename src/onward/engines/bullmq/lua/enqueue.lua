@@ -136,7 +136,7 @@ local function add(at)
       if call('ZSCORE', base .. 'completed', id) then
         call('HSET', parent_key .. ':processed', key, call('HGET', key, 'returnvalue') or 'null')
         if not added_parents[parent_key] then
-          wake_parent_if_done(split_key(parent_key))
+          wake_parent_if_done(parent_of(parent, parent_key))
         end
       else
         call('SADD', parent_key .. ':dependencies', key)
@@ -172,7 +172,7 @@ local function add(at)
   call('HSET', base .. id, unpack(fields))
   emit(base, 'added', 'jobId', id, 'name', name)
   if ARGV[at + 13] == '1' then
-    added_parents[base .. id] = true
+    added_parents[base .. id] = {base, id}
     call('ZADD', base .. 'waiting-children', int_string(now), id)
     emit(base, 'waiting-children', 'jobId', id)
   elseif delay > 0 then
@@ -223,8 +223,8 @@ local answers = {}
 for at = 6, #ARGV, WIDTH do
   answers[#answers + 1] = add(at)
 end
-for parent in pairs(added_parents) do
-  wake_parent_if_done(split_key(parent))
+for _, parent in pairs(added_parents) do
+  wake_parent_if_done(parent[1], parent[2])
 end
 for base in pairs(changed_queues) do
   trim_events(base)

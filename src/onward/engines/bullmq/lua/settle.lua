@@ -109,9 +109,9 @@ local function finish(id, key, fields, verb, value, stack)
     add_kept_duplicate(base, fields[3])
   end
   if fields[2] and fields[2] ~= '' then
-    local parent = not has_completed and call('HGET', key, 'parent')
+    local parent = call('HGET', key, 'parent')
     if has_completed then
-      complete_child(fields[2], key, value)
+      complete_child(parent, fields[2], key, value)
     elseif parent then
       fail_child(parent, key, value)
     end

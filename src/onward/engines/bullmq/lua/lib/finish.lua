@@ -5,11 +5,25 @@ local function remove_keys(key)
     key .. ':unsuccessful')
 end
 
--- A parent's key is its queue's base and its id, and an id has no colon but that of a repeated job, which has no
--- children.
+-- Splits a job's key into its queue's base and its id. A queue's name has no colon; the id of a scheduler's job has
+-- several. Under another prefix, whose length is not known here, the last colon counts.
 local function split_key(key)
-  local id = string.match(key, '.*:(.*)')
+  local id
+  if string.sub(key, 1, #root) == root then
+    id = string.match(string.sub(key, #root + 1), '^[^:]*:(.*)')
+  end
+  id = id or string.match(key, '.*:(.*)')
   return string.sub(key, 1, #key - #id), id
+end
+
+-- Returns the base and the id of a job's parent: as the job's parent field has them, else from the parent's key.
+local function parent_of(parent_json, parent_key)
+  local is_valid, parent = pcall(cjson.decode, parent_json or '')
+  if is_valid and type(parent) == 'table' and parent.queueKey and parent.id
+    and parent.queueKey .. ':' .. parent.id == parent_key then
+    return parent.queueKey .. ':', parent.id
+  end
+  return split_key(parent_key)
 end
 
 -- Frees the idempotency key of a job that goes away.
@@ -125,8 +139,8 @@ local function fail_parent(base, id, child)
   end
 end
 
-local function complete_child(parent_key, child, result)
-  local base, id = split_key(parent_key)
+local function complete_child(parent_json, parent_key, child, result)
+  local base, id = parent_of(parent_json, parent_key)
   if call('SREM', parent_key .. ':dependencies', child) == 1 then
     call('HSET', parent_key .. ':processed', child, result)
     wake_parent_if_done(base, id)
@@ -161,13 +175,13 @@ end
 -- whole queue (its base) is being emptied, a parent in that queue goes too.
 local detach_from_parent
 detach_from_parent = function(key, emptied_base)
-  local values = call('HMGET', key, 'parentKey', 'deid')
+  local values = call('HMGET', key, 'parentKey', 'deid', 'parent')
   local parent_key = values[1]
   if not parent_key or parent_key == '' or call('EXISTS', parent_key) == 0
     or call('SREM', parent_key .. ':dependencies', key) == 0 then
     return
   end
-  local base, id = split_key(parent_key)
+  local base, id = parent_of(values[3], parent_key)
   if call('SCARD', parent_key .. ':dependencies') > 0 or call('ZREM', base .. 'waiting-children', id) == 0 then
     return
   end
