@@ -788,6 +788,21 @@ BULLMQ: Final = (
         only="bullmq",
     ),
     _on_bullmq(
+        "schedules: a job that only Node can schedule is consumed",
+        Edit(f"{_BULLMQ}/claims.py", "if schedules.repeat_of(opts) is not None:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
+        "schedules: a damaged job ends its schedule",
+        Edit(f"{_BULLMQ}/schedules.py", "if repeat_of(opts) is None:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
+        "cron_pattern: without a zone a pattern is in UTC",
+        Edit(f"{_BULLMQ}/cron_pattern.py", '(name or "local")', '(name or "utc")'),
+        f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
         "split_key: the last colon ends the queue",
         Edit(f"{_BULLMQ}/lua/lib/finish.lua", "if string.sub(key, 1, #root) == root then", "if false then"),
         f"{_BULLMQ_TESTS}/test_native.py::test_a_child_whose_id_has_colons_is_removed_with_its_parent",

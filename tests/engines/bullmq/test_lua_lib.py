@@ -67,7 +67,7 @@ def millis(*parts: int) -> int:
 def test_a_pattern_comes_due_in_its_own_time_zone_and_may_count_seconds():
     assert next_time("0 9 * * *", millis(2030, 7, 1), "Europe/Berlin") == millis(2030, 7, 1, 7)
     assert next_time("0 9 * * *", millis(2030, 1, 1), "Europe/Berlin") == millis(2030, 1, 1, 8)
-    assert next_time("*/15 * * * * *", millis(2030, 1, 1), None) == millis(2030, 1, 1, 0, 0, 15)
+    assert next_time("*/15 * * * * *", millis(2030, 1, 1), "UTC") == millis(2030, 1, 1, 0, 0, 15)
 
 
 HEALTHY = Facts("Redis 7.2.0", (7, 2, 0), "noeviction", 0, True, "always", True, False, "master", 0)

@@ -162,6 +162,18 @@ const COMMANDS = {
     fixedNow = now ?? null;
     return Date.now();
   },
+  // What cron-parser computes: [{pattern, tz, at, hashSeed}, …] -> milliseconds, or why it cannot.
+  async cron({ cases }) {
+    const parser = require('cron-parser');
+    const parse = parser.parseExpression ?? ((pattern, options) => parser.CronExpressionParser.parse(pattern, options));
+    return cases.map(({ pattern, at, ...options }) => {
+      try {
+        return parse(pattern, { ...options, currentDate: new Date(at) }).next().getTime();
+      } catch (error) {
+        return error.message;
+      }
+    });
+  },
   async random({ value }) {
     Math.random = () => value;
     return null;

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, Final, Literal
 
 from onward.engine.values import Claim, ClaimRequest, Claims
-from onward.engines.bullmq import rows
+from onward.engines.bullmq import rows, schedules
+from onward.engines.bullmq.cron_pattern import UnreadablePattern
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import Command, Interleaved, Plan, script
 from onward.engines.bullmq.queue_registry import QueueRegistry, is_pattern
@@ -20,6 +22,11 @@ MAX_JOBS: Final = 200
 BATCH_SIZE: Final = 25
 """Jobs that are moved in one go: Redis does nothing else meanwhile, half a millisecond or so. A larger batch is moved
 in several, and whoever waits has a turn between them (B10)."""
+
+_MIN_DEFERRAL: Final = 5_000
+_MAX_DEFERRAL: Final = 300_000
+"""Milliseconds for which a job whose schedule only Node can read is left to Node's workers, at first and at most."""
+log = logging.getLogger("onward.engines.bullmq")
 
 PrecededBy = Literal["", "outcomes", "marker"]
 
@@ -42,8 +49,10 @@ class ClaimResult:
         self.claims: list[Claim] = []
         self.unrunnable: list[tuple[str, str, str, str]] = []
         """Jobs that must be failed at once: queue, id, token, and why."""
-        self.scheduled: list[tuple[Claim, str, str]] = []
-        """Jobs of a scheduler, with its name and their options: the next one is to be made."""
+        self.scheduled: list[schedules.ScheduledJob] = []
+        """Jobs of a scheduler: the next one is to be made."""
+        self.deferred: list[tuple[str, str, str, int]] = []
+        """Jobs of schedules that only Node can read, put off for it: queue, id, token, milliseconds."""
         self.retry_after: float | None = None
         self.now = 0
         """The store's time, in microseconds."""
@@ -53,7 +62,7 @@ class ClaimResult:
     @property
     def count(self) -> int:
         """How many jobs that is."""
-        return len(self.claims) + len(self.unrunnable)
+        return len(self.claims) + len(self.unrunnable) + len(self.deferred)
 
 
 def claim(
@@ -172,6 +181,15 @@ def _parse(
         queue_number, id, lease, start_within, fields = answer[at : at + 5]
         queue, claim_token = queues[queue_number - 1], f"{token}:{number}"
         job = dict(zip(fields[::2], fields[1::2], strict=True))
+        if (scheduler := job.get("rjk")) is not None:
+            opts = job.get("opts", "")
+            try:
+                if schedules.repeat_of(opts) is not None:
+                    schedules.compute_next(scheduler, opts, result.now // 1000)
+            except (UnreadablePattern, TypeError, ValueError, OverflowError) as error:
+                result.deferred.append((queue, id, claim_token, _deferral(scheduler, queue, job, error)))
+                continue
+            result.scheduled.append(schedules.ScheduledJob(queue, id, scheduler, opts))
         if (reason := job.get("defa")) is not None:
             result.unrunnable.append((queue, id, claim_token, reason))
             continue
@@ -181,9 +199,20 @@ def _parse(
             result.unrunnable.append((queue, id, claim_token, f"the job cannot be read: {error}"))
             continue
         result.claims.append(claim)
-        if (scheduler := job.get("rjk")) is not None:
-            result.scheduled.append((claim, scheduler, job["opts"]))
     return turn, left
+
+
+def _deferral(scheduler: str, queue: str, job: Mapping[str, str], error: Exception) -> int:
+    """Choose for how many milliseconds a job is left to Node's workers: longer each time it came back."""
+    started = int(job.get("ats") or 0)
+    delay = min(_MIN_DEFERRAL << min(started, 10), _MAX_DEFERRAL)
+    log.warning(
+        "the schedule cannot be read here (%s); its job is left to Node workers for %s s",
+        error,
+        delay // 1000,
+        extra={"scheduler": scheduler, "queue": queue},
+    )
+    return delay
 
 
 def claims_of(result: ClaimResult) -> Claims:

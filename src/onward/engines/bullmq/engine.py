@@ -258,6 +258,8 @@ class BullMQEngine:
     async def _process_result(self, result: claims.ClaimResult) -> None:
         if result.unrunnable:
             await self.run_plan(settle.fail_unrunnable(self.keys, result))
+        if result.deferred:
+            await self.run_plan(settle.defer(self.keys, result))
         if result.scheduled:
             await self.run_plan(schedules.add_next_jobs(self.keys, result.scheduled, result.now))
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
-from zoneinfo import ZoneInfo
 
 import msgspec
-from cronsim import CronSim, CronSimError
 
-from onward.clock import micros_of, moment_of
+from onward.clock import micros_of
+from onward.engines.bullmq.cron_pattern import UnreadablePattern, parse, zone_of
 from onward.errors import InvalidValue
 from onward.job import JobRef
 from onward.validation import check_at_least, check_kept, check_moment, check_text
@@ -203,7 +202,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None
     """Five fields of cron, or six, of which the first is seconds."""
     tz: str | None = None
-    """The time zone of the pattern, such as Europe/Berlin; UTC unless given."""
+    """The time zone of the pattern, such as Europe/Berlin; the process's own unless given, as in Node."""
     limit: int | None = None
     """After so many jobs it ends."""
     offset: int | None = None
@@ -221,16 +220,14 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("start_date", "end_date"):
             if (moment := getattr(self, field)) is not None:
                 check_moment(field, moment)
-        zone = ZoneInfo("UTC")
-        if self.tz is not None:
-            try:
-                zone = ZoneInfo(self.tz)
-            except (KeyError, ValueError, OSError):
-                raise InvalidValue("tz", self.tz, "must be a time zone such as Europe/Berlin") from None
+        try:
+            zone_of(self.tz)
+        except UnreadablePattern:
+            raise InvalidValue("tz", self.tz, "must be a time zone such as Europe/Berlin") from None
         if self.pattern is not None:
             try:
-                CronSim(self.pattern, moment_of(0).astimezone(zone))
-            except CronSimError as error:
+                parse(self.pattern, "")
+            except UnreadablePattern as error:
                 raise InvalidValue("pattern", self.pattern, f"must be five or six fields of cron: {error}") from None
 
     @property

@@ -1,21 +1,20 @@
 """Keeps BullMQ's job schedulers going.
 
-A scheduler has one job at a time, and whoever picks it up makes the next: a worker that did not would end the schedule.
-How often is counted in the store; a cron pattern is worked out here, in the scheduler's time zone.
+A scheduler has one job at a time, and the worker that claims it makes the next: a worker that did not would end the
+schedule. Intervals are counted in the store; the time of a cron pattern is computed here, in the scheduler's time zone.
+A pattern that only Node can read (a repeatStrategy of its own) is never consumed: see :mod:`.claims`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
-from typing import Any
-from zoneinfo import ZoneInfo
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import msgspec
-from cronsim import CronSim
 
-from onward.engine.values import Claim
+from onward.engines.bullmq.cron_pattern import UnreadablePattern, parse, zone_of
 from onward.engines.bullmq.enqueue import EnqueueRow
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.native_options import Repeat
@@ -23,6 +22,16 @@ from onward.engines.bullmq.plan_runner import Command, Plan, script
 from onward.errors import InvalidValue
 
 log = logging.getLogger("onward.engines.bullmq")
+
+
+class ScheduledJob(NamedTuple):
+    """A claimed job of a scheduler, whose next one is to be made."""
+
+    queue: str
+    id: str
+    scheduler: str
+    opts: str
+    """As the job has them (JSON)."""
 
 
 def upsert(
@@ -35,7 +44,10 @@ def upsert(
         raise InvalidValue("end_date", repeat.end_date, "must be in the future")
     at: int | str = ""
     if repeat.pattern is not None:
-        at = next_time(repeat.pattern, max(now, repeat_options.get("startDate", 0)), repeat.tz)
+        found = next_time(repeat.pattern, max(now, repeat_options.get("startDate", 0)), repeat.tz, scheduler)
+        if found is None:
+            raise InvalidValue("pattern", repeat.pattern, "never comes: there is no such day")
+        at = found
     template = {name: value for name, value in members.items() if name != "attempts" or value}
     next_options = {**template, "timestamp": now, "repeatJobKey": scheduler, "repeat": {**repeat_options, "count": 1}}
     if at:
@@ -47,28 +59,62 @@ def upsert(
     return answer
 
 
-def add_next_jobs(keys: Keys, claimed: Sequence[tuple[Claim, str, str]], now: int) -> Plan[None]:
-    """Make the next job of every scheduler whose last one was picked up.
+def add_next_jobs(keys: Keys, claimed: Sequence[ScheduledJob], now: int) -> Plan[None]:
+    """Make the next job of every scheduler whose last one was claimed; ``now`` is in microseconds.
 
-    A schedule that cannot be read ends there, and is told of; the job that was picked up runs all the same.
+    A job without readable options makes its next one from what the scheduler itself has on record.
     """
     commands: list[Command] = []
-    for claim, scheduler, text in claimed:
+    for job in claimed:
+        opts = job.opts
+        if repeat_of(opts) is None:
+            settings = f"{keys.base(job.queue)}repeat:{job.scheduler}"
+            (values,) = yield [("HGETALL", settings)]
+            known = values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True))
+            opts = _options_on_record(known)
         try:
-            next_job = _next_job(scheduler, msgspec.json.decode(text), now // 1000)
+            next_job = compute_next(job.scheduler, opts, now // 1000)
         except Exception:
-            log.exception("schedule ends, it cannot be read", extra={"scheduler": scheduler, "queue": claim.ref.queue})
+            log.exception("schedule ends: it cannot be read", extra={"scheduler": job.scheduler, "queue": job.queue})
             continue
         if next_job is not None:
-            at, opts = next_job
-            meta = keys.meta(claim.ref.queue)
-            commands.append(script("advance_scheduler", keys, [meta], scheduler, claim.ref.id, at, opts))
+            meta = keys.meta(job.queue)
+            commands.append(script("advance_scheduler", keys, [meta], job.scheduler, job.id, *next_job))
     if commands:
         yield commands
 
 
-def _next_job(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | str, str] | None:
-    """Work out the next job's time, '' where the store counts it, and its options; None: there is none."""
+def repeat_of(opts: str | None) -> Mapping[str, Any] | None:
+    """Read how a scheduler's job repeats; None: its options are damaged."""
+    try:
+        values = msgspec.json.decode(opts or "")
+    except msgspec.DecodeError:
+        return None
+    repeat = values.get("repeat") if isinstance(values, dict) else None
+    return repeat if isinstance(repeat, dict) and (repeat.get("every") or repeat.get("pattern")) else None
+
+
+def _options_on_record(values: Mapping[str, str]) -> str:
+    """Make a job's options from the scheduler's settings."""
+    try:
+        opts = msgspec.json.decode(values.get("opts") or "{}")
+    except msgspec.DecodeError:
+        opts = {}
+    repeat: dict[str, Any] = {name: values[name] for name in ("pattern", "tz") if name in values}
+    for name in ("every", "offset", "limit", "startDate", "endDate"):
+        if name in values:
+            repeat[name] = _millis(values[name])
+    repeat["count"] = int(values.get("ic") or 0)
+    return msgspec.json.encode({**(opts if isinstance(opts, dict) else {}), "repeat": repeat}).decode()
+
+
+def compute_next(scheduler: str, text: str, now: int) -> tuple[int | str, str] | None:
+    """Compute the next job's time in milliseconds, '' where the store counts it, and its options; None: none follows.
+
+    Raises:
+        UnreadablePattern: the pattern or the zone is one that only a Node worker can read.
+    """
+    opts = msgspec.json.decode(text)
     repeat = {name: value for name, value in (opts.get("repeat") or {}).items() if name != "immediately"}
     count = int(repeat.get("count") or 0) + 1
     ends = _millis(repeat.get("endDate"))
@@ -78,7 +124,13 @@ def _next_job(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | str
     at: int | str = ""
     if pattern:
         since = max(now, int(opts.get("prevMillis") or 0))
-        at = max(next_time(str(pattern), max(since, starts or 0), repeat.get("tz")), since)
+        seed = str(repeat.get("hashSeed") or scheduler)
+        found = next_time(str(pattern), max(since, starts or 0), repeat.get("tz"), seed)
+        if found is None or (ends is not None and found > ends):
+            return None
+        at = max(found, since)
+    elif not every:
+        raise UnreadablePattern("the scheduler has neither every nor a pattern")
     offset = repeat.pop("offset", None)
     repeat.update(
         {
@@ -99,11 +151,10 @@ def _next_job(scheduler: str, opts: dict[str, Any], now: int) -> tuple[int | str
     return at, msgspec.json.encode(next_options).decode()
 
 
-def next_time(pattern: str, since: int, zone: str | None) -> int:
-    """Say when a cron pattern comes due next, in milliseconds since 1970; with six fields the first is seconds."""
-    time_zone: tzinfo = ZoneInfo(zone) if zone else UTC
-    moment = datetime.fromtimestamp(since / 1000, tz=time_zone)
-    return int(next(CronSim(pattern, moment)).timestamp() * 1000)
+def next_time(pattern: str, since: int, zone: str | None, seed: str = "") -> int | None:
+    """Compute when a cron pattern comes due next, in milliseconds since 1970; None: never."""
+    at = parse(pattern, seed).next_after(datetime.fromtimestamp(since / 1000, tz=UTC), zone_of(zone))
+    return None if at is None else int(at.timestamp() * 1000)
 
 
 def _millis(value: Any) -> int | None:

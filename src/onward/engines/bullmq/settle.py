@@ -51,6 +51,13 @@ def fail_unrunnable(keys: Keys, result: claims.ClaimResult) -> Plan[None]:
     yield [_command(keys, queue, items) for queue, items in by_queue.items()]
 
 
+def defer(keys: Keys, result: claims.ClaimResult) -> Plan[None]:
+    """Put off jobs of schedules that only Node can read, at no cost, so that a Node worker may claim them."""
+    yield [
+        _command(keys, queue, [(id, token, "snooze", str(delay), "")]) for queue, id, token, delay in result.deferred
+    ]
+
+
 def _commands(
     keys: Keys, settlements: Sequence[Settlement], *, metrics: int = 0, is_claim_next: bool = False
 ) -> tuple[list[Command], list[list[Token]]]:

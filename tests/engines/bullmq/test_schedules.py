@@ -1,0 +1,85 @@
+"""Schedules of Node's, as a worker of ours meets them: those it can read, and those it leaves alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from onward.engines.bullmq.cron_pattern import local_zone, zone_of
+from onward.engines.bullmq.schedules import next_time
+from tests.engines.bullmq.queue import Queue
+
+DUE = 1_700_000_000_000
+JOB = f"repeat:daily:{DUE}"
+
+
+def add_scheduled(queue: Queue, repeat: dict[str, Any], *, opts: str | None = None, data: str = "{}") -> None:
+    """Leave a scheduler and its due job as Node does."""
+    settings: dict[Any, Any] = {"name": "send", "ic": 1, "data": '{"n":1}', "opts": '{"attempts":3}', **repeat}
+    queue.client.hset(queue.key("repeat:daily"), mapping=settings)
+    queue.client.zadd(queue.key("repeat"), {"daily": DUE})
+    known = json.dumps({"attempts": 3, "repeatJobKey": "daily", "prevMillis": DUE, "repeat": {**repeat, "count": 1}})
+    queue.add_as_node(JOB, opts=known if opts is None else opts, data=data, rjk="daily")
+
+
+def millis(*parts: int) -> int:
+    return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize("repeat", [{"pattern": "RRULE:FREQ=DAILY"}, {"pattern": "0 6 * * *", "tz": "Mars/Olympus"}])
+async def test_a_schedule_that_only_node_can_read_is_left_to_it(queue: Queue, repeat: dict[str, Any]):  # B1
+    add_scheduled(queue, repeat)
+    assert await queue.take() == ()
+    assert queue.client.zscore(queue.key("repeat"), "daily") == DUE
+    assert queue.client.zrange(queue.key("delayed"), 0, -1) == [JOB]
+    assert queue.client.exists(queue.key(f"{JOB}:lock")) == 0
+    assert "atm" not in queue.job(JOB)
+    assert queue.job(JOB)["delay"] == "5000"
+
+
+async def test_a_schedule_that_came_back_is_left_to_node_for_longer(queue: Queue):  # B1
+    add_scheduled(queue, {"pattern": "RRULE:FREQ=DAILY"})
+    for delay in (5_000, 10_000, 20_000):
+        assert await queue.take() == ()
+        assert queue.job(JOB)["delay"] == str(delay)
+        queue.client.zrem(queue.key("delayed"), JOB)
+        queue.client.lpush(queue.key("wait"), JOB)
+
+
+@pytest.mark.parametrize(("opts", "data"), [("{broken", "{}"), ("null", "{}"), (None, "{broken")])
+@pytest.mark.parametrize("repeat", [{"every": 60_000}, {"pattern": "@daily"}])
+async def test_a_damaged_job_does_not_end_its_schedule(
+    queue: Queue, repeat: dict[str, Any], opts: str | None, data: str
+):  # B1
+    add_scheduled(queue, repeat, opts=opts, data=data)
+    await queue.take()
+    (following,) = queue.client.zrange(queue.key("delayed"), 0, -1)
+    assert following == f"repeat:daily:{queue.client.zscore(queue.key('repeat'), 'daily'):.0f}"
+    assert following != JOB
+    job = queue.job(following)
+    assert (job["name"], job["data"], job["rjk"]) == ("send", '{"n":1}', "daily")
+    assert json.loads(job["opts"])["attempts"] == 3
+    assert queue.client.hget(queue.key("repeat:daily"), "ic") == "2"
+
+
+async def test_a_schedule_whose_next_time_is_past_its_end_has_ended(queue: Queue):  # B1
+    add_scheduled(queue, {"pattern": "0 0 29 2 *", "endDate": millis(2027, 1, 1)})
+    assert len(await queue.take()) == 1
+    assert queue.client.exists(queue.key("delayed")) == 0
+
+
+def test_a_pattern_without_a_zone_is_in_the_zone_of_the_process(monkeypatch: pytest.MonkeyPatch):  # B1
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    assert next_time("0 9 * * *", millis(2030, 7, 1), None) == millis(2030, 7, 1, 7)
+    assert next_time("0 9 * * *", millis(2030, 1, 1), "local") == millis(2030, 1, 1, 8)
+    monkeypatch.setenv("TZ", "UTC")
+    assert next_time("0 9 * * *", millis(2030, 7, 1), None) == millis(2030, 7, 1, 9)
+
+
+def test_a_process_without_a_known_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Mars/Olympus")
+    assert local_zone() == UTC
+    assert zone_of("system") == UTC
