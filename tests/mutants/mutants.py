@@ -2570,7 +2570,35 @@ STOPPING: Final = (
     ),
 )
 
+PROCESSES: Final = (
+    Mutant(
+        "process: the moment of a snooze is lost on the way",
+        (Edit("worker/remote_error.py", "None if snooze is None else snooze.until", "None"),),
+        ("tests/worker/test_processes.py",),
+        only="moment_of_a_snooze",
+    ),
+    Mutant(
+        "process: an exception of a child is raised by its name only",
+        (Edit("worker/remote_error.py", "not issubclass(kind, (Exception, SystemExit))", "issubclass(kind, object)"),),
+        ("tests/worker/test_processes.py",),
+        only="keeps_class",
+    ),
+    Mutant(
+        "process: a call that was answered kills the child it had",
+        (Edit("worker/processes.py", "                    child = None\n", ""),),
+        ("tests/worker/test_processes.py",),
+        only="answered_does_not_kill",
+    ),
+    Mutant(
+        "threads: a call answered as it is given up takes a thread away",
+        (Edit("worker/threads.py", "if future.cancelled() and not call.is_delivered:", "if future.cancelled():"),),
+        ("tests/worker/test_threads.py",),
+        only="answered_as_it_is_given_up",
+    ),
+)
+
 MUTANTS: Final = (
+    *PROCESSES,
     *WORDS,
     *FENCES,
     *COUNTING,

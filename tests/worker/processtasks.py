@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 from onward.app import App
 from onward.context import JobContext
@@ -19,6 +22,37 @@ class CustomError(Exception):
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
+
+
+class KeywordOnlyError(Exception):
+    """An exception that cannot be made from its message."""
+
+    def __new__(cls, *, code: int) -> Self:
+        """Ask for a keyword."""
+        return super().__new__(cls)
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__()
+        self.code = code
+
+    def __str__(self) -> str:
+        """Need an attribute."""
+        return f"code {self.code}"
+
+
+class UnprintableError(Exception):
+    """An exception whose message cannot be made."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise AttributeError
+
+
+class SnoozeForever(Snooze):
+    """A subclass of a control flow exception."""
+
+
+UNTIL = datetime(2126, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 
 @app.task(executor="process")
@@ -58,6 +92,34 @@ def fail(how: str) -> None:
         raise DoNotRetry("hopeless")
     if how == "snooze":
         raise Snooze(3600)
+    if how == "snooze until":
+        raise Snooze(until=UNTIL)
+    if how == "snooze subclass":
+        raise SnoozeForever(until=UNTIL)
+    if how == "called process":
+        raise subprocess.CalledProcessError(7, ["ls", "-l"])
+    if how == "group":
+        raise ExceptionGroup("several", [ValueError("one"), KeywordOnlyError(code=2)])
+    if how == "lone group":
+        raise ExceptionGroup("one of one", [TimeoutError("too late")])
+    if how == "unicode":
+        b"\xff".decode("utf-8")
+    if how == "surrogate":
+        raise ValueError("half of an emoji: \ud83d")
+    if how == "keyword":
+        raise KeywordOnlyError(code=3)
+    if how == "unprintable":
+        raise UnprintableError
+    if how == "local":
+
+        class LocalError(LookupError):
+            pass
+
+        raise LocalError("defined within")
+    if how == "exit":
+        raise SystemExit(4)
+    if how == "interrupt":
+        raise KeyboardInterrupt("by hand")
     raise ValueError(how)
 
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import threading
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from onward.backoff import Backoff
 from onward.context import RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
+from onward.handler import Handler, TaskOptions
 from onward.worker.processes import ProcessDied, Processes
 from tests.worker import processtasks
 from tests.worker.harness import claim, eventually
@@ -74,6 +80,49 @@ async def test_exceptions_come_back_as_what_they_were(processes: Processes):
     assert snooze.value.delay.total_seconds() == 3600
 
 
+@pytest.mark.parametrize(
+    ("how", "kind", "name", "message"),
+    [
+        ("called process", subprocess.CalledProcessError, "CalledProcessError", "returned non-zero exit status 7"),
+        ("group", ExceptionGroup, "ExceptionGroup", "several (2 sub-exceptions)"),
+        ("unicode", UnicodeDecodeError, "UnicodeDecodeError", "can't decode byte 0xff in position 0"),
+        ("surrogate", ValueError, "ValueError", "half of an emoji: ?"),
+        ("keyword", processtasks.KeywordOnlyError, "KeywordOnlyError", "code 3"),
+        ("unprintable", processtasks.UnprintableError, "UnprintableError", "cannot be shown"),
+        ("local", LookupError, "fail.<locals>.LocalError", "defined within"),
+        ("exit", SystemExit, "SystemExit", "4"),
+        ("interrupt", Exception, "KeyboardInterrupt", "by hand"),
+    ],
+)
+async def test_an_exception_of_a_child_keeps_class_message_and_traceback(
+    processes: Processes, how: str, kind: type[BaseException], name: str, message: str
+):  # O8
+    with pytest.raises(kind) as raised:
+        await processes.call(HERE, "fail", RunState(claim(1, payload=f'{{"how":"{how}"}}')))
+    assert type(raised.value).__qualname__ == name
+    assert message in str(raised.value)
+    assert 'processtasks.py", line' in "".join(raised.value.__notes__)
+    handler = Handler(lambda: None, name="any", options=TaskOptions(retry={Exception: Backoff(), kind: False}))
+    assert handler.backoff_for(raised.value) is None
+
+
+async def test_the_exceptions_of_a_group_are_rebuilt_too(processes: Processes):  # O8
+    with pytest.raises(ExceptionGroup) as raised:
+        await processes.call(HERE, "fail", RunState(claim(1, payload='{"how":"group"}')))
+    first, second = raised.value.exceptions
+    assert isinstance(first, ValueError)
+    assert isinstance(second, processtasks.KeywordOnlyError)
+    assert (str(first), str(second)) == ("one", "code 2")
+
+
+@pytest.mark.parametrize("how", ["snooze until", "snooze subclass"])
+async def test_the_moment_of_a_snooze_comes_back(processes: Processes, how: str):  # Counting
+    with pytest.raises(Snooze) as snooze:
+        await processes.call(HERE, "fail", RunState(claim(1, payload=f'{{"how":"{how}"}}')))
+    assert snooze.value.until == processtasks.UNTIL
+    assert snooze.value.delay_from(processtasks.UNTIL - timedelta(hours=1)) == timedelta(hours=1)
+
+
 async def test_a_task_that_the_child_cannot_find_is_said_to_be_so(processes: Processes):
     with pytest.raises(TypeError, match="top level of an importable module"):
         await processes.call(HERE, "test_of.<locals>.inner", RunState(claim(1)))
@@ -89,6 +138,30 @@ async def test_a_call_that_is_given_up_is_really_stopped(processes: Processes, t
     await eventually(lambda: not alive(pid))
 
 
+async def test_giving_up_a_call_that_was_answered_does_not_kill_the_next_call(processes: Processes):  # X3
+    async def add(number: int) -> int:
+        result = await processes.call(HERE, "add", RunState(claim(number, payload='{"one":1,"two":2}')))
+        return int(result["pid"])
+
+    pid = await add(1)
+    answered = threading.Event()
+    put_back = processes._put_back
+
+    def put_back_and_tell(child: Any) -> None:
+        put_back(child)
+        answered.set()
+
+    processes._put_back = put_back_and_tell  # type: ignore[method-assign]
+    late = asyncio.create_task(add(2))
+    await asyncio.sleep(0)
+    assert answered.wait(30)  # holds up the loop: the answer has come, and nobody has seen it
+    following = asyncio.create_task(add(3))
+    late.cancel()  # as its timeout does
+    await asyncio.wait([late])
+    assert await following == pid
+    assert alive(pid)
+
+
 async def test_the_processes_end_when_they_are_let_go(tmp_path: Path):
     processes = Processes(1)
     pid = (await processes.call(HERE, "add", RunState(claim(1, payload='{"one":1,"two":2}'))))["pid"]
@@ -101,14 +174,24 @@ async def test_a_worker_survives_jobs_that_kill_their_process():
     app = processtasks.app
     async with app:
         dying = await processtasks.die.enqueue(how="killed")
+        failing = await processtasks.fail.enqueue(how="called process")
         living = await processtasks.add.enqueue(one=1, two=1)
         async with app.worker(process_slots=1):
             assert (await living.result(timeout=30))["sum"] == 2
             await eventually(lambda: _ended(dying.id))
+            await eventually(lambda: _ended(failing.id))
+        failed = await app._core.engine.get(failing.ref)
         job = await app._core.engine.get(dying.ref)
         assert job is not None
         assert job.status == "dead_letter"
         assert "SIGKILL" in (job.last_error or "")
+    # What a child raised is recorded as the child saw it (O8).
+    assert failed is not None
+    (error,) = failed.errors
+    assert error.error_type == "CalledProcessError"
+    assert "returned non-zero exit status 7" in error.message
+    assert "processtasks.py" in (error.traceback or "")
+    assert "remote_error.py" not in (error.traceback or "")
 
 
 async def _ended(job_id: str) -> bool:

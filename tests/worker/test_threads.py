@@ -57,6 +57,20 @@ async def test_a_slow_call_holds_up_none_behind_it(threads: Threads):
     assert await slow
 
 
+async def test_a_call_answered_as_it_is_given_up_keeps_its_thread():  # X3
+    threads = Threads(1)
+    late = asyncio.create_task(threads.call(lambda: None))
+    await asyncio.sleep(0)
+    while not threads._is_delivery_scheduled:  # holds up the loop: the answer has come, and nobody has seen it
+        threading.Event().wait(0.001)
+    following = asyncio.create_task(threads.call(lambda: 42))
+    late.cancel()
+    assert await asyncio.wait_for(following, 20) == 42
+    assert late.cancelled()
+    assert threads._abandoned == 0
+    threads.close()
+
+
 async def test_threads_are_kept_for_the_next_call(threads: Threads):
     idents = {await threads.call(threading.get_ident) for _ in range(50)}
     assert len(idents) == 1

@@ -17,9 +17,7 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Final
@@ -28,10 +26,10 @@ import msgspec
 
 from onward import validation
 from onward.context import JobContext, RunState
-from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.engine.values import Claim
 from onward.errors import OnwardError
 from onward.task import Task, handler_of
+from onward.worker.remote_error import RemoteError, describe, rebuild
 from onward.worker.threads import Threads
 
 _spawn = multiprocessing.get_context("spawn")
@@ -65,17 +63,6 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: RemoteError | None = None
 
 
-class RemoteError(msgspec.Struct, frozen=True, kw_only=True):
-    """An exception, as text."""
-
-    module: str
-    name: str
-    message: str
-    traceback: str
-    delay: float | None = None
-    """Seconds, of a Snooze."""
-
-
 _decoder: Final = msgspec.json.Decoder(JobReport | CallResponse)
 
 
@@ -95,31 +82,34 @@ class Processes:
             ProcessDied: the child died under it.
         """
         child: _Child | None = None
-        should_stop = False
+        is_abandoned = False
         request = msgspec.json.encode(CallRequest(module, name, run.claim))
 
         def call_child() -> CallResponse:
             nonlocal child
-            child = self._acquire()
-            if should_stop:  # while the child was being started
-                child.kill()
+            acquired = self._acquire()
+            with self._lock:
+                child = acquired
+                if is_abandoned:  # while the child was being started
+                    acquired.kill()
             try:
-                response = child.call(request, run)
-            except ProcessDied:
-                self._discard(child)
-                raise
-            self._release(child)
-            return response
+                return acquired.call(request, run)
+            finally:
+                # With the lock: from here on the child may serve another call, which this one must not kill.
+                with self._lock:
+                    child = None
+                    self._put_back(acquired)
 
         try:
             response = await self._threads.call(call_child)
         except asyncio.CancelledError:
-            should_stop = True
-            if child is not None:
-                child.kill()
+            with self._lock:
+                is_abandoned = True
+                if child is not None:
+                    child.kill()
             raise
         if response.error is not None:
-            raise _rebuild_error(response.error)
+            raise rebuild(response.error)
         return None if response.result is None else msgspec.json.decode(response.result)
 
     def close(self) -> None:
@@ -143,13 +133,13 @@ class Processes:
         child.start()
         return child
 
-    def _discard(self, child: _Child) -> None:
-        with self._lock:
-            self._children.discard(child)
-
-    def _release(self, child: _Child) -> None:
-        with self._lock:
+    def _put_back(self, child: _Child) -> None:
+        """Keep a child for the next call, unless it has died or is about to. With the lock held."""
+        if child.is_usable:
             self._idle.append(child)
+        else:
+            child.kill()
+            self._children.discard(child)
 
 
 class _Child:
@@ -158,22 +148,31 @@ class _Child:
     def __init__(self) -> None:
         self._pipe, child_end = _spawn.Pipe()
         self._child_end = child_end
+        self._is_killed = False
+        self._is_calling = False
         self._process = _spawn.Process(target=_child_main, args=(child_end,), name="onward-child", daemon=True)
 
     @property
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can serve another call: it has answered the last one, and has not been killed."""
+        return not self._is_killed and not self._is_calling
+
     def start(self) -> None:
         self._process.start()
         self._child_end.close()
 
     def call(self, request: bytes, run: RunState) -> CallResponse:
+        self._is_calling = True
         try:
             self._pipe.send_bytes(request)
             while True:
                 message: JobReport | CallResponse = _decoder.decode(self._pipe.recv_bytes())
                 if isinstance(message, CallResponse):
+                    self._is_calling = False
                     return message
                 _apply_report(message, run)
         except (EOFError, OSError):
@@ -181,6 +180,7 @@ class _Child:
             raise ProcessDied(f"the process that ran the job died: {_exit_reason(self._process.exitcode)}") from None
 
     def kill(self) -> None:
+        self._is_killed = True
         with contextlib.suppress(ValueError, AttributeError):
             self._process.kill()
 
@@ -198,23 +198,6 @@ def _exit_reason(code: int | None) -> str:
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name
     return f"exit code {code}"
-
-
-def _rebuild_error(error: RemoteError) -> BaseException:
-    """Raise here what was raised there: the same class if it is known here, with the child's traceback as a note."""
-    kind = _resolve(sys.modules.get(error.module), error.name)
-    rebuilt: BaseException
-    if kind is Snooze:
-        rebuilt = Snooze(error.delay or 0.0)
-    elif kind is Cancel or kind is DoNotRetry:
-        rebuilt = kind(error.message)
-    elif isinstance(kind, type) and issubclass(kind, Exception):
-        rebuilt = kind.__new__(kind)
-        rebuilt.args = (error.message,)
-    else:
-        rebuilt = RuntimeError(f"{error.name}: {error.message}")
-    rebuilt.add_note(f"In the child process:\n{error.traceback}")
-    return rebuilt
 
 
 def _resolve(module: object, path: str) -> Any:
@@ -267,13 +250,4 @@ def _execute(request: CallRequest, send: Callable[[JobReport], None]) -> CallRes
         result = handler_of(task).bind(request.claim.payload)(JobContext(RunState(request.claim, on_note=send_report)))
         return CallResponse(result=validation.encode_json(result, field="result"))
     except BaseException as error:  # noqa: BLE001 - the worker is told whatever it was
-        kind = type(error)
-        return CallResponse(
-            error=RemoteError(
-                module=kind.__module__,
-                name=kind.__qualname__,
-                message=str(error),
-                traceback="".join(traceback.format_exception(error)),
-                delay=error.delay.total_seconds() if isinstance(error, Snooze) and error.delay is not None else None,
-            )
-        )
+        return CallResponse(error=describe(error))

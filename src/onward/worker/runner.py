@@ -37,6 +37,7 @@ from onward.errors import InvalidValue, PayloadTooLarge, StoreUnavailable
 from onward.handler import Handler
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
 from onward.worker.progress_reporter import Reporter
+from onward.worker.remote_error import StandIn
 from onward.worker.timeouts import Timeouts
 
 T = TypeVar("T")
@@ -292,8 +293,12 @@ def _failure(handler: Handler, error: BaseException) -> Failure:
     except Exception:  # noqa: BLE001 - a faulty __str__ must not hide the failure
         message = "its message cannot be shown"
     try:
-        shown = traceback.TracebackException(type(error), error, _handler_traceback(handler, error.__traceback__))
-        trace = _sanitize("".join(shown.format())[-_MAX_TRACEBACK_LENGTH:], _MAX_TRACEBACK_LENGTH)
+        if isinstance(error, StandIn):
+            text = error.remote.traceback
+        else:
+            shown = traceback.TracebackException(type(error), error, _handler_traceback(handler, error.__traceback__))
+            text = "".join(shown.format())
+        trace = _sanitize(text[-_MAX_TRACEBACK_LENGTH:], _MAX_TRACEBACK_LENGTH)
     except Exception:  # noqa: BLE001 - likewise
         trace = None
     return Failure(

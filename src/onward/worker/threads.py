@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class _Call:
-    __slots__ = ("context", "error", "function", "future", "result")
+    __slots__ = ("context", "error", "function", "future", "is_abandoned", "is_delivered", "result")
 
     def __init__(self, function: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         self.function = function
@@ -31,6 +31,9 @@ class _Call:
         self.context = contextvars.copy_context()
         self.result: Any = None
         self.error: BaseException | None = None
+        self.is_abandoned = False
+        """Its caller gave up while a thread still had it."""
+        self.is_delivered = False
 
 
 class Threads:
@@ -62,11 +65,14 @@ class Threads:
         if self._pending + self._abandoned > self._threads < self.size + self._abandoned:
             self._threads += 1
             threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
-        self._calls.put(_Call(function, future))
+        call = _Call(function, future)
+        self._calls.put(call)
         try:
             return await future
         except asyncio.CancelledError:
-            if future.cancelled():
+            # A cancellation is noticed a turn of the loop after it was made: the thread may have come back meanwhile.
+            if future.cancelled() and not call.is_delivered:
+                call.is_abandoned = True
                 self._abandoned += 1
             raise
 
@@ -98,12 +104,15 @@ class Threads:
         while completed:
             call = completed.popleft()
             self._pending -= 1
+            call.is_delivered = True
             future = call.future
-            if future.done():
+            if call.is_abandoned:
                 # Its thread has come back: one too many now.
                 self._abandoned -= 1
                 self._threads -= 1
                 self._calls.put(None)
+            elif future.done():
+                continue
             elif call.error is None:
                 future.set_result(call.result)
             elif isinstance(call.error, StopIteration):
