@@ -2597,8 +2597,28 @@ PROCESSES: Final = (
     ),
 )
 
+SQLITE_FILES: Final = (
+    Mutant(
+        "sqlite: a transaction is begun on an autocommit connection",
+        (Edit(f"{_PY}/caller_transaction.py", "control == _LEGACY_TRANSACTION_CONTROL and ", ""),),
+        (f"{SQLITE}/test_caller_transaction.py",),
+    ),
+    Mutant(
+        "sqlite: a refused enqueue leaves its begin open",
+        (Edit(f"{_PY}/caller_transaction.py", "is_whole=is_outermost", "is_whole=False"),),
+        (f"{SQLITE}/test_caller_transaction.py",),
+    ),
+    Mutant(
+        "sqlite: a symbolic link is taken for the file",
+        (Edit(f"{_PY}/database.py", "Path(os.path.realpath(path))", "Path(path).absolute()"),),
+        (f"{SQLITE}/test_checkpoints.py",),
+        only="symbolic_link",
+    ),
+)
+
 MUTANTS: Final = (
     *PROCESSES,
+    *SQLITE_FILES,
     *WORDS,
     *FENCES,
     *COUNTING,

@@ -48,6 +48,27 @@ async def test_the_log_stays_bounded_however_much_is_written(engine):
     assert longest <= WAL_SIZE_LIMIT + (writer._COMMITS_PER_SIZE_CHECK + 1) * a_commit
 
 
+async def test_a_database_behind_a_symbolic_link_is_the_same_database(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link.db").symlink_to(tmp_path / "data" / "jobs.db")
+    (tmp_path / "folder").symlink_to(tmp_path / "data")
+    engine = SQLiteEngine(tmp_path / "link.db")
+    beside = SQLiteEngine(tmp_path / "folder" / "jobs.db")
+    await engine.open()
+    await beside.open()
+    longest = 0
+    for _ in range(80):
+        await add(engine, 40, payload=PAGE)
+        longest = max(longest, (tmp_path / "data" / "jobs.db-wal").stat().st_size)
+    assert longest <= WAL_SIZE_LIMIT + (writer._COMMITS_PER_SIZE_CHECK + 1) * 60 * 4120
+    await add(beside)
+    await engine.close()
+    await beside.close()
+    # One pair of lock files, beside the file itself: writers who come by different paths take turns.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "folder", "link.db"]
+    assert {"jobs.db-turn", "jobs.db-write"} <= {path.name for path in (tmp_path / "data").iterdir()}
+
+
 async def test_a_short_log_is_left_alone(engine):
     """Each checkpoint costs a flush; few jobs must not pay for it."""
     statements: list[str] = []

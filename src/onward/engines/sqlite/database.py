@@ -50,7 +50,9 @@ class Database:
         if path is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="onward-"))
             path = self._temporary / "jobs.db"
-        self.path = Path(path).absolute()
+        # SQLite keeps the write-ahead log beside the file itself, not beside a symbolic link to it. Our lock files must
+        # be the same for every process, by whatever path it came.
+        self.path = Path(os.path.realpath(path))
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
 
@@ -153,6 +155,10 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
         StoreBusy,
         "another program holds its write lock; end that program's transaction, or raise busy_timeout",
     ),
+    sqlite3.SQLITE_BUSY_SNAPSHOT: (
+        StoreBusy,
+        "another connection has written since the transaction's first read; roll back, then begin with BEGIN IMMEDIATE",
+    ),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "another connection holds a lock on it; end that connection's transaction"),
     sqlite3.SQLITE_FULL: (StoreFull, "the disk is full; free some space, nothing was written"),
     sqlite3.SQLITE_READONLY: (
@@ -195,7 +201,7 @@ def translate(error: sqlite3.Error | OSError, database: Database) -> OnwardError
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return None
-    meaning = _REMEDIES.get(code & 0xFF)
+    meaning = _REMEDIES.get(code) or _REMEDIES.get(code & 0xFF)
     if meaning is None:
         return None
     error_type, remedy = meaning

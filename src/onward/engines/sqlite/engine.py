@@ -51,13 +51,14 @@ from onward.engines.sqlite import (
     settle,
     usage,
 )
-from onward.engines.sqlite.database import SAFE_CHECKPOINT_VERSION, Database, Synchronous, translated
+from onward.engines.sqlite.caller_transaction import joined
+from onward.engines.sqlite.database import SAFE_CHECKPOINT_VERSION, Database, Synchronous
 from onward.engines.sqlite.events import EventLog
 from onward.engines.sqlite.file_watcher import FileWatcher
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.usage import record as record_usage
 from onward.engines.sqlite.writer import SharedConnection
-from onward.errors import InvalidValue, SchemaTooOld
+from onward.errors import InvalidValue
 from onward.events import AnyEvent, EventPage
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.metering import Usage, UsageQuery
@@ -149,7 +150,7 @@ class SQLiteEngine:
             warnings.append(
                 f"SQLite {sqlite3.sqlite_version} can corrupt a database when two connections checkpoint at once "
                 f"(fixed in {'.'.join(map(str, SAFE_CHECKPOINT_VERSION))}). Onward's processes take turns. A "
-                "connection of yours to this file, such as one given as within=, should run: "
+                "connection of yours to this file, such as one given as connection=, should run: "
                 "pragma wal_autocheckpoint = 0"
             )
         return EngineInfo(
@@ -421,34 +422,5 @@ class SQLiteEngine:
 
     def _within(self, connection: object, work: Callable[[Transaction], T]) -> T:
         """Do work on the caller's connection: it is durable, or gone, with the caller's transaction."""
-        if not isinstance(connection, sqlite3.Connection):
-            raise InvalidValue("connection", connection, "must be a sqlite3.Connection to the same database file")
-        with translated(self.database):
-            self._check_same_file(connection)
-            factory, connection.row_factory = connection.row_factory, None
-            if not connection.in_transaction and connection.isolation_level is not None:
-                connection.execute("begin")  # as sqlite3 does before a caller's own first write
-            connection.execute("savepoint onward")
-            try:
-                # The write lock first: nobody shall come between the look for a key and the insert.
-                connection.execute("delete from onward_leader where false")
-                done = work(Transaction(connection, self._clock.micros()))
-            except BaseException:
-                connection.execute("rollback to onward")
-                raise
-            finally:
-                connection.execute("release onward")
-                connection.row_factory = factory
-            return done
-
-    def _check_same_file(self, connection: sqlite3.Connection) -> None:
-        theirs = connection.execute("select file from pragma_database_list where name = 'main'").fetchone()[0]
-        if not theirs or not self.database.path.exists() or not self.database.path.samefile(theirs):
-            raise InvalidValue(
-                "connection",
-                theirs or ":memory:",
-                f"must be a connection to {self.database.path}, where the jobs are kept",
-            )
-        if not migrations.applied(connection):
-            message = f"{self.database} has no jobs table yet: open the app first, or run onward migrate"
-            raise SchemaTooOld(message)
+        with joined(connection, self.database, self._clock) as transaction:
+            return work(transaction)
