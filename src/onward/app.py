@@ -38,7 +38,7 @@ from onward.prometheus import exposition
 from onward.resources import Archive, DeadLetters, Jobs, Queues, Schedules, Workers
 from onward.schedule import Missed, Schedule
 from onward.task import AsyncTask, PlainTask, Task, queue_pattern
-from onward.validation import MAX_PAYLOAD, one_of
+from onward.validation import MAX_PAYLOAD, check_type, one_of
 from onward.webhook import Deliveries, Webhook, keys_of, networks_of
 from onward.worker_options import WorkerOptions
 
@@ -238,7 +238,7 @@ class App:
     def _add(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[..., Any]:
         if not callable(function):
             raise InvalidValue("task", function, "must be a function: use @app.task, or @app.task(queue=…)")
-        name = name or str(getattr(function, "__name__", type(function).__name__))
+        name = check_type("name", name or str(getattr(function, "__name__", type(function).__name__)))
         if name in self.tasks:
             other = self.tasks[name].function
             where = f"{other.__module__}.{getattr(other, '__qualname__', name)}"

@@ -21,6 +21,8 @@ MAX_PAYLOAD: Final = 10 * 1024 * 1024
 """Bytes of JSON, payload and options together."""
 MAX_PRIORITY: Final = 1_000_000
 MAX_QUEUE_NAME: Final = 120
+MAX_TYPE: Final = 255
+"""Characters. Lists, events, usage rows and metrics repeat the type of every job."""
 MAX_SAFE_INTEGER: Final = 2**53
 """Beyond it JavaScript and JSON readers of other languages lose digits."""
 MAX_KEPT: Final = 10_000
@@ -64,9 +66,7 @@ def check_job(job: NewJob, *, max_payload: int = MAX_PAYLOAD, foreign: bool = Fa
 
 
 def _check_job(job: NewJob, *, max_payload: int, foreign: bool) -> NewJob:
-    if not isinstance(job.type, str) or not job.type.strip():
-        raise InvalidValue("type", job.type, "must be a non-empty string")
-    check_text("type", job.type)
+    check_type("type", job.type)
     if job.queue != "default":
         check_queue_name(job.queue, foreign=foreign)
     if job.priority != 0:
@@ -103,6 +103,15 @@ def _check_job(job: NewJob, *, max_payload: int, foreign: bool) -> NewJob:
             raise PayloadTooLarge(size, max_payload)
     check_json_text("payload", job.payload)
     return job
+
+
+def check_type(field: str, name: str) -> str:
+    """Refuse a task name that is empty, too long, or that not every store can keep."""
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidValue(field, name, "must be a non-empty string")
+    if len(name) > MAX_TYPE:
+        raise InvalidValue(field, name, f"must be at most {MAX_TYPE} characters, this is {len(name)}")
+    return check_text(field, name)
 
 
 def _check_quiet(job: NewJob) -> None:

@@ -102,6 +102,7 @@ def test_a_part_of_a_function_can_be_a_task(app: App):
         ({"retry": {"ValueError": None}}, "retry"),
         ({"retry": {ValueError: 5}}, "retry[ValueError]"),
         ({"executor": "rocket"}, "executor"),
+        ({"name": "t" * 256}, "name"),
         ({"executor": "thread"}, "executor"),
     ],
 )

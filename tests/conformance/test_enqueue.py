@@ -242,6 +242,7 @@ BAD_JOBS: list[tuple[str, dict[str, Any]]] = [
     ("type", {"type": ""}),
     ("type", {"type": " "}),
     ("type", {"type": "nul\0"}),
+    ("type", {"type": "t" * 256}),
     ("queue", {"queue": "Mail"}),
     ("queue", {"queue": "mail//acme"}),
     ("queue", {"queue": "/mail"}),
@@ -288,6 +289,12 @@ async def test_moments_without_a_time_zone_and_two_times_at_once_are_refused(dri
             await driver.add(**fields)
         assert refusal.value.field == field
     assert await driver.jobs() == ()
+
+
+async def test_a_type_of_255_characters_is_kept_whole(driver: Driver):  # B3
+    name = "é" * 255
+    ref = await driver.add(type=name)
+    assert (await driver.job(ref)).type == name
 
 
 async def test_a_payload_over_ten_mebibytes_is_refused_with_its_size(driver: Driver):  # B4

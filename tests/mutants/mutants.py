@@ -114,6 +114,11 @@ WORDS: Final = (
         (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
+        "validation: a type of any length",
+        (Edit("validation.py", "if len(name) > MAX_TYPE:", "if len(name) < 0:"),),
+        (f"{UNIT}/test_validation.py",),
+    ),
+    Mutant(
         "rules: a pattern takes what merely begins alike",
         (Edit("validation.py", "name.startswith(pattern[:-1])", "name.startswith(pattern[:-2])"),),
         (f"{UNIT}/test_validation.py",),
@@ -1133,6 +1138,11 @@ POSTGRES: Final = (
     _on_postgres(
         "face: what no reader can read is taken",
         Edit(f"{_PG}/migrations/0008_sql_api.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
+        f"{_OF_PG}/test_sql_api.py",
+    ),
+    _on_postgres(
+        "face: a type of any length",
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "length(type) > 255", "length(type) > 255000000"),
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(

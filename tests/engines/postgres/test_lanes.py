@@ -520,6 +520,7 @@ async def test_updated_at_is_kept_for_ended_jobs_that_are_changed_by_hand(driver
         "progress = 101",
         "payload = '{'",
         "type = ''",
+        f"type = '{'t' * 256}'",
         "ready_at = null, next_run_at = 'infinity'",
         "start_by = '20000-01-01'",
         "backoff = '[]'",
@@ -576,6 +577,7 @@ async def test_what_a_job_can_be_like_can_be_written_by_hand(driver: Driver, sto
         "attempts = -1",
         "priority = 1000001",
         "type = ''",
+        f"type = '{'t' * 256}'",
         "next_run_at = 'infinity'",
     ],
 )

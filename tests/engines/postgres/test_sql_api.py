@@ -96,6 +96,7 @@ async def test_keys_mean_the_same_in_sql_and_in_python(driver: Driver, store: Po
         ("''", "type"),
         ("E' \\t\\n'", "type"),
         ("null", "type"),
+        ("repeat('t', 256)", "type"),
         ("'x', payload => null", "payload"),
         ("'x', queue => 'Mail'", "queue"),
         ("'x', queue => 'a//b'", "queue"),

@@ -31,7 +31,7 @@ create domain onward.non_negative as integer check (value >= 0);
 create domain onward.positive as bigint check (value >= 1);
 create domain onward.percent as smallint check (value between 0 and 100);
 create domain onward.job_priority as integer check (value between 0 and 1000000);
-create domain onward.nonempty_text as text check (value <> '');
+create domain onward.job_type as text check (length(value) between 1 and 255);
 -- What other languages can write: Python's years end with 9999.
 create domain onward.portable_timestamp as timestamptz check (value between '0001-01-02 00:00 UTC' and '9999-12-30 00:00 UTC');
 
@@ -150,7 +150,7 @@ create table onward.history (
   progress         onward.percent,
   queue            text        collate "C" not null,
   status           text        collate "C" not null,
-  type             onward.nonempty_text not null,
+  type             onward.job_type not null,
   payload          json        not null,
   org_id           text,
   worker_id        text,
@@ -318,7 +318,7 @@ create function onward.validate_job(job onward.job) returns void language plpgsq
 declare
   days  constant tstzrange := '[0001-01-02 00:00 UTC, 9999-12-30 00:00 UTC]';  -- what other languages can write
   wrong constant text := case
-    when job.type = '' then 'type is not empty'
+    when job.type = '' or length(job.type) > 255 then 'type has 1 to 255 characters'
     when job.priority not between 0 and 1000000 then 'priority is from 0 to 1,000,000'
     when job.max_attempts < 1 then 'max_attempts is at least 1'
     when job.attempts < 0 then 'attempts is not negative'

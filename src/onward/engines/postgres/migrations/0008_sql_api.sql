@@ -35,6 +35,7 @@ declare
 begin
   wrong := case
     when type is null or btrim(type, E' \t\n\r\f\v') = '' then 'type must be a non-empty string'
+    when length(type) > 255 then 'type must be at most 255 characters'
     when payload is null then 'payload must be JSON: ''null'' is, NULL is not'
     when size > 10485760 then format('Job payload size %s MB exceeds limit of 10.0 MB', round(size / 1048576.0, 1))
     when payload @? '$.** ? (@ > 9007199254740992 || @ < -9007199254740992)' then
