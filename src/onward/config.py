@@ -12,6 +12,7 @@ import msgspec
 from onward import validation
 from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
+from onward.store_url import hide_secrets
 
 URL_VARIABLE: Final = "ONWARD_URL"
 """Where the URL of the store is looked for when an App is not given one."""
@@ -31,6 +32,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Time without a heartbeat after which a worker counts as dead; renewed by heartbeats."""
     max_crashes: int = MAX_CRASHES
     """How many times a job may take its worker down before it is buried."""
+
+    def __repr__(self) -> str:
+        """Show the settings; the URL without its secrets."""
+        shown = msgspec.structs.asdict(self) | {"url": hide_secrets(self.url) if self.url else ""}
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""

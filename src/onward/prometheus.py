@@ -69,4 +69,14 @@ def _line(name: str, value: float, **labels: str | None) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Quote a label, and write characters that steer a terminal by their escapes: names are untrusted text (X6)."""
+    if not text.isprintable() or "\\" in text:
+        text = "".join(_visible(one, text[at + 1 : at + 2]) for at, one in enumerate(text))
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _visible(one: str, following: str) -> str:
+    if one == "\\":
+        # Doubled where it would read as an escape, so that two names never make the same series.
+        return one * 2 if following and (following in "\\rtuUx" or not following.isprintable()) else one
+    return one if one.isprintable() or one == "\n" else repr(one)[1:-1]

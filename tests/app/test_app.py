@@ -110,6 +110,9 @@ def test_threads_may_open_one_app_at_once(tmp_path: Path):
     [
         ("jobs.db", "must be a URL such as sqlite:///jobs.db"),
         ("sqlite://jobs.db", "must be sqlite:///file.db"),
+        ("sqlite://me:swordfish@host/jobs.db", "must be sqlite:///file.db"),
+        ("sqlite:///jobs/?key=swordfish", "must be sqlite:///file.db"),
+        ("host=db password=swordfish", "must be a URL such as sqlite:///jobs.db"),
         ("sqlite:///:memory:", "jobs in memory would be lost"),
         ("sqlite:///jobs/", "must be sqlite:///file.db"),
         ("sqlite:///jobs.db?journal=off", "is no setting of SQLite"),

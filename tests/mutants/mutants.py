@@ -114,6 +114,26 @@ WORDS: Final = (
         (f"{UNIT}/test_validation.py",),
     ),
     Mutant(
+        "store url: credentials end at the first @",
+        (Edit("store_url.py", 'rest.rpartition("@")', 'rest.partition("@")'),),
+        (f"{UNIT}/test_store_url.py",),
+    ),
+    Mutant(
+        "store url: an unencoded slash ends the password",
+        (Edit("store_url.py", ' or "@" in before_query[len(authority) :]', ""),),
+        (f"{UNIT}/test_store_url.py",),
+    ),
+    Mutant(
+        "store url: a driver's message is shown whole",
+        (Edit("store_url.py", ", message, maxsplit=1)[0]", ', message + "\\"")[0] + message'),),
+        (f"{UNIT}/test_store_url.py",),
+    ),
+    Mutant(
+        "output: JSON steers the terminal",
+        (Edit("cli/output.py", "escape_json(shown.decode())", "shown.decode()"),),
+        ("tests/cli/test_usage.py",),
+    ),
+    Mutant(
         "validation: a type of any length",
         (Edit("validation.py", "if len(name) > MAX_TYPE:", "if len(name) < 0:"),),
         (f"{UNIT}/test_validation.py",),

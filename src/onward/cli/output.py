@@ -7,6 +7,7 @@ never sent to the terminal, and markup in it means nothing.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -111,9 +112,18 @@ def show_json(value: Any) -> None:
     plain = msgspec.to_builtins(value, builtin_types=(timedelta,), enc_hook=str)
     text = msgspec.json.encode(_durations_as_seconds(plain))
     shown = msgspec.json.format(text, indent=2 if sys.stdout.isatty() else 0) if text else text
-    # Not through rich: it would wrap long lines, and JSON escapes control characters by itself.
-    sys.stdout.write(shown.decode() + "\n")
+    # Not through rich: it would wrap long lines.
+    sys.stdout.write(escape_json(shown.decode()) + "\n")
     sys.stdout.flush()
+
+
+def escape_json(text: str) -> str:
+    """Write what is not printable by JSON's own escapes: JSON lets DEL, C1 and bidi controls stand as they are (X6)."""
+    return (
+        "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+        if not text.isprintable()
+        else text
+    )
 
 
 def _durations_as_seconds(value: Any) -> Any:

@@ -20,6 +20,7 @@ from onward.arguments import nearest
 from onward.cli.errors import EXIT_FAILED, EXIT_STORE_UNREACHABLE, CommandError, usage_error
 from onward.config import URL_VARIABLE
 from onward.core import core_of
+from onward.store_url import hide_secrets
 
 APP_VARIABLE: Final = "ONWARD_APP"
 
@@ -53,7 +54,7 @@ def _load_with_url(app_path: str, url: str) -> App:
     app = load(app_path)
     if core_of(app).config.url != url:
         raise usage_error(
-            f"{app_path} names its own store, so --url {url} cannot be used with it",
+            f"{app_path} names its own store, so --url {hide_secrets(url)} cannot be used with it",
             remedy=f"leave --url out, or write App() in {app_path.partition(':')[0]}: it then takes {URL_VARIABLE}",
         )
     return app

@@ -26,6 +26,7 @@ from onward.engine.capabilities import Feature
 from onward.engine.contract import Engine
 from onward.engine.event_reader import Events
 from onward.errors import EngineNotIncluded, InvalidValue
+from onward.store_url import check_credentials, hide_secrets
 
 _REDIS: Final = ("redis", "rediss", "unix")
 _SCHEMES: Final = ("sqlite", "postgresql", *_REDIS, "pgboss+postgresql", "pgmq+postgresql")
@@ -53,9 +54,10 @@ def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
     scheme, found, _ = url.partition("://") if isinstance(url, str) else ("", "", "")
     scheme = scheme.lower()
     if not found:
-        raise InvalidValue("url", url, "must be a URL such as sqlite:///jobs.db")
+        raise InvalidValue("url", hide_secrets(str(url)), "must be a URL such as sqlite:///jobs.db")
     if scheme == "sqlite":
         return _open_sqlite(url, clock, events)
+    check_credentials(url)
     if scheme in {"postgresql", "postgres"}:
         return _open_postgres(url, clock, events)
     if scheme in {"pgboss+postgresql", "pgboss+postgres"}:
@@ -83,11 +85,11 @@ def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine
 
     parts = urlsplit(url)
     if parts.netloc or parts.fragment:
-        raise InvalidValue("url", url, _FILE_RULE)
+        raise InvalidValue("url", hide_secrets(url), _FILE_RULE)
     path = unquote(parts.path.removeprefix("/")) or None
     if path is not None and (path.endswith("/") or ":memory:" in path):
         raise InvalidValue(
-            "url", url, f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them"
+            "url", hide_secrets(url), f"{_FILE_RULE}: jobs in memory would be lost, and no other process could see them"
         )
     settings = dict(parse_qsl(parts.query, keep_blank_values=True))
     synchronous = settings.pop("synchronous", "full")

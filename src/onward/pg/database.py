@@ -15,6 +15,7 @@ from onward.errors import (
 )
 from onward.pg.errors import Translated
 from onward.pg.timed_connection import TimedAsyncConnection, TimedConnection
+from onward.store_url import check_credentials, hide_quoted, hide_secrets
 
 _CONNECT_TIMEOUT: Final = 10
 """Seconds until a server that does not let us in is given up."""
@@ -68,10 +69,10 @@ class Database:
     ) -> None:
         """``grant_hint``: how its owner lets a role do what it may not."""
         try:
-            given: dict[str, Any] = conninfo_to_dict(url)
+            given: dict[str, Any] = conninfo_to_dict(check_credentials(url))
         except psycopg.ProgrammingError as error:
-            # libpq's message may quote a part of the URL; the password is not among what it quotes.
-            raise InvalidValue("url", "postgresql://…", f"is none that PostgreSQL understands: {error}") from None
+            rule = f"is none that PostgreSQL understands: {hide_quoted(str(error))}"
+            raise InvalidValue("url", hide_secrets(url), rule) from None
         self._parameters = given
         self.query_timeout = query_timeout
         """Seconds to wait for an answer."""

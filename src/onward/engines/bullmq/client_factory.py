@@ -21,6 +21,7 @@ from redis.retry import Retry
 from onward.engines.bullmq.multiplexer import Connection, DriverClient, Multiplexer, preserve_cancellation
 from onward.engines.bullmq.plan_runner import AsyncClient
 from onward.errors import InvalidValue, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnavailable
+from onward.store_url import check_credentials, hide_quoted, hide_secrets
 
 MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
@@ -39,7 +40,7 @@ class Server:
         ``redis://host:6379/0``, ``rediss://`` with TLS, ``unix:///path?db=0``; with ``sentinel=name`` the hosts, joined
         by commas, are sentinels and the name is that of the master; with ``cluster=on`` it is a node of a cluster.
         """
-        address, _, query = url.partition("?")
+        address, _, query = check_credentials(url).partition("?")
         settings = dict(parse_qsl(query, keep_blank_values=True))
         self.master = settings.pop("sentinel", None)
         self.is_cluster = settings.pop("cluster", "off") == "on"
@@ -47,15 +48,16 @@ class Server:
         parts = urlsplit(address)
         self._parts = parts
         self._sentinels: list[tuple[str, int]] = []
-        if self.master is not None:
-            for host in parts.netloc.rpartition("@")[2].split(","):
-                name, _, port = host.partition(":")
-                self._sentinels.append((name, int(port or 26379)))
         try:
             if self.master is None:
                 redis.ConnectionPool.from_url(self._url)
+            else:
+                for host in parts.netloc.rpartition("@")[2].split(","):
+                    name, _, port = host.partition(":")
+                    self._sentinels.append((name, int(port or 26379)))
         except ValueError as error:
-            raise InvalidValue("url", self._shown, f"is no address of a Redis server: {error}") from None
+            rule = f"is no address of a Redis server: {hide_quoted(str(error))}"
+            raise InvalidValue("url", self._shown, rule) from None
 
     @property
     def address(self) -> Mapping[str, Any]:
@@ -76,7 +78,7 @@ class Server:
 
     @property
     def _shown(self) -> str:
-        return f"{self._parts.scheme}://{self._parts.netloc.rpartition('@')[2]}{self._parts.path}"
+        return hide_secrets(self._parts.geturl()).replace("…@", "")
 
     # Clients. None of them tries again by itself: a command whose answer was lost may have been done.
 
