@@ -24,6 +24,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
     ref: JobRef
     at: datetime
+    type: str | None = None
+    """The job's task; None where the store no longer has the job."""
+    org_id: str | None = None
+    """The job's organisation."""
     attempts: int | None = None
     """None where the store does not say."""
     cursor: str = ""

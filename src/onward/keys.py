@@ -57,6 +57,11 @@ def digest(*parts: str) -> bytes:
     return hasher.digest()
 
 
+def idempotency_digest(type: str, org_id: str | None, key: str) -> bytes:
+    """Return what an idempotency key is found by: keys of two organisations, or of two types, never meet (O4)."""
+    return digest(type, key) if org_id is None else digest(type, org_id, key)
+
+
 def _by_utf16(member: tuple[str, Any]) -> bytes:
     return member[0].encode("utf-16-be", "surrogatepass")
 

@@ -288,11 +288,20 @@ def test_only_what_was_signed_lately_with_one_of_the_secrets_is_genuine():  # B7
 
 def test_what_is_too_long_is_left_out_and_named():  # B7
     about: dict[str, Any] = {"ref": JobRef("mail", "7"), "at": datetime(2030, 1, 1, tzinfo=UTC), "attempts": 1}
+    about |= {"type": "send", "org_id": "acme"}
     message = written(Completed(**about, result="x" * 1000, cursor="secret"), max_bytes=500)
     assert message == {
         "type": "job.completed",
         "timestamp": "2030-01-01T00:00:00Z",
-        "data": {"queue": "mail", "id": "7", "attempts": 1, "result": None, "left_out": ["result"]},
+        "data": {
+            "queue": "mail",
+            "id": "7",
+            "type": "send",
+            "org_id": "acme",
+            "attempts": 1,
+            "result": None,
+            "left_out": ["result"],
+        },
     }
     assert written(Failed(**about, error="no"), max_bytes=500)["data"]["error"] == "no"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any
 
 from onward.events import AnyEvent
 from onward.lifecycle import Complete, Failure, Retry
@@ -26,9 +27,9 @@ async def hear(events: AsyncGenerator[AnyEvent, None], until: str) -> list[AnyEv
     raise AssertionError("events have no end")
 
 
-async def live(driver: Driver, queue: str = "default") -> None:
+async def live(driver: Driver, queue: str = "default", **fields: Any) -> None:
     """Have a job tried twice, and done."""
-    await driver.add(queue=queue)
+    await driver.add(queue=queue, **fields)
     claim = await driver.take_one(queue)
     assert await driver.engine.report(claim, progress=50, message="halfway")
     assert await driver.end(claim, Retry(timedelta(seconds=1), BOOM))

@@ -34,6 +34,25 @@ async def test_a_life_is_told_in_order_and_in_full(driver: Driver):  # B7
     assert isinstance(by_word[Retry], Retry)
 
 
+@needs(Feature.ORGANISATIONS)
+async def test_every_event_names_the_task_and_the_organisation(driver: Driver):  # B7, A5
+    async with aclosing(await driver.engine.events(["*"])) as events:
+        for org_id in ("acme", None):
+            await live(driver, type="mail.send", org_id=org_id)
+            said = await hear(events, until="completed")
+            assert [event.name for event in said] == LIFE
+            assert {(event.type, event.org_id) for event in said} == {("mail.send", org_id)}
+
+
+@needs(Feature.ORGANISATIONS)
+async def test_an_end_that_was_not_recorded_names_them_too(driver: Driver):  # B7, A5
+    await driver.add(type="mail.send", org_id="acme")
+    assert await driver.end(await driver.take_one(), Complete())
+    async with aclosing(await driver.engine.events(["*"], cursor=OLDEST)) as events:
+        (completed,) = [event for event in await hear(events, until="completed") if event.name == "completed"]
+    assert (completed.type, completed.org_id) == ("mail.send", "acme")
+
+
 async def test_a_failure_has_its_reason_and_its_stack(driver: Driver):  # B7
     async with aclosing(await driver.engine.events(["default"])) as events:
         await driver.add()

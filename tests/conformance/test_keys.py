@@ -48,6 +48,33 @@ async def test_the_same_key_with_another_type_is_another_job(driver: Driver):  #
     assert other.ref != first.ref
 
 
+@needs(Feature.IDEMPOTENCY, Feature.ORGANISATIONS)
+async def test_the_same_key_of_another_organisation_is_another_job(driver: Driver):  # O4
+    orgs = ["acme", "globex", None, "ac", "a"]
+    first = [await driver.enqueue(type="charge", org_id=org, idempotency_key="order-7") for org in orgs]
+    assert all(answer.is_new for answer in first)
+    again = await driver.put([new_job(type="charge", org_id=org, idempotency_key="order-7") for org in orgs])
+    assert [answer.enqueue_status for answer in again] == [EnqueueStatus.SAME_KEY] * len(orgs)
+    assert [answer.ref for answer in again] == [answer.ref for answer in first]
+    assert [(await driver.job(answer.ref)).org_id for answer in first] == orgs
+
+
+@needs(Feature.IDEMPOTENCY, Feature.ORGANISATIONS)
+async def test_a_key_that_is_freed_is_freed_for_its_organisation_only(driver: Driver):  # O4
+    first = await driver.enqueue(org_id="acme", idempotency_key="k")
+    other = await driver.enqueue(org_id="globex", idempotency_key="k")
+    await driver.engine.delete(JobFilter(refs=(first.ref,)))
+    assert (await driver.enqueue(org_id="acme", idempotency_key="k")).is_new
+    assert (await driver.enqueue(org_id="globex", idempotency_key="k")).ref == other.ref
+
+
+@needs(Feature.IDEMPOTENCY, Feature.ORGANISATIONS)
+async def test_organisation_type_and_key_do_not_run_into_each_other(driver: Driver):  # O4
+    shapes = [("ab", "c", "d"), ("a", "bc", "d"), ("a", "b", "cd"), (None, "ab", "cd"), (None, "a", "1:bcd")]
+    for org, type, key in shapes:
+        assert (await driver.enqueue(org_id=org, type=type, idempotency_key=key)).is_new
+
+
 @needs(Feature.IDEMPOTENCY)
 async def test_type_and_key_do_not_run_into_each_other(driver: Driver):  # O4
     await driver.add(type="ab", idempotency_key="c")

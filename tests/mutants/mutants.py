@@ -456,6 +456,12 @@ LIMITS: Final = (
 
 KEYS: Final = (
     Mutant(
+        "keys: organisations share idempotency keys",
+        (Edit("keys.py", "if org_id is None else digest(type, org_id, key)", ""),),
+        (f"{CONFORMANCE}/test_keys.py",),
+        only="organisation",
+    ),
+    Mutant(
         "enqueue: a key is looked up outside the transaction",
         (
             Edit(_SCHEMA, "create unique index onward_job_key", "create index onward_job_key"),
@@ -504,12 +510,8 @@ KEYS: Final = (
     Mutant(
         "enqueue: the same key of another type is the same job",
         (
-            Edit(
-                f"{_PY}/enqueue.py",
-                '"digest": digest(job.type, job.idempotency_key)',
-                '"digest": digest(job.idempotency_key)',
-            ),
-            Edit(f"{_PY}/enqueue.py", "else digest(columns.type, key)", "else digest(key)"),
+            Edit(f"{_PY}/enqueue.py", "idempotency_digest(job.type, ", 'idempotency_digest("", '),
+            Edit(f"{_PY}/enqueue.py", "idempotency_digest(columns.type, ", 'idempotency_digest("", '),
         ),
         (f"{CONFORMANCE}/test_keys.py",),
     ),
@@ -806,6 +808,12 @@ def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
 
 
 BULLMQ: Final = (
+    _on_bullmq(
+        "enqueue: organisations share idempotency keys",
+        Edit(f"{_BULLMQ}/lua/lib/queue.lua", "(org and 'org:'", "(false and 'org:'"),
+        f"{CONFORMANCE}/test_keys.py",
+        only="organisation",
+    ),
     _on_bullmq(
         "settle: the fence is dropped",
         Edit(f"{_BULLMQ}/lua/settle.lua", "tokens[n] == token and call(", "call("),
@@ -1158,6 +1166,16 @@ POSTGRES: Final = (
     _on_postgres(
         "face: what no reader can read is taken",
         Edit(f"{_PG}/migrations/0008_sql_api.sql", "payload @? '$.** ? (", "payload @? '$ ? ("),
+        f"{_OF_PG}/test_sql_api.py",
+    ),
+    _on_postgres(
+        "face: organisations share idempotency keys",
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "onward.digest(type, org_id, ", "onward.digest(type, "),
+        f"{_OF_PG}/test_sql_api.py",
+    ),
+    _on_postgres(
+        "face: a job without an idempotency key takes one",
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "case when idempotency_key is not null then", "case when true then"),
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(

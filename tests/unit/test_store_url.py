@@ -21,6 +21,7 @@ def test_a_password_that_is_not_encoded_is_refused_and_no_part_of_it_is_shown(sc
     with pytest.raises(InvalidValue) as refusal:
         open_engine(f"{scheme}://user:{password}@host:1234/db")
     assert refusal.value.field == "url"
+    assert "%40" in refusal.value.rule or scheme == "sqlite"
     for part in ("sword", "fish", "ord"):
         assert part not in str(refusal.value).removeprefix(f"url = '{scheme}").replace("password", "")
         assert part not in str(refusal.value.value)

@@ -74,6 +74,8 @@ class LogEntry(NamedTuple):
     """Its word; a job that was taken back has ``cancelled``."""
     queue: str
     id: str
+    type: str
+    org_id: str | None
     attempts: int
     number: int | None
     """Of progress, how much; of a retry, in how many microseconds."""
@@ -206,6 +208,8 @@ def event_of(entry: LogEntry) -> AnyEvent:
     about: dict[str, Any] = {
         "ref": JobRef(entry.queue, entry.id),
         "at": moment_of(entry.at),
+        "type": entry.type,
+        "org_id": entry.org_id,
         "attempts": entry.attempts,
         "cursor": entry.cursor,
     }

@@ -90,6 +90,18 @@ async def test_keys_mean_the_same_in_sql_and_in_python(driver: Driver, store: Po
         assert call(store, "digest(variadic %s::text[])", parts) == digest(*parts)
 
 
+async def test_keys_of_organisations_mean_the_same_in_sql_and_in_python(driver: Driver, store: PostgresStore):  # O4
+    first = await driver.enqueue(type="charge", org_id="acme", idempotency_key="k")
+    again = "enqueue('charge', org_id => %s, idempotency_key => 'k')"
+    assert str(call(store, again, "acme")) == first.id
+    assert len({str(call(store, again, org)) for org in ("acme", "globex", None)}) == 3
+
+
+async def test_jobs_of_one_type_with_different_dedupe_keys_are_different(driver: Driver, store: PostgresStore):  # H5
+    ids = {call(store, "enqueue('send', dedupe_key => %s)", key) for key in ("a", "b", "a")}
+    assert len(ids) == len(await driver.jobs()) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -25,7 +25,7 @@ import msgspec
 from redis.exceptions import RedisError
 
 from onward.clock import moment_of
-from onward.engines.bullmq import rows
+from onward.engines.bullmq import job_options, rows
 from onward.engines.bullmq.client_factory import Server
 from onward.engines.bullmq.keys import Keys
 from onward.engines.bullmq.plan_runner import AsyncClient, Plan, aexecute, script
@@ -60,7 +60,7 @@ _MAX_RETRY_DELAY: Final = 5.0
 """Seconds between tries to reach a server that is away."""
 _MAX_SEQUENCE: Final = 2**64 - 1
 _ID: Final = re.compile(r"\d+-\d+")
-_JOB_FIELDS: Final = ("failedReason", "atm", "pb", "stacktrace")
+_JOB_FIELDS: Final = ("name", "opts", "failedReason", "atm", "pb", "stacktrace")
 
 
 class RunPlan(Protocol):
@@ -251,8 +251,11 @@ class EventStream:
 _TOO_OLD: Final = (
     "is too old: of queue {queue}, some events after it are no longer kept (events.OLDEST has what is left)"
 )
-_NAMES_WITH_JOB_FIELDS: Final = {
+_NAMES_OF: Final = {
+    "waiting": {"waiting"},
     "active": {"active"},
+    "progress": {"progress"},
+    "stalled": {"stalled"},
     "completed": {"completed"},
     "failed": {"failed"},
     "delayed": {"retry"},
@@ -266,11 +269,9 @@ def _parse_id(id: str) -> tuple[int, int]:
 
 def _needs_job_fields(entry: Entry, types: frozenset[str] | None) -> bool:
     event = entry.fields.get("event", "")
-    names = (
-        {"retry"}
-        if event == "waiting" and entry.fields.get("prev") == "active"
-        else _NAMES_WITH_JOB_FIELDS.get(event, set())
-    )
+    names = _NAMES_OF.get(event, set())
+    if event == "waiting" and entry.fields.get("prev") == "active":
+        names = {"waiting", "retry"}
     return bool(names) and (types is None or bool(names & types))
 
 
@@ -289,7 +290,8 @@ def _events_of(
 ) -> Iterator[AnyEvent]:
     """Say what an entry tells, in our words: nothing, one event, or a retry and that the job waits."""
     fields = entry.fields
-    about: dict[str, Any] = {"ref": entry.job, "at": moment_of(entry.time * 1000)}
+    about: dict[str, Any] = {"ref": entry.job, "at": moment_of(entry.time * 1000), "type": job_fields.get("name")}
+    about["org_id"] = _org_id(job_fields.get("opts"))
     made = int(job_fields.get("atm") or 0) or None
     has_failed = bool(job_fields.get("failedReason")) and made is not None
     match fields.get("event"):
@@ -318,3 +320,11 @@ def _events_of(
 def _is_same_job(neighbour: Entry | None, entry: Entry, event: str) -> bool:
     """Say whether the entry beside another is about the same job, and of an event."""
     return neighbour is not None and neighbour.job == entry.job and neighbour.fields.get("event") == event
+
+
+def _org_id(opts: str | None) -> str | None:
+    try:
+        org_id = None if opts is None else job_options.read(opts).org_id
+    except ValueError:  # damaged: the job fails for it when it is claimed
+        return None
+    return org_id if isinstance(org_id, str) else None

@@ -16,7 +16,7 @@ from onward.engines.postgres.rows import backoff_text, optional_micros
 from onward.engines.postgres.statements import Schema
 from onward.ids import ids_in_parts, new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
-from onward.keys import digest
+from onward.keys import digest, idempotency_digest
 from onward.pg import arrays, binary_copy
 from onward.pg.listener import DUE
 from onward.pg.plan_runner import Plan, Rows, Statement
@@ -291,7 +291,10 @@ def _enqueue_keyed(
     answers: dict[int, Enqueued] = {}
     by_key: dict[bytes, Enqueued] = {}
     by_dedupe: dict[bytes, Enqueued] = {}
-    keys = [None if job.idempotency_key is None else digest(job.type, job.idempotency_key) for job in jobs]
+    keys = [
+        None if job.idempotency_key is None else idempotency_digest(job.type, job.org_id, job.idempotency_key)
+        for job in jobs
+    ]
     dedupes = [None if job.dedupe_key is None else _dedupe_digest(job, job.dedupe_key) for job in jobs]
     seqs: list[int] | None = None
     left = list(range(len(jobs)))

@@ -17,7 +17,7 @@ from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
 from onward.ids import new_id, new_ids
 from onward.job import Enqueued, EnqueueStatus, JobRef, NewJob, UniformJobs
-from onward.keys import digest
+from onward.keys import digest, idempotency_digest
 from onward.lifecycle import MAX_ATTEMPTS
 
 _DEFAULT_RETENTION: Final = Retention()
@@ -169,7 +169,7 @@ def _has_key(job: NewJob) -> bool:
 
 def _existing_job(transaction: Transaction, job: NewJob) -> Enqueued | None:
     if job.idempotency_key is not None:
-        key = {"digest": digest(job.type, job.idempotency_key), "now": transaction.now}
+        key = {"digest": idempotency_digest(job.type, job.org_id, job.idempotency_key), "now": transaction.now}
         found = transaction.execute(SQL.find_by_key, key).fetchall()
         if found:
             return Enqueued(JobRef(*found[0]), EnqueueStatus.SAME_KEY)
@@ -275,7 +275,7 @@ def _named(columns: _SharedColumns, now: int) -> dict[str, Any]:
         "default_max_attempts": MAX_ATTEMPTS,
         "backoff": None if columns.backoff is None else backoff_text(columns.backoff),
         "idempotency_key": key,
-        "key_digest": None if key is None else digest(columns.type, key),
+        "key_digest": None if key is None else idempotency_digest(columns.type, columns.org_id, key),
         "dedupe_key": dedupe_key,
         "dedupe_digest": None if dedupe_key is None or columns.is_throttled else digest(dedupe_key),
         "batch": columns.batch,

@@ -84,15 +84,15 @@ local function deduplicate(base, id, de, job)
 end
 
 -- The job that an idempotency key stands for, as long as it is kept.
-local function find_by_idempotency_key(name, key)
-  local field = redis.sha1hex(#name .. ':' .. name .. key)
+local function find_by_idempotency_key(name, org, key)
+  local field = idempotency_field(name, org, key)
   local found = call('HGET', onward_root .. 'idempotency_keys', field)
   if found then
     local queue, id = string.match(found, '^([^\n]*)\n(.*)$')
     local fields = call('HMGET', root .. queue .. ':' .. id, 'name', 'opts')
     if fields[1] == name and fields[2] then
       local is_valid, opts = pcall(cjson.decode, fields[2])
-      if is_valid and type(opts.onward) == 'table' and opts.onward.key == key then
+      if is_valid and type(opts.onward) == 'table' and opts.onward.key == key and opts.onward.org == org then
         return field, queue, id
       end
     end
@@ -106,7 +106,7 @@ local function add(at)
   local priority = tonumber(ARGV[at + 6]) or 0
   local key_field
   if ARGV[at + 10] ~= '' then
-    local field, queue, existing = find_by_idempotency_key(name, ARGV[at + 10])
+    local field, queue, existing = find_by_idempotency_key(name, cjson.decode(opts).onward.org, ARGV[at + 10])
     if existing then
       return {'same_key', queue, existing}
     end

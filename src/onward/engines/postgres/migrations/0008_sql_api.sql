@@ -9,7 +9,7 @@ create function onward.new_id() returns uuid
 
 alter table onward.job alter column id set default onward.new_id();
 
--- Shorten a key of any length to what an index can hold, as onward.keys.digest does.
+-- Shorten a key of any length to what an index can hold, as onward.keys.digest does. A null part is left out.
 create function onward.digest(variadic parts text[]) returns bytea
   language sql immutable strict parallel safe
   return (select sha256(string_agg(int8send(octet_length(convert_to(p.part, 'UTF8'))::bigint) || convert_to(p.part, 'UTF8'),
@@ -67,7 +67,7 @@ begin
     null, array[id::text], array[payload::text], array[queue], array[type], array[priority], array[org_id],
     array[onward.to_micros(delay)], array[onward.to_micros(run_at)], array[onward.to_micros(start_by)], array[max_attempts::bigint],
     array[null::text], array[null::text], array[null::integer], array[null::text], array[null::text], channel, '*,@',
-    null, array[idempotency_key], array[onward.digest(type, idempotency_key)], array[dedupe_key], array[onward.digest(dedupe_key)],
+    null, array[idempotency_key], array[case when idempotency_key is not null then onward.digest(type, org_id, idempotency_key) end], array[dedupe_key], array[onward.digest(dedupe_key)],
     array[null::bytea], array[null::bigint], array[null::bigint]) e);
 end $$;
 

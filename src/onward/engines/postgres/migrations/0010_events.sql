@@ -10,6 +10,8 @@ create table onward.event (
   event     text        collate "C" not null,
   queue     text        collate "C" not null,
   id        uuid        not null,
+  type      text        not null,
+  org_id    text,
   attempts  integer     not null,
   number    bigint,                                             -- of progress, how much; of a retry, in how many microseconds
   message   text,                                               -- who runs it, what it said, its result, or why it failed
@@ -82,8 +84,8 @@ as $$
 begin
   perform onward.validate_job(new);
   if onward.is_recording() and new.ready_at is not null and new.lease_until is null then
-    insert into onward.event (at, event, queue, id, attempts)
-    values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
+    insert into onward.event (at, event, queue, id, type, org_id, attempts)
+    values (new.updated_at, 'waiting', new.queue, new.id, new.type, new.org_id, new.attempts);
     perform onward.notify_event_listeners(tg_table_schema);
   end if;
   return null;
@@ -101,23 +103,23 @@ begin
     if (new.progress, new.progress_message) is not distinct from (old.progress, old.progress_message) then
       return null;
     end if;
-    insert into onward.event (at, event, queue, id, attempts, number, message)
-    values (new.updated_at, 'progress', new.queue, new.id, new.attempts, new.progress, new.progress_message);
+    insert into onward.event (at, event, queue, id, type, org_id, attempts, number, message)
+    values (new.updated_at, 'progress', new.queue, new.id, new.type, new.org_id, new.attempts, new.progress, new.progress_message);
   elsif status = 'pending' then
     -- Who comes back to the line after its lease has run out has stalled.
     if old.lease_until <= new.updated_at then
-      insert into onward.event (at, event, queue, id, attempts)
-      values (new.updated_at, 'stalled', new.queue, new.id, new.attempts);
+      insert into onward.event (at, event, queue, id, type, org_id, attempts)
+      values (new.updated_at, 'stalled', new.queue, new.id, new.type, new.org_id, new.attempts);
     end if;
-    insert into onward.event (at, event, queue, id, attempts)
-    values (new.updated_at, 'waiting', new.queue, new.id, new.attempts);
+    insert into onward.event (at, event, queue, id, type, org_id, attempts)
+    values (new.updated_at, 'waiting', new.queue, new.id, new.type, new.org_id, new.attempts);
   elsif status = 'running' then
-    insert into onward.event (at, event, queue, id, attempts, message)
-    values (new.updated_at, 'active', new.queue, new.id, new.attempts, new.worker_id);
+    insert into onward.event (at, event, queue, id, type, org_id, attempts, message)
+    values (new.updated_at, 'active', new.queue, new.id, new.type, new.org_id, new.attempts, new.worker_id);
   elsif status = 'scheduled' and before = 'running' and new.attempts = old.attempts then
     -- One that was put off by its own handler has its attempt back.
-    insert into onward.event (at, event, queue, id, attempts, number)
-    values (new.updated_at, 'retry', new.queue, new.id, new.attempts, onward.to_micros(new.next_run_at - new.updated_at));
+    insert into onward.event (at, event, queue, id, type, org_id, attempts, number)
+    values (new.updated_at, 'retry', new.queue, new.id, new.type, new.org_id, new.attempts, onward.to_micros(new.next_run_at - new.updated_at));
   else
     return null;
   end if;
@@ -132,11 +134,11 @@ as $$
 begin
   -- Who is buried by the leader has its last attempt back, and a failure of that attempt.
   if new.status = 'dead_letter' and (new.errors -> -1 ->> 'attempt')::bigint > new.attempts then
-    insert into onward.event (at, event, queue, id, attempts)
-    values (new.completed_at, 'stalled', new.queue, new.id, new.attempts);
+    insert into onward.event (at, event, queue, id, type, org_id, attempts)
+    values (new.completed_at, 'stalled', new.queue, new.id, new.type, new.org_id, new.attempts);
   end if;
-  insert into onward.event (at, event, queue, id, attempts, message, traceback)
-  values (new.completed_at, case new.status when 'dead_letter' then 'failed' else new.status end, new.queue, new.id, new.attempts,
+  insert into onward.event (at, event, queue, id, type, org_id, attempts, message, traceback)
+  values (new.completed_at, case new.status when 'dead_letter' then 'failed' else new.status end, new.queue, new.id, new.type, new.org_id, new.attempts,
           case new.status when 'completed' then new.result::text else new.last_error end,
           case when new.status in ('failed', 'dead_letter') then new.errors -> -1 ->> 'traceback' end);
   perform onward.notify_event_listeners(tg_table_schema);

@@ -6,6 +6,8 @@ create table onward_event (
   event     text    not null,     -- its word; '': from here on events are recorded
   queue     text    not null default '',
   id        text    not null default '',
+  type      text    not null default '',
+  org_id    text,
   attempts  integer not null default 0,
   number    integer,              -- of progress, how much; of a retry, in how many microseconds
   message   text,                 -- who runs it, what it reported, its result, or why it failed

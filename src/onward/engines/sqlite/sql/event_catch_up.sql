@@ -2,12 +2,12 @@
 -- else was recorded.
 -- :no, :at  after this event; :on_no, :on_at  up to this one; :seen_at, :seen_of, :seen  after this entry; :event_types; :limit
 -- Relies on: onward_job_prune.
-select at, source, number_of, event, queue, id, attempts, number, message, traceback
-  from (select at, 0 as source, no as number_of, event, queue, id, attempts, number, message, traceback
+select at, source, number_of, event, queue, id, type, org_id, attempts, number, message, traceback
+  from (select at, 0 as source, no as number_of, event, queue, id, type, org_id, attempts, number, message, traceback
           from onward_event
          where no > :no and no < :on_no and event not in ('', 'completed', 'failed', 'cancelled')
         union all
-        select j.completed_at, 1, j.seq, iif(j.status = 'dead_letter', 'failed', j.status), j.queue, j.id, j.attempts, null,
+        select j.completed_at, 1, j.seq, iif(j.status = 'dead_letter', 'failed', j.status), j.queue, j.id, j.type, j.org_id, j.attempts, null,
                iif(j.status = 'completed', j.result, j.last_error),
                case when j.status in ('failed', 'dead_letter') then j.errors ->> '$[#-1].traceback' end
           from onward_queue q

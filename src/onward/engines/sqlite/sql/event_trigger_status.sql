@@ -2,11 +2,11 @@
 -- counted for a job that is buried by the leader.
 create trigger onward_event_on_status after update of status on onward_job when new.status <> old.status
 begin
-  insert into onward_event (at, event, queue, id, attempts)
-  select new.updated_at, 'stalled', new.queue, new.id, new.attempts
+  insert into onward_event (at, event, queue, id, type, org_id, attempts)
+  select new.updated_at, 'stalled', new.queue, new.id, new.type, new.org_id, new.attempts
    where new.status = 'pending' and old.lease_until <= new.updated_at or new.crashes > old.crashes;
-  insert into onward_event (at, event, queue, id, attempts, number, message, traceback)
-  select coalesce(new.completed_at, new.updated_at), event, new.queue, new.id, new.attempts,
+  insert into onward_event (at, event, queue, id, type, org_id, attempts, number, message, traceback)
+  select coalesce(new.completed_at, new.updated_at), event, new.queue, new.id, new.type, new.org_id, new.attempts,
          case event when 'retry' then new.next_run_at - new.updated_at end,
          case event when 'active' then new.worker_id when 'completed' then new.result
                    when 'failed' then new.last_error when 'cancelled' then new.last_error end,

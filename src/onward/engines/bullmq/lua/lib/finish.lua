@@ -33,7 +33,7 @@ local function free_idempotency_key(base, id)
     local is_valid, opts = pcall(cjson.decode, fields[2])
     local ours = is_valid and type(opts) == 'table' and opts.onward
     if type(ours) == 'table' and ours.key then
-      call('HDEL', onward_root .. 'idempotency_keys', redis.sha1hex(#fields[1] .. ':' .. fields[1] .. ours.key))
+      call('HDEL', onward_root .. 'idempotency_keys', idempotency_field(fields[1], ours.org, ours.key))
     end
   end
 end

@@ -165,3 +165,8 @@ local function add_to_queue(base, id, priority, lifo, delay, now)
     emit(base, 'waiting', 'jobId', id)
   end
 end
+
+-- What an idempotency key is found by: keys of two organisations, or of two names, never meet.
+local function idempotency_field(name, org, key)
+  return redis.sha1hex((org and 'org:' .. #org .. ':' .. org or '') .. #name .. ':' .. name .. key)
+end
