@@ -40,7 +40,7 @@ from onward.schedule import Missed, Schedule
 from onward.task import AsyncTask, PlainTask, Task, queue_pattern
 from onward.validation import MAX_PAYLOAD, check_type, one_of
 from onward.webhook import Deliveries, Webhook, keys_of, networks_of
-from onward.worker_options import WorkerOptions
+from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy, WorkerOptions
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -84,6 +84,8 @@ class App:
         max_payload: int = MAX_PAYLOAD,
         lease: timedelta | float = DEFAULT_LEASE,
         max_crashes: int = MAX_CRASHES,
+        unknown_tasks: UnknownTaskPolicy = "wait",
+        unknown_task_grace: timedelta | float = UNKNOWN_TASK_GRACE,
         events: Literal["all", "on_demand"] | None = None,
     ) -> None:
         """Set up an App; nothing is connected to yet.
@@ -96,6 +98,9 @@ class App:
             max_payload: bytes of JSON that a job, or its result, may be.
             lease: time without a heartbeat after which a worker counts as dead.
             max_crashes: how many times a job may crash its process before it becomes a dead letter.
+            unknown_tasks: ``wait`` puts a job whose task a worker does not have back for another worker, at no cost;
+                ``fail`` fails it at once.
+            unknown_task_grace: how long such a job is put back before it fails as NoHandler.
             events: ``all`` records events also while no one listens, from now on and for every App on this store;
                 ``on_demand`` takes that back. BullMQ always records them.
         """
@@ -107,7 +112,12 @@ class App:
         elif events is not None:
             raise InvalidValue("events", events, "belongs to the engine, where one is given")
         config = Config(
-            url=url or "", max_payload=max_payload, lease=as_duration("lease", lease), max_crashes=max_crashes
+            url=url or "",
+            max_payload=max_payload,
+            lease=as_duration("lease", lease),
+            max_crashes=max_crashes,
+            unknown_tasks=unknown_tasks,
+            unknown_task_grace=as_duration("unknown_task_grace", unknown_task_grace),
         )
         checked = CheckedEngine(engine, max_payload=max_payload)
         self.middleware: list[Middleware] = list(middleware)
@@ -533,6 +543,8 @@ class App:
             "queues": self._own_queues(options.get("tasks", ())),
             "max_crashes": core.config.max_crashes,
             "lease": core.config.lease,
+            "unknown_tasks": core.config.unknown_tasks,
+            "unknown_task_grace": core.config.unknown_task_grace,
             **options,
         }
         return Worker(
@@ -558,7 +570,7 @@ class App:
         return await self._core.ticker().tick(limit, queues=self._own_queues())
 
     def _own_queues(self, only: Collection[str] = ()) -> tuple[str, ...]:
-        # A job that we have no task for fails at once, and on a foreign store it may be for somebody else's worker.
+        # On a foreign store, a job that this app has no task for may be meant for another program's worker.
         if not self.capabilities.is_shared and self.tasks.keys().isdisjoint(only):
             return ("*",)
         tasks = [task for name, task in self.tasks.items() if not only or name in only]

@@ -13,6 +13,7 @@ from onward import validation
 from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
 from onward.store_url import hide_secrets
+from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy
 
 URL_VARIABLE: Final = "ONWARD_URL"
 """Where the URL of the store is looked for when an App is not given one."""
@@ -33,6 +34,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_crashes: int = MAX_CRASHES
     """How many times a job may take its worker down before it is buried."""
 
+    unknown_tasks: UnknownTaskPolicy = "wait"
+    """Whether workers put back a job whose task they do not have, or fail it at once (O8)."""
+    unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE
+    """How long such a job is put back before it fails."""
+
     def __repr__(self) -> str:
         """Show the settings; the URL without its secrets."""
         shown = msgspec.structs.asdict(self) | {"url": hide_secrets(self.url) if self.url else ""}
@@ -42,6 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what cannot be kept."""
         validation.check_at_least("max_payload", self.max_payload, 1)
         validation.check_at_least("max_crashes", self.max_crashes, 1)
+        validation.check_unknown_tasks(self.unknown_tasks, self.unknown_task_grace)
         if self.lease < timedelta(seconds=1):
             raise InvalidValue("lease", self.lease, "must be at least a second")
 

@@ -156,6 +156,8 @@ class Core:
             lease=self.config.lease,
             max_crashes=self.config.max_crashes,
             max_result=self.max_payload,
+            unknown_tasks=self.config.unknown_tasks,
+            unknown_task_grace=self.config.unknown_task_grace,
             clock=self.clock,
             decide=decide,
             declared=self.declared,

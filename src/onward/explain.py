@@ -185,6 +185,9 @@ def _nobody(job: Job, alive: Sequence[WorkerInfo]) -> list[Reason]:
         ]
     types = {type for worker in serving for type in worker.types}
     if job.type not in types:
-        message = f"no worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; there it would fail"
+        message = (
+            f"no live worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; "
+            "workers put it back until one has it, or the grace period is over"
+        )
         return [Reason(code=ReasonCode.NO_TASK, message=message, remedy="start a worker of the version that has it")]
     return []

@@ -169,6 +169,14 @@ def check_priority(priority: int) -> int:
     return priority
 
 
+def check_unknown_tasks(policy: object, grace: timedelta) -> None:
+    """Refuse an unknown policy for unknown tasks, or a grace period that is negative."""
+    if policy not in {"wait", "fail"}:
+        raise InvalidValue("unknown_tasks", policy, "must be 'wait' or 'fail'")
+    if grace < timedelta(0):
+        raise InvalidValue("unknown_task_grace", grace, "must be 0 seconds or more")
+
+
 def check_at_least(field: str, value: int, least: int) -> int:
     """Refuse what is no whole number, or too small a one."""
     if type(value) is not int or not least <= value <= MAX_SAFE_INTEGER:

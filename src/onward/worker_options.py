@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, Literal, TypedDict
 
 Queues = Sequence[str] | Mapping[str, int]
 """Names and patterns; as a mapping, each with the number of its jobs that may run at once in this worker."""
+
+
+UnknownTaskPolicy = Literal["wait", "fail"]
+"""What a worker does with a job whose task it does not have: put it back for another worker, or fail it at once."""
+
+UNKNOWN_TASK_GRACE: Final = timedelta(hours=1)
+"""How long such a job is put back, at no cost, before it fails as NoHandler (O8)."""
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -32,6 +39,10 @@ class WorkerOptions(TypedDict, total=False):
     """Length of a leader's term without renewal; 30 s."""
     max_crashes: int
     """How many crashes make a job a dead letter; 3."""
+    unknown_tasks: UnknownTaskPolicy
+    """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
+    unknown_task_grace: timedelta
+    """How long such a job is put back before it fails; 1 h."""
     max_jobs: int | None
     """Stop after this many runs."""
     max_memory: int | None

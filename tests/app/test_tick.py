@@ -135,12 +135,64 @@ async def test_a_failed_attempt_backs_off_as_the_exception_says(app: App, clock:
     assert waits == [clock.now() + timedelta(seconds=60), clock.now() + timedelta(seconds=10)]
 
 
-async def test_a_job_without_a_handler_fails_at_once(app: App):  # O8
-    handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
-    assert (await app.tick()).failed == 1
-    job = await handle.info()
+async def test_a_job_without_a_handler_fails_at_once_if_the_app_says_so(clock: ManualClock):  # O8
+    async with App("sqlite://", clock=clock, unknown_tasks="fail") as app:
+        handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
+        assert (await app.tick()).failed == 1
+        job = await handle.info()
     assert (job.status, job.attempts) == (JobStatus.FAILED, 1)
     assert (job.last_error or "").startswith("NoHandler: this worker has no task 'unknown'")
+
+
+async def test_a_job_without_a_handler_is_put_back_at_no_cost_until_the_grace_is_over(
+    app: App, clock: ManualClock, caplog: pytest.LogCaptureFixture
+):  # O8
+    handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
+    began = clock.now()
+    waits: list[float] = []
+    while True:
+        # Each tick is another worker: how long the job has been put back survives a restart.
+        report = await app.tick()
+        job = await handle.info()
+        if report.failed:
+            break
+        assert (report.snoozed, job.status, job.attempts, job.last_error) == (1, JobStatus.SCHEDULED, 0, None)
+        assert job.next_run_at is not None
+        waits.append((job.next_run_at - clock.now()).total_seconds())
+        clock.advance(job.next_run_at - clock.now())
+    assert 10 < len(waits) < 40
+    assert waits[0] < waits[3] < waits[6] <= 330
+    assert timedelta(hours=1) <= clock.now() - began <= timedelta(hours=1, seconds=2)
+    assert (job.status, (job.last_error or "").partition(":")[0]) == (JobStatus.FAILED, "NoHandler")
+    warnings = [record for record in caplog.records if record.levelname == "WARNING" and "put back" in record.message]
+    assert {getattr(record, "task", None) for record in warnings} == {"unknown"}
+    # Replayed by a person, it has the grace period again.
+    await app.jobs.replay(handle)
+    assert (await app.tick()).snoozed == 1
+
+
+async def test_a_job_without_a_handler_is_not_failed_while_a_live_worker_has_its_task(
+    app: App, clock: ManualClock
+):  # O8
+    handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
+    other = WorkerInfo(id="other", hostname="h", pool_size=1, version="1", types=("unknown",))
+    for _ in range(30):
+        await app._core.engine.heartbeat(other, [])
+        assert (await app.tick()).snoozed == 1
+        job = await handle.info()
+        assert job.next_run_at is not None
+        assert job.next_run_at - clock.now() <= timedelta(seconds=11)
+        clock.advance(job.next_run_at - clock.now())
+    clock.advance(timedelta(hours=2))
+    await app._core.engine.heartbeat(other, [])
+    assert (await app.tick()).snoozed == 1
+    assert (await handle.info()).attempts == 0
+
+
+@pytest.mark.parametrize("options", [{"unknown_tasks": "drop"}, {"unknown_task_grace": -1}], ids=str)
+def test_a_policy_for_unknown_tasks_that_cannot_be_meant_is_refused(options: Any):
+    with pytest.raises(InvalidValue):
+        App("sqlite://", **options)
 
 
 def _some_job(app: App) -> Any:

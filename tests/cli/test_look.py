@@ -135,6 +135,16 @@ def test_a_frame_fits_its_screen():
     assert "the store is away" in captured.get()
 
 
+def test_a_frame_names_tasks_that_no_live_worker_has():  # O8
+    live = WorkerInfo(id="vm-1-a", hostname="vm", pool_size=1, version="1", types=("send",), last_heartbeat=NOW)
+    now = msgspec.structs.replace(snapshot(1), workers=(live,), waiting_types={"send": 2, "send_all": 3})
+    console = Console(width=120, height=30, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(frame([now], height=30))
+    assert "no worker has a task 'send_all', and 3 jobs wait" in captured.get()
+    assert "'send'," not in captured.get()
+
+
 @pytest.mark.parametrize("words", [("top", "--interval", "x"), ("workers", "--nope"), ("health", "--max-age", "x")])
 def test_what_means_nothing_is_refused(shop: Cli, words):
     shop(*words).usage_error("Error")

@@ -2664,6 +2664,33 @@ SQLITE_FILES: Final = (
     ),
 )
 
+TASKS: Final = (
+    Mutant(
+        "unknown tasks: the grace period never ends",
+        (Edit("worker/unknown_tasks.py", "if elapsed >= self._grace and not is_served:", "if False:"),),
+        ("tests/app/test_tick.py",),
+        only="grace_is_over",
+    ),
+    Mutant(
+        "unknown tasks: failed although a live worker has the task",
+        (Edit("worker/unknown_tasks.py", "elapsed >= self._grace and not is_served", "elapsed >= self._grace"),),
+        ("tests/app/test_tick.py",),
+        only="live_worker_has_its_task",
+    ),
+    Mutant(
+        "unknown tasks: put back without a limit on PGMQ",
+        (Edit("engines/pgmq/engine.py", "    max_put_backs=2,\n", "    max_put_backs=3,\n"),),
+        (f"{CONFORMANCE}/test_unknown_tasks.py",),
+        only="pgmq",
+    ),
+    Mutant(
+        "unknown tasks: put back on BullMQ although no worker may have the task",
+        (Edit("worker/unknown_tasks.py", "if capabilities.put_back_needs_peer and not is_served:", "if False:"),),
+        (f"{CONFORMANCE}/test_unknown_tasks.py",),
+        only="bullmq",
+    ),
+)
+
 MUTANTS: Final = (
     *PROCESSES,
     *SQLITE_FILES,
@@ -2686,4 +2713,5 @@ MUTANTS: Final = (
     *TRACES,
     *ARCHIVE,
     *STOPPING,
+    *TASKS,
 )

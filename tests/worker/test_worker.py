@@ -142,9 +142,25 @@ async def test_urgent_jobs_run_first_then_those_that_have_waited_longer(app: App
     assert order == ["most urgent", "urgent", "first", "second"]
 
 
-async def test_a_job_without_a_handler_fails_at_once(app: App):  # O8
-    (handle,) = await app.enqueue_many([NewJob(type="nobody-knows")])
+async def test_a_job_without_a_handler_is_put_back_until_a_worker_has_the_task(app: App):  # O8
+    (handle,) = await app.enqueue_many([NewJob(type="late")])
     async with app.worker():
+        await eventually(lambda: all_in(app, JobStatus.SCHEDULED, 1))
+    ran = []
+
+    @app.task
+    async def late() -> None:
+        ran.append(1)
+
+    async with app.worker():
+        await eventually(lambda: all_in(app, JobStatus.COMPLETED, 1))
+    job = await app.jobs.get(handle)
+    assert (ran, job.attempts) == ([1], 1)
+
+
+async def test_a_job_without_a_handler_fails_at_once_if_the_worker_says_so(app: App):  # O8
+    (handle,) = await app.enqueue_many([NewJob(type="nobody-knows")])
+    async with app.worker(unknown_tasks="fail"):
         await eventually(lambda: all_in(app, JobStatus.FAILED, 1))
     job = await app._core.engine.get(handle.ref)
     assert job is not None

@@ -156,14 +156,13 @@ def _unserved(snapshot: Snapshot) -> Iterator[Finding]:
                 f"onward work --app module:app --queues {queue.name}",
             )
     known = {type for worker in live for type in worker.types}
-    for type, waiting in sorted(snapshot.waiting_types.items()) if live else ():
-        if type not in known:
-            yield Finding(
-                Level.PROBLEM,
-                f"no worker has a task {type!r}, and {count(waiting, 'job', 'wait')} for it: they will end as failed"
-                f"{nearest(type, known)}",
-                "deploy the code that has the task, or pause the queue until then",
-            )
+    for type, waiting in snapshot.unknown_types.items():
+        yield Finding(
+            Level.PROBLEM,
+            f"no worker has a task {type!r}, and {count(waiting, 'job', 'wait')} for it{nearest(type, known)}; "
+            "workers put them back until the grace period is over, then they fail",
+            "deploy the code that has the task, or pause the queue until then",
+        )
 
 
 def _waits(snapshot: Snapshot, max_wait: timedelta) -> Iterator[Finding]:

@@ -42,6 +42,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """Those that have given a sign of life in time."""
         return tuple(worker for worker in self.workers if not self.is_silent(worker))
 
+    @property
+    def unknown_types(self) -> dict[str, int]:
+        """How many jobs wait for each task that no live worker has; empty without live workers."""
+        live = self.live_workers
+        known = {type_ for worker in live for type_ in worker.types}
+        return {type_: waiting for type_, waiting in sorted(self.waiting_types.items()) if live and type_ not in known}
+
     def is_silent(self, worker: WorkerInfo) -> bool:
         """Say whether a worker counts as dead."""
         return is_silent(worker, self.lease, self.at)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Final
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -19,14 +20,18 @@ from onward.app import App
 from onward.cli import output, queues, workers
 from onward.cli.command import on_app
 from onward.cli.snapshot import Snapshot, take_snapshot
-from onward.cli.units import duration, read_duration
+from onward.cli.units import count, duration, read_duration
 from onward.engine.values import QueueInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import FINISHED, HELD, JobStatus
 
 _INTERVAL: Final = timedelta(seconds=1)
+_MAX_UNKNOWN: Final = 3
+"""Tasks without a worker that are named."""
 _MAX_WORKERS: Final = 8
 """How many of them are shown: there is as much to say about queues."""
+_TYPES_INTERVAL: Final = 10
+"""Looks between two counts by task: they cost more than all else."""
 _RATE_SNAPSHOTS: Final = 10
 """Snapshots over which rates are taken: fewer would flicker."""
 
@@ -42,10 +47,11 @@ async def top(
 ) -> None:
     """Watch queues and workers, live. Leave with q."""
     if once or not sys.stdout.isatty():
-        _write(await take_snapshot(app))
+        _write(await take_snapshot(app, with_types=True))
         return
     pause = max((_INTERVAL if interval is None else interval).total_seconds(), 0.1)
-    snapshots = [await take_snapshot(app)]
+    snapshots = [await take_snapshot(app, with_types=True)]
+    looks = 0
     console = output.stdout()
     error_text = ""
     with _quit_key() as quitting, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -57,7 +63,11 @@ async def top(
             except TimeoutError:
                 pass
             try:
-                snapshots = [*snapshots[-_RATE_SNAPSHOTS:], await take_snapshot(app)]
+                looks += 1
+                snapshot = await take_snapshot(app, with_types=looks % _TYPES_INTERVAL == 0)
+                if looks % _TYPES_INTERVAL:
+                    snapshot = msgspec.structs.replace(snapshot, waiting_types=snapshots[-1].waiting_types)
+                snapshots = [*snapshots[-_RATE_SNAPSHOTS:], snapshot]
                 error_text = ""
             except StoreUnavailable as error:
                 error_text = str(error)  # the last snapshot stays: the store may come back
@@ -73,6 +83,8 @@ def _write(snapshot: Snapshot) -> None:
     queues.show_queues(list(snapshot.queues), json=False)
     output.write()
     workers.show_workers(list(snapshot.workers), snapshot.lease)
+    for line in _unknown_tasks(snapshot):
+        output.write(line)
 
 
 @contextmanager
@@ -107,8 +119,10 @@ def frame(snapshots: list[Snapshot], *, height: int | None, error_text: str = ""
     now = snapshots[-1]
     rates = rates_of(snapshots)
     busiest = sorted(now.queues, key=lambda queue: _importance(queue, rates), reverse=True)
-    # Besides the rows: two headlines, two blank lines, two headings of two lines, two remarks, one error.
-    max_queues = None if height is None else max(3, height - 12 - min(len(now.workers), _MAX_WORKERS))
+    # Besides the rows: two headlines, two blank lines, two headings of two lines, two remarks, one error, tasks.
+    max_queues = (
+        None if height is None else max(3, height - 12 - len(_unknown_tasks(now)) - min(len(now.workers), _MAX_WORKERS))
+    )
     shown = busiest[:max_queues]
     parts: list[RenderableType] = [_headline(now, rates, error_text), Text()]
     if shown:
@@ -144,7 +158,16 @@ def frame(snapshots: list[Snapshot], *, height: int | None, error_text: str = ""
             parts.append(Text(f"… and {len(now.workers) - len(shown_workers)} more workers", style="dim"))
     else:
         parts.append(Text("no workers: start one with onward work --app module:app", style="yellow"))
+    parts += [Text(output.escape(line), style="yellow") for line in _unknown_tasks(now)]
     return Group(*parts)
+
+
+def _unknown_tasks(now: Snapshot) -> list[str]:
+    """Say for which tasks no live worker exists, the most jobs first."""
+    unknown = sorted(now.unknown_types.items(), key=lambda item: -item[1])
+    lines = [f"no worker has a task {type_!r}, and {count(waiting, 'job', 'wait')}" for type_, waiting in unknown]
+    more = len(lines) - _MAX_UNKNOWN
+    return lines if more <= 0 else [*lines[:_MAX_UNKNOWN], f"… and {more} more tasks"]
 
 
 def _headline(now: Snapshot, rates: dict[str, float], error_text: str) -> RenderableType:

@@ -103,6 +103,11 @@ class Capabilities:
     is_shared: bool = False
     """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
 
+    max_put_backs: int | None = None
+    """How many times a job whose task no worker has may be put back; None: any number. PGMQ counts every read."""
+    put_back_needs_peer: bool = False
+    """Whether such a job is put back only while another live worker may have its task (O8)."""
+
     split_settle_threshold: int | None = None
     """From how many outcomes on it pays to settle and to claim at the same time, instead of by one exchange.
 

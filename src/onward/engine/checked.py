@@ -19,7 +19,15 @@ from onward import validation
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.checks import Checks
-from onward.engine.contract import ArchiveStore, BatchStore, Engine, EventCursors, ScheduleStore, UsageStore
+from onward.engine.contract import (
+    ArchiveStore,
+    BatchStore,
+    Engine,
+    EventCursors,
+    ForeignWorkers,
+    ScheduleStore,
+    UsageStore,
+)
 from onward.engine.values import (
     Changed,
     Claim,
@@ -285,6 +293,11 @@ class CheckedEngine:
         """See the contract."""
         with self._observed("workers"):
             return await self.inner.workers()
+
+    async def has_foreign_workers(self, queue: str) -> bool:
+        """See the contract."""
+        with self._observed("has_foreign_workers"):
+            return await cast("ForeignWorkers", self.inner).has_foreign_workers(queue)
 
     async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""

@@ -4,7 +4,7 @@ Roles, so that each caller depends on the narrowest. Batches are the primitive. 
 engine implements a verb or declares the feature absent in its capabilities, and there is nothing between. Five roles
 every engine has; :class:`ScheduleStore` those that declare schedules, :class:`BatchStore` those that declare batches,
 :class:`UsageStore` those that declare usage, :class:`ArchiveStore` those that declare one, :class:`EventCursors` those
-that declare webhooks.
+that declare webhooks, :class:`ForeignWorkers` those that set ``put_back_needs_peer``.
 
 Not here, on purpose: retry policy (:func:`onward.lifecycle.decide`), when a schedule is due again
 (:func:`onward.schedule.firing_of`), validation and refusals (:mod:`onward.engine.checked`), telemetry, connections.
@@ -318,6 +318,14 @@ class EventCursors(Protocol):
 
     async def commit_cursor(self, name: str, holder: str, cursor: str) -> bool:
         """Put a bookmark further on, and answer whether it is still held by who does."""
+        ...
+
+
+class ForeignWorkers(Protocol):
+    """Finds workers of other programs, on engines whose ``put_back_needs_peer`` is set."""
+
+    async def has_foreign_workers(self, queue: str) -> bool:
+        """Say whether a worker of another program serves the queue now; True if that cannot be known."""
         ...
 
 

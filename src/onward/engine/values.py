@@ -48,6 +48,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     backoff: Backoff | None = None
     trace: str | None = None
     """As in :class:`~onward.job.NewJob`."""
+    put_backs: int = 0
+    """How many earlier runs were given back, where the store counts them (PGMQ)."""
     wait_seconds: float = 0.0
     """Seconds between becoming ready and being claimed, by the store's clock."""
     start_within: float | None = None

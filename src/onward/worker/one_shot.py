@@ -31,6 +31,8 @@ from onward.worker.inflight import Inflight
 from onward.worker.metering import Metering
 from onward.worker.runner import Middleware, Runner
 from onward.worker.scheduler import Scheduler
+from onward.worker.unknown_tasks import UnknownTasks
+from onward.worker_options import UNKNOWN_TASK_GRACE, UnknownTaskPolicy
 
 log = logging.getLogger("onward.tick")
 
@@ -100,6 +102,8 @@ class Ticker:
         clock: Clock | None = None,
         decide: Callable[[Claim, Result], Outcome] = decide,
         declared: Callable[[], Sequence[Schedule]] = tuple,
+        unknown_tasks: UnknownTaskPolicy = "wait",
+        unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
@@ -117,6 +121,9 @@ class Ticker:
             middleware=middleware,
             clock=clock,
             max_result=max_result,
+            unknown_tasks=UnknownTasks(
+                engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
+            ),
         )
         self.next_in: float | None = None
         """Seconds until there will be something to do, as far as the last tick could see; None: it saw nothing."""

@@ -11,7 +11,7 @@ from onward import validation
 from onward.engine.values import DEFAULT_LEASE
 from onward.errors import InvalidValue
 from onward.lifecycle import MAX_CRASHES
-from onward.worker_options import Queues
+from onward.worker_options import UNKNOWN_TASK_GRACE, Queues, UnknownTaskPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,10 @@ class WorkerSettings:
     """How long a leader's term lasts without renewal (O6)."""
     max_crashes: int = MAX_CRASHES
     """How often a job may take its process down, alone in it, before it is buried."""
+    unknown_tasks: UnknownTaskPolicy = "wait"
+    """Whether a job whose task this worker does not have is put back (``wait``) or fails at once (``fail``)."""
+    unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE
+    """How long such a job is put back before it fails as NoHandler (O8)."""
     max_jobs: int | None = None
     """Stop after so many runs, for a supervisor to start afresh."""
     max_memory: int | None = None
@@ -54,6 +58,7 @@ class WorkerSettings:
         for name in ("lease", "poll", "leader_lease"):
             if getattr(self, name) <= timedelta(0):
                 raise InvalidValue(name, getattr(self, name), "must be more than 0 seconds")
+        validation.check_unknown_tasks(self.unknown_tasks, self.unknown_task_grace)
         if self.grace < timedelta(0):
             raise InvalidValue("grace", self.grace, "must be 0 seconds or more")
         for name in ("process_slots", "max_crashes", "max_jobs", "max_memory"):

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import UNSET
 
 from onward import validation
-from onward.arguments import nearest, to_json
+from onward.arguments import to_json
 from onward.clock import Clock, SystemClock, moment_of
 from onward.context import CallNext, JobContext, Middleware, RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
@@ -39,6 +39,7 @@ from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Ret
 from onward.worker.progress_reporter import Reporter
 from onward.worker.remote_error import StandIn
 from onward.worker.timeouts import Timeouts
+from onward.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
 
@@ -114,6 +115,7 @@ class Runner:
         process: Invoke | None = None,
         clock: Clock | None = None,
         max_result: int = validation.MAX_PAYLOAD,
+        unknown_tasks: UnknownTasks | None = None,
     ) -> None:
         """``thread`` and ``process`` say how plain functions are called; without ``process`` they share the threads."""
         self.engine = engine
@@ -123,6 +125,7 @@ class Runner:
         self._invoke: dict[str, Invoke] = {"auto": thread, "thread": thread, "process": process or thread}
         self._clock = clock or SystemClock()
         self._max_result = max_result
+        self._unknown_tasks = unknown_tasks or UnknownTasks(engine, worker_id=worker_id, clock=clock)
         self._runs: dict[Token, _Run] = {}
         self._timeouts: Timeouts[_Run] = Timeouts(lambda run: run.request_stop(_Stop.TIMED_OUT))
         self._reporter = Reporter(engine, on_lost=lambda run: self.cancel(run.claim.token))
@@ -145,8 +148,7 @@ class Runner:
         """
         handler = self._handlers.get(claim.type)
         if handler is None:
-            message = f"this worker has no task {claim.type!r}{nearest(claim.type, self._handlers)}"
-            return Raised(Failure("NoHandler", message), retryable=False)
+            return await self._unknown_tasks.result_of(claim, self._handlers)
         try:
             arguments = handler.arguments.decode(claim.payload)
         except InvalidValue as error:

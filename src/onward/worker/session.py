@@ -39,6 +39,7 @@ from onward.worker.scheduler import Scheduler
 from onward.worker.settler import Settler
 from onward.worker.slot_pool import Pool
 from onward.worker.threads import Threads
+from onward.worker.unknown_tasks import UnknownTasks
 from onward.worker.waker import Waker
 from onward.worker.webhook_jobs import POLL_INTERVAL as EVENT_POLL_INTERVAL
 from onward.worker.webhook_jobs import Relay
@@ -100,6 +101,12 @@ class Session:
             middleware=middleware,
             thread=self._run_in_thread,
             process=self._run_in_process,
+            unknown_tasks=UnknownTasks(
+                engine,
+                worker_id=self.worker_id,
+                policy=options.unknown_tasks,
+                grace=options.unknown_task_grace,
+            ),
         )
         self._health = HealthRecorder(self.worker_id, poll_interval=options.poll, file=options.health_file)
         self._quarantine = Quarantine(engine, worker_id=self.worker_id, queues=options.patterns, lease=options.lease)

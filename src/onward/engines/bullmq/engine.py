@@ -47,7 +47,7 @@ from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.subscriptions import Listener
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
@@ -323,6 +323,13 @@ class BullMQEngine:
     async def workers(self) -> list[WorkerInfo]:
         """See the contract."""
         return await self.run_plan(queries.workers(self.keys))
+
+    async def has_foreign_workers(self, queue: str) -> bool:
+        """See the contract."""
+        try:
+            return await self.run_plan(queries.has_foreign_workers(self.keys, queue))
+        except StoreUnavailable:
+            return True  # managed servers may forbid CLIENT LIST
 
     async def logs(self, ref: JobRef) -> list[LogLine]:
         """See the contract."""

@@ -2,7 +2,7 @@
 
 A script runs in the server as one step: nobody sees half of it. What several need stands in ``lua/lib`` and is put
 before those that name it (``-- uses: queue finish``), since Redis scripts cannot load one another. Redis knows a script
-by its hash; a server that was restarted or has failed over does not know it, and is told (:mod:`.command_plans`).
+by its hash; a server that was restarted or has failed over does not know it, and is told (:mod:`.plan_runner`).
 """
 
 from __future__ import annotations

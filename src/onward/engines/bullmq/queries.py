@@ -6,6 +6,7 @@ with the time of each, and then as many whole jobs as a page needs.
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -162,6 +163,18 @@ def workers(keys: Keys) -> Plan[list[WorkerInfo]]:
             )
         )
     return found
+
+
+def has_foreign_workers(keys: Keys, queue: str) -> Plan[bool]:
+    """Say whether a BullMQ worker is connected for the queue: its connections carry the queue's name, encoded."""
+    (clients,) = yield [("CLIENT", "LIST")]
+    name = f"{keys.prefix}:{base64.b64encode(queue.encode()).decode()}"
+    if isinstance(clients, list):
+        names = {str(client.get("name", "")) for client in clients}
+    else:
+        fields = str(clients).split()
+        names = {field.removeprefix("name=") for field in fields if field.startswith("name=")}
+    return any(each == name or each.startswith(f"{name}:w:") for each in names)
 
 
 def logs(keys: Keys, ref: JobRef) -> Plan[list[LogLine]]:

@@ -119,6 +119,7 @@ CAPABILITIES: Final = Capabilities(
     },
     status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
+    max_put_backs=2,
 )
 
 _POOLED: Final = (

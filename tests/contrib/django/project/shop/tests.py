@@ -184,10 +184,9 @@ class TasksTest(TransactionTestCase):
         with worker():
             wait_for(done)
             until = time.monotonic() + DEADLINE
-            while (job := self.ask(lambda app: app.jobs.get(handle.id))).completed_at is None:
+            while (job := self.ask(lambda app: app.jobs.get(handle.id))).status != "scheduled":
                 assert time.monotonic() < until
-        self.assertEqual(job.status, "failed")
-        self.assertIn("NoHandler", job.last_error)
+        self.assertEqual(job.attempts, 0)  # put back: another version of the project may have it (O8)
 
     def test_settings_that_cannot_be_meant_are_refused_by_name_with_the_remedy(self):
         for options, words in (
