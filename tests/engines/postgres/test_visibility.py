@@ -15,7 +15,7 @@ from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.maintenance import UpkeepSchedule, WatermarkState
 from onward.job import JobRef
 from onward.lifecycle import Complete
-from onward.pg.plans import Plan
+from onward.pg.plan_runner import Plan
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.engines.postgres.test_lanes import by_hand, maintain_lanes, move_watermark, watermark, work_through
