@@ -725,13 +725,13 @@ LANES: Final = (
     ),
     Mutant(
         "engine: what fails within the caller's transaction is left there",
-        (Edit(f"{_PY}/engine.py", '                connection.execute("rollback to onward")\n', ""),),
+        (Edit(f"{_PY}/caller_transaction.py", '        connection.execute("rollback to onward")\n', ""),),
         (f"{SQLITE}/test_bad_input.py",),
         only="within",
     ),
     Mutant(
         "engine: another file's connection is taken",
-        (Edit(f"{_PY}/engine.py", " or not self.database.path.samefile(theirs)", ""),),
+        (Edit(f"{_PY}/caller_transaction.py", " or not database.path.samefile(theirs)", ""),),
         (f"{SQLITE}/test_bad_input.py",),
         only="connection",
         in_ci=True,
