@@ -1795,13 +1795,57 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batches_held.py",
     ),
     _on_postgres(
-        "flows: a parent that is being written counts as unknown",
+        "flows: how a held dependency ends is not asked for",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",
-            "and p.batch = add_dependencies.batch order by p.seq for update);",
-            "and p.batch = add_dependencies.batch order by p.seq for update skip locked);",
+            "from unnest(live) l where l <> all (marked);",
+            "from unnest(live) l where false;",
         ),
-        f"{_OF_PG}/test_batches_held.py",
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "flows: a dependency that is locked is asked for once",
+        Edit(f"{_PG}/migrations/0011_batches.sql", "     where u.job = any (others);", "     where false;"),
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "flows: to name a held job as a dependency locks it",
+        Edit(
+            f"{_PG}/migrations/0011_batches.sql",
+            "  update onward.job j set has_dependents = true, updated_at = j.updated_at + interval '1 microsecond'"
+            " where j.id = any (marked);\n",
+            "  update onward.job j set has_dependents = true, updated_at = j.updated_at + interval '1 microsecond'"
+            " where j.id = any (dependencies);\n",
+        ),
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "enqueue: a key hit locks the row of a held job",
+        Edit(
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "perform onward.touch_waiting(now_at, met);",
+            "update onward.job j set updated_at = now_at where j.id = any (met);",
+        ),
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "heartbeat: one for a job whose row is locked is forgotten",
+        Edit(
+            f"{_PG}/migrations/0003_settle.sql",
+            "if cardinality(renewed) is distinct from cardinality(seqs) then",
+            "if false then",
+        ),
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "rescue: the heartbeat of an older claim saves a job",
+        Edit(_S6, "where d.seq = j.seq and d.claim_no = j.claim_no and", "where d.seq = j.seq and"),
+        f"{_OF_PG}/test_held_rows.py",
+    ),
+    _on_postgres(
+        "rescue: a job whose row was locked past its lease is forgotten",
+        Edit(_S6, "set until = greatest(still.until, now_at),", "set until = still.until,"),
+        f"{_OF_PG}/test_held_rows.py",
     ),
     _on_postgres(
         "caller transaction: what was refused stays in it",

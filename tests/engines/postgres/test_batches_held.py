@@ -274,10 +274,9 @@ async def test_a_job_is_added_after_one_that_is_being_written(
     """A claim, a sign of life or a report gives the parent's row another version."""
     (parent,) = await put(driver, "b", new_job(batch="b"))
     caller.execute(f"update {store.schema}.job set progress = 7 where id = %s", [parent.id])
-    adding = asyncio.create_task(driver.engine.enqueue([new_job(batch="b", after=(parent.id,))]))
-    await eventually(lambda: asyncio.to_thread(is_waiting, store))
+    (child,) = await driver.engine.enqueue([new_job(batch="b", after=(parent.id,))])
     caller.commit()
-    (child,) = await adding
+    await driver.promote()
     assert await driver.state(child.ref) is JobStatus.BLOCKED
     await driver.end(await driver.take_one(), Complete())
     await driver.promote()

@@ -30,7 +30,7 @@ DEADLINE = 30
 
 @contextmanager
 def holding(store: PostgresStore, *claims: Claim) -> Iterator[psycopg.Connection]:
-    """Have a transaction stay open that has touched jobs, as one does that meets a job's key."""
+    """Have a transaction stay open that has touched jobs, as one does that cancels them."""
     with psycopg.connect(store.url) as connection:
         for claim in claims:
             connection.execute(f"update {store.schema}.job set updated_at = now() where id = %s", [claim.ref.id])
@@ -109,7 +109,7 @@ async def test_one_that_was_claimed_ahead_is_started_later(driver: Driver, store
 
 
 async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
-    """One who meets the key of a running job, and stays open, stopped the worker that ran it."""
+    """A transaction that locked the row of a running job, and stayed open, stopped the worker that ran it."""
     app = App(engine=PostgresEngine(store.url, schema=store.schema))
     start_after = asyncio.Event()
     ran: list[int] = []
@@ -123,14 +123,14 @@ async def test_a_worker_goes_on_with_all_other_jobs(store: PostgresStore):
         ran.append(n)
 
     async with app, app.worker():
-        job = await slow.using(idempotency_key="k").enqueue()
+        job = await slow.enqueue()
 
         async def runs() -> bool | None:
             return (await app.jobs.get(job)).status is JobStatus.RUNNING or None
 
         await eventually(runs)
         async with await psycopg.AsyncConnection.connect(store.url) as connection:
-            await slow.using(idempotency_key="k", connection=connection).enqueue()
+            await connection.execute(f"select from {store.schema}.job where id = %s for update", [job.id])
             start_after.set()
             for n in range(20):
                 await quick.enqueue(n=n)

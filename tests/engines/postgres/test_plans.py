@@ -89,7 +89,7 @@ FILLED = ", ".join(
         "dependency", "batch",
     )
 )  # fmt: skip
-SMALL = ("event_log", "leader", "batch_event", "queue", "usage", "worker")
+SMALL = ("deferred_heartbeat", "event_log", "leader", "batch_event", "queue", "usage", "worker")
 """Tables of few rows, or of none here: it makes no difference by which index they are read."""
 
 
@@ -249,7 +249,7 @@ def enqueue_with_an_idempotency_key(at: Session) -> Iterator[None]:
     assert put(at, new_job(idempotency_key="k")) == [EnqueueStatus.INSERTED]
 
 
-@hot("key_pkey", "job_id", rows=5)
+@hot("key_pkey", "job_id", rows=6)
 def enqueue_with_an_idempotency_key_of_a_live_job(at: Session) -> Iterator[None]:
     put(at, new_job(idempotency_key="k"))
     yield

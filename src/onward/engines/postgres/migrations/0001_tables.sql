@@ -279,6 +279,13 @@ create table onward.lease_batch (
 
 create index lease_batch_until on onward.lease_batch (until);
 
+-- Heartbeats for held jobs whose row another transaction had locked: that claim's lease holds until then, whatever the row says.
+create table onward.deferred_heartbeat (
+  seq      bigint      primary key,
+  claim_no bigint      not null,
+  until    timestamptz not null
+);
+
 create table onward.worker (
   id             text        primary key,
   hostname       text        not null,

@@ -167,6 +167,32 @@ begin
   if notice is not null then perform onward.notify_if_listened(channel, notice); end if;
 end $$;
 
+-- Move updated_at of live jobs whose idempotency key was met (O4), but not of held ones: the transaction may stay open for long, and
+-- a worker could not renew the lease of a job whose row is locked. A row that another transaction has locked is skipped.
+--
+-- A job that is claimed between the read and the lock fails the recheck, and PostgreSQL keeps its lock all the same: so the block
+-- is rolled back, which releases it, and the jobs are read again.
+create function onward.touch_waiting(now_at timestamptz, ids uuid[]) returns void
+  language plpgsql
+  set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
+as $$
+declare
+  waiting uuid[];
+begin
+  loop
+    waiting := array(select j.id from onward.job j where j.id = any (ids) and j.lease_until is null);
+    if cardinality(waiting) = 0 then return; end if;
+    begin
+      update onward.job j set updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
+       where j.ctid = any (array(select w.ctid from onward.job w where w.id = any (waiting) and w.lease_until is null
+                                  order by w.seq for update skip locked));
+      if not exists (select from onward.job j where j.id = any (waiting) and j.lease_until is not null) then return; end if;
+      raise exception using errcode = 'OW001';
+    exception when sqlstate 'OW001' then null;
+    end;
+  end loop;
+end $$;
+
 -- Add jobs that have an idempotency key, a dedupe key, or both; no two of them the same. Answers for each in its place what
 -- became of it, and which job stands for it. A job that is throttled or debounced has no dedupe_digest: its key is held apart,
 -- by throttle_digest.
@@ -193,6 +219,7 @@ declare
   existing         record;
   settings         record;
   no               integer;
+  met              uuid[] := '{}';
 begin
   if seqs is null then
     select array_agg(nextval('onward.job_seq')) into seqs from generate_series(1, count);
@@ -205,8 +232,8 @@ begin
       select k.id, k.queue into existing from onward.key k where k.digest = key_digests[no];
       if found then
         enqueue_statuses[no] := 'same_key'; ids[no] := existing.id; queues[no] := existing.queue;
-        update onward.job j set updated_at = greatest(now_at, j.updated_at + interval '1 microsecond')
-         where j.id = existing.id;
+        met := met || existing.id;
+        perform from onward.job j where j.id = existing.id;
         if not found then
           update onward.history h set updated_at = greatest(now_at, h.updated_at + interval '1 microsecond')
            where h.id = existing.id;
@@ -215,6 +242,8 @@ begin
       end if;
     end loop;
   end loop;
+
+  if cardinality(met) > 0 then perform onward.touch_waiting(now_at, met); end if;
 
   for no in select o from generate_subscripts(ids, 1) o where enqueue_statuses[o] is null
              order by coalesce(dedupe_digests[o], throttle_digests[o]) nulls last, o loop

@@ -229,7 +229,8 @@ end $$;
 
 -- Register a worker or say that it is alive, extend the leases of what it holds, and answer what it holds no longer.
 --
--- A row that somebody is writing is passed over: it is being settled, or taken back, and needs no beat. So a beat never waits.
+-- A heartbeat never waits: a row that another transaction has locked is skipped. It is being settled or taken back, or a caller's
+-- transaction has it, for as long as that likes: so the heartbeat is written down, and rescue goes by that.
 create function onward.heartbeat(
   now bigint, worker_id text, hostname text, pool_size integer, version text, queues text[], types text[],
   seqs bigint[], claims bigint[]
@@ -240,7 +241,8 @@ create function onward.heartbeat(
 as $$
 #variable_conflict use_column
 declare
-  now_at timestamptz := coalesce(onward.to_timestamp(heartbeat.now), clock_timestamp());
+  now_at  timestamptz := coalesce(onward.to_timestamp(heartbeat.now), clock_timestamp());
+  renewed bigint[];
 begin
   insert into onward.worker as w (id, hostname, pool_size, version, queues, types, started_at, last_heartbeat)
   values (heartbeat.worker_id, heartbeat.hostname, heartbeat.pool_size, heartbeat.version, heartbeat.queues, heartbeat.types,
@@ -248,11 +250,22 @@ begin
   on conflict (id) do update
      set last_heartbeat = now_at, pool_size = excluded.pool_size, queues = excluded.queues, types = excluded.types;
   if cardinality(seqs) > 0 then
-    update onward.job j set lease_until = now_at + j.lease
-     where j.ctid = any (array(
-             select h.ctid from unnest(seqs, claims) s (seq, claim_no)
-               join onward.job h on h.seq between s.seq and s.seq and h.claim_no = s.claim_no and h.lease_until is not null
-                for update of h skip locked));
+    with beaten as (
+      update onward.job j set lease_until = now_at + j.lease
+       where j.ctid = any (array(
+               select h.ctid from unnest(seqs, claims) s (seq, claim_no)
+                 join onward.job h on h.seq between s.seq and s.seq and h.claim_no = s.claim_no and h.lease_until is not null
+                  for update of h skip locked))
+      returning j.seq)
+    select array_agg(b.seq) into renewed from beaten b;
+    if cardinality(renewed) is distinct from cardinality(seqs) then
+      insert into onward.deferred_heartbeat as d (seq, claim_no, until)
+      select s.seq, s.claim_no, now_at + h.lease from unnest(seqs, claims) s (seq, claim_no)
+        join onward.job h on h.seq between s.seq and s.seq and h.claim_no = s.claim_no and h.lease_until is not null
+       where s.seq <> all (coalesce(renewed, '{}'))
+       order by s.seq
+      on conflict (seq) do update set claim_no = excluded.claim_no, until = excluded.until;
+    end if;
     return query
       select s.seq, s.claim_no,
              exists (select from onward.history h

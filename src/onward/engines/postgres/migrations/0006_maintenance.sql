@@ -133,6 +133,8 @@ begin
     select j.seq from onward.job j
      where j.seq = any (array(select distinct unnest(g.seqs) from onward.lease_batch g where g.until > low and g.until <= now_at))
        and j.lease_until <= now_at
+       and not exists (select from onward.deferred_heartbeat d
+                        where d.seq = j.seq and d.claim_no = j.claim_no and d.until > now_at)
      order by j.seq limit max_rows for update skip locked);
   if cardinality(lost) > 0 then
     with ended as (
@@ -186,12 +188,15 @@ begin
       if still.seqs is null then
         delete from onward.lease_batch g where g.ctid = lease_batch.row_id;
       else
-        update onward.lease_batch g set until = still.until, seqs = still.seqs where g.ctid = lease_batch.row_id;
+        -- Not in the past: the next calls would not look there. Its jobs have locked rows, or deferred heartbeats.
+        update onward.lease_batch g set until = greatest(still.until, now_at), seqs = still.seqs where g.ctid = lease_batch.row_id;
       end if;
     end loop;
     checked_until := onward.to_micros(now_at);
   end if;
 
+  delete from onward.deferred_heartbeat d
+   where d.seq = any (array(select o.seq from onward.deferred_heartbeat o where o.until <= now_at for update skip locked));
   next_in := extract(epoch from (select g.until from onward.lease_batch g where g.until > now_at order by g.until limit 1) - now_at);
   delete from onward.worker w
    where w.ctid = any (array(

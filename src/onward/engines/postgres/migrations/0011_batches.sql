@@ -40,7 +40,7 @@ create table onward.batch_event (
   no        bigint  generated always as identity primary key,
   batch     text    collate "C" not null,
   job       uuid,                          -- one that others wait for
-  succeeded boolean,                       -- it has completed
+  succeeded boolean,                       -- it has completed; null: it may not have ended yet, which is to be found out
   stops     boolean not null default false,  -- what has not started of the batch is to be cancelled
   completed integer not null default 0,
   failed    integer not null default 0,
@@ -106,8 +106,10 @@ begin
                                   where t.no = any (page.nos) and t.batch <> all (busy) order by t.no for update skip locked))
         returning n.*)
       select count(*) as count, array_agg(distinct t.batch) as batches,
-             array_agg(t.job) filter (where t.job is not null) as jobs,
-             array_agg(t.succeeded) filter (where t.job is not null) as succeeded_flags,
+             array_agg(t.job) filter (where t.job is not null and t.succeeded is not null) as jobs,
+             array_agg(t.succeeded) filter (where t.job is not null and t.succeeded is not null) as succeeded_flags,
+             array_agg(t.job) filter (where t.job is not null and t.succeeded is null) as unknown_jobs,
+             array_agg(t.batch) filter (where t.job is not null and t.succeeded is null) as unknown_batches,
              array_agg(t.batch) filter (where t.stops) as stopping,
              array_agg(t.batch) as of, array_agg(t.completed) as completed, array_agg(t.failed) as failed,
              array_agg(t.cancelled) as cancelled
@@ -142,6 +144,26 @@ begin
             from unnest(taken_events.of, taken_events.completed, taken_events.failed, taken_events.cancelled) u (batch, completed, failed, cancelled)
            group by u.batch) n
    where b.name = n.batch;
+
+  -- Jobs that were held when they were named as dependencies. A live one gets its flag now, and whatever ends it leaves an event. One
+  -- that is being written is asked for again. One that is not there has not completed, as far as can be known.
+  if taken_events.unknown_jobs is not null then
+    ours := array(select j.id from onward.job j where j.id = any (taken_events.unknown_jobs) order by j.seq for update skip locked);
+    update onward.job j set has_dependents = true, updated_at = j.updated_at + interval '1 microsecond'
+     where j.id = any (ours) and j.has_dependents is not true;
+    others := array(select j.id from onward.job j where j.id = any (taken_events.unknown_jobs) and j.id <> all (ours));
+    insert into onward.batch_event (batch, job)
+    select distinct u.batch, u.job from unnest(taken_events.unknown_batches, taken_events.unknown_jobs) u (batch, job)
+     where u.job = any (others);
+    if found then later := true; end if;
+    select taken_events.jobs || array_agg(u.job) as jobs, taken_events.succeeded_flags || array_agg(u.succeeded) as succeeded_flags
+      into resolved
+      from (select distinct t.job,
+                   exists (select from onward.history h where h.id = t.job and h.status = 'completed')
+                   or exists (select from onward.archive a where a.id = t.job and a.status = 'completed') as succeeded
+              from unnest(taken_events.unknown_jobs) t (job) where t.job <> all (ours || others)) u;
+    taken_events.jobs := resolved.jobs; taken_events.succeeded_flags := resolved.succeeded_flags;
+  end if;
 
   if taken_events.jobs is not null then
     -- Those that wait are told, at most so many, and none that somebody is writing; of a job that more wait for, there will be
@@ -233,23 +255,37 @@ begin
 end $$;
 
 -- Let jobs of a batch wait for others. Answers those that are not there.
+--
+-- A dependency that waits is marked. One that is held, or that is being written, is not: this transaction may stay open for long, and
+-- the worker could neither renew its lease nor settle it. advance_batches() finds out how it ended, once this is committed. As in
+-- touch_waiting(), the block is rolled back where a job is claimed between the read and the lock.
 create function onward.add_dependencies(batch text, jobs uuid[], positions integer[], dependencies uuid[]) returns table (unknown text)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  live uuid[];
+  waiting uuid[];
+  marked  uuid[];
+  live    uuid[];
 begin
   insert into onward.dependency (job, position, depends_on, batch)
   select u.job, u.position, u.depends_on, add_dependencies.batch from unnest(jobs, positions, dependencies) u (job, position, depends_on);
-  -- A dependency that is being written at this moment is waited for; if it has ended then, it is found among those that have. Locked
-  -- by one statement and changed by the next: the first does not see what it has waited for as it is now.
-  live := array(select p.id from onward.job p
-                 where p.id = any (dependencies) and p.batch = add_dependencies.batch order by p.seq for update);
-  if cardinality(live) > 0 then
-    update onward.job j set has_dependents = true, updated_at = j.updated_at + interval '1 microsecond' where j.id = any (live);
-  end if;
+  loop
+    waiting := array(select p.id from onward.job p
+                      where p.id = any (dependencies) and p.batch = add_dependencies.batch and p.lease_until is null);
+    begin
+      marked := array(select p.id from onward.job p
+                       where p.id = any (waiting) and p.lease_until is null order by p.seq for update skip locked);
+      exit when not exists (select from onward.job p where p.id = any (waiting) and p.lease_until is not null);
+      raise exception using errcode = 'OW001';
+    exception when sqlstate 'OW001' then null;
+    end;
+  end loop;
+  update onward.job j set has_dependents = true, updated_at = j.updated_at + interval '1 microsecond' where j.id = any (marked);
+  -- First those that are live, then those that have ended: a job goes one way, and so none is missed.
+  live := array(select p.id from onward.job p where p.id = any (dependencies) and p.batch = add_dependencies.batch);
+  insert into onward.batch_event (batch, job) select add_dependencies.batch, l from unnest(live) l where l <> all (marked);
   insert into onward.batch_event (batch, job, succeeded)
   select add_dependencies.batch, h.id, h.status = 'completed' from onward.history h
    where h.id = any (dependencies) and h.batch = add_dependencies.batch and h.id <> all (live);
