@@ -2735,6 +2735,44 @@ TASKS: Final = (
     ),
 )
 
+_PGMQ_SQL: Final = "engines/pgmq/migrations"
+_PGMQ_TESTS: Final = "tests/engines/pgmq"
+
+
+def _on_pgmq(name: str, edit: Edit, *tests: str) -> Mutant:
+    return Mutant(f"pgmq {name}", (edit,), tests, engine="pgmq")
+
+
+PGMQ: Final = (
+    _on_pgmq(
+        "fence: a token repeats when a queue is created again",
+        Edit(
+            f"{_PGMQ_SQL}/0004_settle.sql",
+            "case when columns like '%last_read_at%' then 'last_read_at' else 'enqueued_at' end",
+            "case when columns like '%last_read_at%' then 'enqueued_at' else 'enqueued_at' end",
+        ),
+        f"{_PGMQ_TESTS}/test_messages.py",
+    ),
+    _on_pgmq(
+        "headers: those of another message count",
+        Edit(
+            f"{_PGMQ_SQL}/0002_headers.sql",
+            "when not headers -> 'onward' ? 'message' then",
+            "when true then",
+        ),
+        f"{_PGMQ_TESTS}/test_messages.py",
+    ),
+    _on_pgmq(
+        "groups: a group goes on past a message that waits to be retried",
+        Edit(
+            f"{_PGMQ_SQL}/0005_claims.sql",
+            "      select min(m.msg_id) as msg_id from pgmq.%1$I m\n",
+            "      select min(m.msg_id) as msg_id from pgmq.%1$I m where m.vt <= clock_timestamp()\n",
+        ),
+        f"{_PGMQ_TESTS}/test_queries.py",
+    ),
+)
+
 MUTANTS: Final = (
     *PROCESSES,
     *SQLITE_FILES,
@@ -2750,6 +2788,7 @@ MUTANTS: Final = (
     *SCHEDULES,
     *BULLMQ,
     *POSTGRES,
+    *PGMQ,
     *MIGRATIONS,
     *BATCHES,
     *EVENTS,

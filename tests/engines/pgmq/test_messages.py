@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import JobFilter, QueueChange, SignalKind
+from onward.engine.values import JobFilter, QueueChange, Settlement, SignalKind
 from onward.errors import InvalidValue, Unsupported
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, Fail, Failure, JobStatus, Release, Retry
@@ -40,6 +40,68 @@ async def test_a_late_worker_cannot_archive_what_another_client_has_read_since(
         assert not await settle(engine, claim, outcome)
     assert sql(f"select read_ct, headers from pgmq.q_{queue}") == [(2, None)]
     assert sql(f"select from pgmq.a_{queue}") == []
+
+
+OUTCOMES = (Complete(), Complete('"stale"'), Fail(BOOM), Retry(timedelta(0), BOOM), Release())
+
+
+@pytest.mark.parametrize("read", ["ready", "fifo", "grouped"])
+async def test_a_claim_is_void_once_its_queue_was_dropped_and_created_again(
+    opened: Opened, queue: str, sql: Sql, read: str
+):  # X3
+    engine = await opened(read_modes={queue: read})
+    sql("select pgmq.send(%s, '{}'::jsonb)", queue)
+    (old,) = await claim_jobs(engine, queue)
+    sql("select pgmq.drop_queue(%s)", queue)
+    sql("select pgmq.create(%s)", queue)
+    sql("truncate onward_pgmq.lease_batch")
+    sql("select pgmq.send(%s, '{}'::jsonb)", queue)
+    (new,) = await claim_jobs(engine, queue)
+    assert (new.ref, new.token[:3]) == (old.ref, old.token[:3])
+    for outcome in OUTCOMES:
+        assert not await settle(engine, old, outcome)
+    assert not await engine.report(old, progress=50, message=None, lines=[])
+    assert (await engine.heartbeat(worker_info("w"), [old, new])).lost == {old.token}
+    assert await engine.settle([Settlement(old, Complete()), Settlement(new, Complete())]) == {old.token}
+
+
+async def test_a_read_that_the_server_has_forgotten_does_not_pass_for_the_next(
+    engine: CheckedEngine, queue: str, sql: Sql
+):  # X3
+    sql("select pgmq.send(%s, '{}'::jsonb)", queue)
+    (old,) = await claim_jobs(engine, queue)
+    sql(f"update pgmq.q_{queue} set read_ct = 0, vt = now(), last_read_at = null")
+    sql("truncate onward_pgmq.lease_batch")
+    (new,) = await claim_jobs(engine, queue)
+    assert new.token[:3] == old.token[:3]
+    for outcome in OUTCOMES:
+        assert not await settle(engine, old, outcome)
+    assert await settle(engine, new, Complete('"its own"'))
+
+
+async def test_headers_copied_to_another_message_bring_no_counts_with_them(
+    engine: CheckedEngine, queue: str, sql: Sql
+):  # G3
+    (sent,) = await engine.enqueue([NewJob(type="t", queue=queue, org_id="a", max_attempts=7)])
+    for _ in range(2):
+        (claim,) = await claim_jobs(engine, queue)
+        assert await settle(engine, claim, Retry(timedelta(0), BOOM))
+    (claim,) = await claim_jobs(engine, queue)
+    assert await settle(engine, claim, Fail(BOOM))
+    ((headers,),) = sql(f"select headers::text from pgmq.a_{queue}")
+    ((copy,),) = sql("select pgmq.send(%s, '{}'::jsonb, %s::jsonb)", queue, headers)
+    ref = JobRef(queue, str(copy))
+    job = await engine.get(ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.last_error, job.errors) == (JobStatus.PENDING, 0, None, ())
+    (claim,) = await claim_jobs(engine, queue)
+    assert (claim.type, claim.org_id, claim.max_attempts, claim.attempts) == ("t", "a", 7, 1)
+    assert await engine.report(claim, progress=50, message=None, lines=[])
+    assert await settle(engine, claim, Complete('"done"'))
+    job = await engine.get(ref)
+    assert job is not None
+    assert (job.status, job.attempts, job.result, job.errors) == (JobStatus.COMPLETED, 1, "done", ())
+    assert (await engine.get(sent.ref)).attempts == 3  # type: ignore[union-attr]
 
 
 async def test_a_beat_does_not_extend_what_another_client_has_read_since(engine: CheckedEngine, queue: str, sql: Sql):

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import JobFilter, QueueChange
+from onward.engine.values import JobFilter, QueueChange, Settlement
 from onward.engines.pgmq.engine import PGMQEngine
 from onward.engines.pgmq.settings import PgmqSettings, from_url
 from onward.errors import InvalidValue, SchemaTooOld
@@ -37,6 +37,46 @@ async def test_a_group_is_read_in_order_and_not_past_what_is_held(opened: Opened
     assert [claim.payload for claim in await claim_jobs(engine, queue)] == ["3"]
     assert await settle(engine, first, Complete())
     assert [claim.payload for claim in await claim_jobs(engine, queue)] == ["2"]
+
+
+@pytest.mark.parametrize("way", ["grouped", "grouped_rr", "grouped_head"])
+async def test_a_group_runs_one_message_at_a_time_whatever_the_slots(opened: Opened, queue: str, way: str):  # G1
+    engine, other = await opened(read_modes={queue: way}), await opened(read_modes={queue: way})
+    for payload in ("1", "2", "3"):
+        await engine.enqueue([NewJob(type="t", queue=queue, org_id="a", payload=payload)])
+        await engine.enqueue([NewJob(type="t", queue=queue, org_id="b", payload=payload)])
+    for payload in ("1", "2", "3"):
+        claims = await claim_jobs(engine, queue, slots=100)
+        assert [(claim.org_id, claim.payload) for claim in claims] == [("a", payload), ("b", payload)]
+        assert await claim_jobs(other, queue, slots=100) == ()
+        assert not await engine.settle([Settlement(claim, Complete()) for claim in claims])
+    assert await claim_jobs(engine, queue, slots=100) == ()
+
+
+@pytest.mark.parametrize("way", ["grouped", "grouped_rr", "grouped_head"])
+async def test_a_message_that_fails_is_tried_again_before_the_rest_of_its_group(
+    opened: Opened, queue: str, sql: Sql, way: str
+):  # G1
+    engine = await opened(read_modes={queue: way})
+    for payload in ("1", "2"):
+        await engine.enqueue([NewJob(type="t", queue=queue, org_id="a", payload=payload)])
+    (claim,) = await claim_jobs(engine, queue, slots=100)
+    assert await settle(engine, claim, Retry(timedelta(hours=1), BOOM))
+    assert await claim_jobs(engine, queue, slots=100) == ()
+    sql(f"update pgmq.q_{queue} set vt = now() where vt > now()")
+    assert [claim.payload for claim in await claim_jobs(engine, queue, slots=100)] == ["1"]
+
+
+@pytest.mark.parametrize("way", ["grouped", "grouped_rr"])
+async def test_two_who_read_a_group_at_once_do_not_both_get_of_it(opened: Opened, queue: str, sql: Sql, way: str):  # G1
+    engine = await opened(read_modes={queue: way})
+    for payload in ("1", "2"):
+        await engine.enqueue([NewJob(type="t", queue=queue, org_id="a", payload=payload)])
+    sql("begin")
+    sql(f"update pgmq.q_{queue} set vt = now() + interval '1 hour', read_ct = 1 where message = '1'")
+    assert await claim_jobs(engine, queue, slots=100) == ()  # the first is being read, and the second waits for it
+    sql("rollback")
+    assert [claim.payload for claim in await claim_jobs(engine, queue, slots=100)] == ["1"]
 
 
 async def test_a_message_read_too_often_is_poison_however_it_is_read(opened: Opened, queue: str, sql: Sql):  # G3

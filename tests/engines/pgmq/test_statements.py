@@ -20,17 +20,19 @@ COLUMNS = "msg_id, read_ct, enqueued_at, last_read_at, vt, message"
 MANY = 20_000
 
 
-def claim_jobs(connection: psycopg.Connection[Any], *queues: str, slots: int = 10) -> list[int]:
-    """Take messages as a worker does, but in a session that the test can look into."""
+def claim_jobs(connection: psycopg.Connection[Any], *queues: str, slots: int = 10) -> list[tuple[int, int]]:
+    """Take messages as a worker does, but in a session that the test can look into; answers their ids and stamps."""
     values = [COLUMNS, "w", False, f"{{{','.join(queues)}}}", "{}", "", slots, 30_000_000, False, 3, None, "{}"]
     answer = psycopg.RawCursor(connection).execute(SQL.claim, values).fetchall()
-    return [row[1] for row in answer if row[0] == "m"]
+    return [(row[1], row[7]) for row in answer if row[0] == "m"]
 
 
-def complete(connection: psycopg.Connection[Any], queue: str, ids: list[int]) -> list[Any]:
+def complete(connection: psycopg.Connection[Any], queue: str, claimed: list[tuple[int, int]]) -> list[Any]:
     """Record that messages are done; answers those that were lost."""
-    done = [f"{{{queue}}}", "{1}", '{"{}"}', '{"{' + ",".join(map(str, ids)) + '}"}']
-    return psycopg.RawCursor(connection).execute(SQL.settle, [*done, *["{}"] * 7, COLUMNS, False]).fetchall()
+    ids, stamps = zip(*claimed, strict=True)
+    assert len(set(stamps)) == 1  # of one claim
+    done = [f"{{{queue}}}", "{1}", f"{{{stamps[0]}}}", '{"{}"}', '{"{' + ",".join(map(str, ids)) + '}"}']
+    return psycopg.RawCursor(connection).execute(SQL.settle, [*done, *["{}"] * 8, COLUMNS, False]).fetchall()
 
 
 def rows_read(connection: psycopg.Connection[Any], queue: str) -> tuple[int, int]:
@@ -46,7 +48,7 @@ async def test_what_was_planned_for_an_empty_queue_reads_no_more_of_a_full_one_t
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(3):
             assert claim_jobs(connection, queue) == []
-            assert complete(connection, queue, [1]) == [(queue, 1, 1)]
+            assert complete(connection, queue, [(1, 5)]) == [(queue, 1, 1, 5)]
         connection.execute(
             "select pgmq.send_batch(%s, array(select '1'::jsonb from generate_series(1, %s)))", [queue, MANY]
         )

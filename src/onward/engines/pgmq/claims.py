@@ -65,10 +65,12 @@ def _claims_of(rows: Sequence[Row], worker: str, settings: PgmqSettings, round_r
     claims: list[Claim] = []
     has_suspects = False
     batch = _NO_BATCH
-    for kind, number, read_ct, wait_seconds, text, header, crashes in rows:
+    for kind, number, read_ct, wait_seconds, text, header, crashes, stamp in rows:
         if kind == "m":
             claims.append(
-                _claim_of(batch, number, read_ct, wait_seconds, text, header_of(header), crashes or 0, settings)
+                _claim_of(
+                    batch, (number, read_ct, stamp), wait_seconds, text, header_of(header), crashes or 0, settings
+                )
             )
         elif kind == "b":
             lease, max_attempts, backoff = _batches.decode(header)
@@ -98,8 +100,7 @@ _batches = msgspec.json.Decoder(tuple[int, int | None, str | None])
 
 def _claim_of(
     batch: _ClaimBatch,
-    msg_id: int,
-    read_ct: int,
+    read: tuple[int, int, int],
     wait_seconds: float,
     payload: str,
     header: JobHeader,
@@ -107,11 +108,12 @@ def _claim_of(
     settings: PgmqSettings,
 ) -> Claim:
     queue = batch.queue
+    msg_id, read_ct, stamp = read
     type_, payload = settings.decode_message(queue, payload, header.type)
     return Claim(
         ref=JobRef(queue, str(msg_id)),
-        # The first three are the fence; the rest is what we want to know of the claim later.
-        token=(msg_id, read_ct, queue, batch.worker, batch.id, batch.lease),
+        # The first four are the fence; the rest is what we want to know of the claim later.
+        token=(msg_id, read_ct, queue, stamp, batch.id, batch.worker, batch.lease),
         type=type_,
         payload=payload,
         attempts=header.attempts + 1,

@@ -339,13 +339,16 @@ class PGMQEngine:
 
     async def heartbeat(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
-        return await self._run_plan(lambda: leases.heartbeat(self._companion, worker, claims))
+        return await self._run_plan(lambda: leases.heartbeat(self._companion, worker, claims, self._columns))
 
     def heartbeat_sync(self, worker: WorkerInfo, claims: Sequence[Claim]) -> HeartbeatReply:
         """See the contract."""
         self._connections.check_open()
         with self._connections.for_heartbeat() as connection, self.database.translated():
-            return run(leases.heartbeat(self._companion, worker, claims), caller_transaction.on_psycopg(connection))
+            return run(
+                leases.heartbeat(self._companion, worker, claims, self._columns),
+                caller_transaction.on_psycopg(connection),
+            )
 
     async def deregister(self, worker_id: str) -> None:
         """See the contract."""
@@ -360,7 +363,7 @@ class PGMQEngine:
         lines: Sequence[str] = (),  # noqa: ARG002 - refused before they come here
     ) -> bool:
         """See the contract."""
-        return await self._run_plan(lambda: leases.report(claim, progress, message))
+        return await self._run_plan(lambda: leases.report(claim, progress, message, self._columns))
 
     def signals(self, queues: Sequence[str]) -> AsyncIterator[Signal]:
         """See the contract."""

@@ -87,14 +87,14 @@ def completed_patch(attempts: int, reads: int, worker: str) -> str:
     return _encode({"attempts": attempts, "reads": reads, "worker": worker, "status": "completed"}).decode()
 
 
-SettledRow = tuple[str, int, int, str, int | None, str, str | None]
-"""A row for ``onward.settle``: queue, id, read count, action, delay, header patch, failure."""
+SettledRow = tuple[str, int, int, int, str, int | None, str, str | None]
+"""A row for ``onward.settle``: queue, id, read count, stamp, action, delay, header patch, failure."""
 
 
 def settled_row(settlement: Settlement, *, completed_action: str) -> SettledRow:
     """Write down how a run ended; ``completed_action`` says what becomes of a message that is completed."""
     claim = settlement.claim
-    msg_id, read_ct, queue, worker = claim.token[:4]
+    msg_id, read_ct, queue, stamp, _, worker, _ = claim.token
     patch: dict[str, Any] = {"attempts": claim.attempts, "reads": read_ct, "worker": worker}
     action, delay = "archive", None
     failure: Failure | None = None
@@ -122,7 +122,7 @@ def settled_row(settlement: Settlement, *, completed_action: str) -> SettledRow:
         case _:
             assert_never(settlement.outcome)
     entry = None if failure is None else _failure_text(failure, claim.attempts, str(worker))
-    return str(queue), int(msg_id), int(read_ct), action, delay, _encode(patch).decode(), entry
+    return str(queue), int(msg_id), int(read_ct), int(stamp), action, delay, _encode(patch).decode(), entry
 
 
 def _failure_text(failure: Failure, attempt: int, worker: str) -> str:

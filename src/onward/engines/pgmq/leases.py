@@ -12,26 +12,30 @@ from onward.pg.companion_tables import CompanionSchema
 from onward.pg.plan_runner import Plan, Statement
 
 
-def heartbeat(companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim]) -> Plan[HeartbeatReply]:
+def heartbeat(
+    companion: CompanionSchema, worker: WorkerInfo, claims: Sequence[Claim], columns: str
+) -> Plan[HeartbeatReply]:
     """Say that a worker is alive and keeps its messages; answer which it has lost."""
     yield from companion.heartbeat(worker)
     if not claims:
         return HeartbeatReply()
     tokens = [claim.token for claim in claims]
-    gone = yield Statement(SQL.extend, [[token[part] for token in tokens] for part in (2, 0, 1, 5)])
-    missing = {(msg_id, read_ct, queue): cancelled for queue, msg_id, read_ct, cancelled in gone}
-    lost = [token for token in tokens if token[:3] in missing]
-    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:3]]))  # type: ignore[index]
+    gone = yield Statement(SQL.extend, [*([token[part] for token in tokens] for part in (2, 0, 1, 3, 6)), columns])
+    missing = {(msg_id, read_ct, queue, stamp): cancelled for queue, msg_id, read_ct, stamp, cancelled in gone}
+    lost = [token for token in tokens if token[:4] in missing]
+    return HeartbeatReply(lost=frozenset(lost), cancelled=frozenset(token for token in lost if missing[token[:4]]))  # type: ignore[index]
 
 
-def report(claim: Claim, progress: int | None, message: str | None) -> Plan[bool]:
+def report(claim: Claim, progress: int | None, message: str | None, columns: str) -> Plan[bool]:
     """Store the progress of a message that is held."""
     patch: dict[str, object] = {}
     if progress is not None:
         patch["progress"] = progress
     if message is not None:
         patch["progress_message"] = message
-    ((kept,),) = yield Statement(SQL.report, [claim.token[2], *claim.token[:2], msgspec.json.encode(patch).decode()])
+    msg_id, read_ct, queue, stamp = claim.token[:4]
+    written = msgspec.json.encode(patch).decode()
+    ((kept,),) = yield Statement(SQL.report, [queue, msg_id, read_ct, stamp, written, columns])
     return bool(kept)
 
 

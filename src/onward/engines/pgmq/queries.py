@@ -116,7 +116,7 @@ class MessageQuery:
         return written
 
     def _type_of(self, name: str) -> str:
-        parts = ["onward.job_header(m.headers) ->> 'type'"]
+        parts = ["onward.job_header(m.headers, m.msg_id, m.enqueued_at) ->> 'type'"]
         if self._settings.type_field is not None:
             parts.append(f"nullif(m.message ->> {sql.Literal(self._settings.type_field).as_string()}, '')")
         parts.append(sql.Literal(self._settings.types.get(name, name)).as_string())

@@ -19,8 +19,8 @@ def settle(settlements: Sequence[Settlement], settings: PgmqSettings, columns: s
     rows = yield Statement(SQL.settle, _columns(settlements, settings, columns))
     if not rows:
         return frozenset()
-    lost = {(msg_id, read_ct, queue) for queue, msg_id, read_ct in rows}
-    return frozenset(each.claim.token for each in settlements if each.claim.token[:3] in lost)
+    lost = {(msg_id, read_ct, queue, stamp) for queue, msg_id, read_ct, stamp in rows}
+    return frozenset(each.claim.token for each in settlements if each.claim.token[:4] in lost)
 
 
 def can_exchange_concurrently(settlements: Sequence[Settlement], settings: PgmqSettings) -> bool:
@@ -39,8 +39,8 @@ def _columns(settlements: Sequence[Settlement], settings: PgmqSettings, columns:
     for each in settlements:
         outcome = each.outcome
         if type(outcome) is Complete and outcome.result is None:
-            msg_id, read_ct, queue, worker, *_ = each.claim.token
-            done.setdefault((queue, read_ct, worker, each.claim.attempts), []).append(msg_id)  # type: ignore[arg-type]
+            msg_id, read_ct, queue, stamp, _, worker, _ = each.claim.token
+            done.setdefault((queue, read_ct, stamp, worker, each.claim.attempts), []).append(msg_id)  # type: ignore[arg-type]
         else:
             rows.append(settled_row(each, completed_action=settings.completed))
     return [*_completed_columns(done), *_outcome_columns(rows), columns, settings.completed == "delete"]
@@ -48,21 +48,23 @@ def _columns(settlements: Sequence[Settlement], settings: PgmqSettings, columns:
 
 def _completed_columns(done: Mapping[tuple[Any, ...], list[int]]) -> list[str]:
     if not done:
-        return [EMPTY] * 4
-    queues, counts, workers, attempts = zip(*done, strict=True)
+        return [EMPTY] * 5
+    queues, counts, stamps, workers, attempts = zip(*done, strict=True)
     patches = [completed_patch(*each) for each in zip(attempts, counts, workers, strict=True)]
-    return [texts(queues), numbers(counts), texts(patches), texts([numbers(sorted(ids)) for ids in done.values()])]
+    id_lists = [numbers(sorted(ids)) for ids in done.values()]
+    return [texts(queues), numbers(counts), numbers(stamps), texts(patches), texts(id_lists)]
 
 
 def _outcome_columns(rows: list[SettledRow]) -> list[str]:
     if not rows:
-        return [EMPTY] * 7
+        return [EMPTY] * 8
     rows.sort(key=lambda row: row[:3])  # the order in which everybody locks
-    queues, ids, counts, actions, delays, patches, failures = zip(*rows, strict=True)
+    queues, ids, counts, stamps, actions, delays, patches, failures = zip(*rows, strict=True)
     return [
         texts(queues),
         numbers(ids),
         numbers(counts),
+        numbers(stamps),
         texts(actions),
         numbers(delays),
         texts(patches),

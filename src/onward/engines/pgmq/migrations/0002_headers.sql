@@ -1,9 +1,28 @@
 -- The job header: what Onward has to say of a message, in its headers under `onward`. Anybody may have written there: whatever has
 -- not the shape that we give it counts as not written.
+--
+-- What is recorded of a message's runs names the message (`message`: its id and when it was sent). Clients copy headers when they send
+-- a message again (a redrive): the copy keeps its type, organisation and retry policy, and none of the counts of the other message.
 
-create function onward.job_header(headers jsonb) returns jsonb
+create function onward.to_micros(at timestamptz) returns bigint
+  language sql immutable strict parallel safe
+  return (extract(epoch from at) * 1000000)::bigint;
+
+create function onward.to_micros(duration interval) returns bigint
+  language sql immutable strict parallel safe
+  return (extract(epoch from duration) * 1000000)::bigint;
+
+create function onward.message_key(msg_id bigint, enqueued_at timestamptz) returns text
   language sql immutable parallel safe
-  return case when jsonb_typeof(headers -> 'onward') = 'object' then headers -> 'onward' else '{}'::jsonb end;
+  return msg_id::text || '@' || onward.to_micros(enqueued_at)::text;
+
+create function onward.job_header(headers jsonb, msg_id bigint, enqueued_at timestamptz) returns jsonb
+  language sql immutable parallel safe
+  return case when jsonb_typeof(headers -> 'onward') is distinct from 'object' then '{}'::jsonb
+              when not headers -> 'onward' ? 'message' then headers -> 'onward'
+              when headers -> 'onward' ->> 'message' = onward.message_key(msg_id, enqueued_at) then headers -> 'onward'
+              else (headers -> 'onward') - array['message', 'attempts', 'reads', 'lost', 'crashes', 'status', 'worker', 'error',
+                                                 'errors', 'progress', 'progress_message', 'result'] end;
 
 create function onward.header_integer(header jsonb, field text) returns integer
   language sql immutable parallel safe
@@ -11,14 +30,14 @@ create function onward.header_integer(header jsonb, field text) returns integer
               then least(greatest((header ->> field)::numeric, 0), 2147483647)::integer else 0 end;
 
 -- How many reads of a message have come to an end that is known: the read count at its last outcome, or at its last loss.
-create function onward.settled_reads(headers jsonb) returns integer
+create function onward.settled_reads(headers jsonb, msg_id bigint, enqueued_at timestamptz) returns integer
   language sql immutable parallel safe
-  return onward.header_integer(onward.job_header(headers), 'reads');
+  return onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'reads');
 
 -- How many reads in a row, before the next one, have ended without an outcome.
-create function onward.unsettled_reads(read_ct integer, headers jsonb) returns integer
+create function onward.unsettled_reads(read_ct integer, headers jsonb, msg_id bigint, enqueued_at timestamptz) returns integer
   language sql immutable parallel safe
-  return read_ct - onward.settled_reads(headers) + onward.header_integer(onward.job_header(headers), 'lost');
+  return read_ct - onward.settled_reads(headers, msg_id, enqueued_at) + onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'lost');
 
 -- Put a job header into headers. Those of others stay; headers that are no object are kept inside one.
 create function onward.with_job_header(headers jsonb, header jsonb) returns jsonb
@@ -38,20 +57,16 @@ create function onward.with_failure(history jsonb, failure jsonb) returns jsonb
              order by each.number desc limit 19) kept);
 
 -- Write down what became of a message: the fields that change, those that go, and a failure, if it is one.
-create function onward.patch_job_header(headers jsonb, patch jsonb, removed text[], failure jsonb, at timestamptz) returns jsonb
+create function onward.patch_job_header(
+    headers jsonb, msg_id bigint, enqueued_at timestamptz, patch jsonb, removed text[], failure jsonb, at timestamptz)
+  returns jsonb
   language sql stable parallel safe
   return onward.with_job_header(headers, case
-    when failure is null then onward.job_header(headers) - removed || patch
-    else onward.job_header(headers) - removed || patch || jsonb_build_object('errors', onward.with_failure(
-           onward.job_header(headers) -> 'errors', failure || jsonb_build_object('at', to_jsonb(at)))) end);
-
-create function onward.to_micros(at timestamptz) returns bigint
-  language sql immutable strict parallel safe
-  return (extract(epoch from at) * 1000000)::bigint;
-
-create function onward.to_micros(duration interval) returns bigint
-  language sql immutable strict parallel safe
-  return (extract(epoch from duration) * 1000000)::bigint;
+    when failure is null then onward.job_header(headers, msg_id, enqueued_at) - removed || patch
+         || jsonb_build_object('message', onward.message_key(msg_id, enqueued_at))
+    else onward.job_header(headers, msg_id, enqueued_at) - removed || patch
+         || jsonb_build_object('message', onward.message_key(msg_id, enqueued_at), 'errors', onward.with_failure(
+           onward.job_header(headers, msg_id, enqueued_at) -> 'errors', failure || jsonb_build_object('at', to_jsonb(at)))) end);
 
 create function onward.to_interval(micros bigint) returns interval
   language sql immutable strict parallel safe

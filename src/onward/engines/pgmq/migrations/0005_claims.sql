@@ -7,7 +7,8 @@ create type onward.claim_row as (
   wait_seconds  double precision,
   payload text,              -- or the queue
   header  text,              -- or the batch's lease, attempts, backoff; or `true`
-  crashes integer
+  crashes integer,
+  stamp   bigint
 );
 
 -- Archive messages that are poison: read too often without an outcome. They are locked, and not read again.
@@ -17,9 +18,9 @@ begin
   execute format($f$
     with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
     insert into pgmq.%2$I (%3$s, headers)
-    select %3$s, onward.patch_job_header(headers, jsonb_build_object('status', 'failed', 'reads', read_ct, 'error', $3), '{lost}',
+    select %3$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object('status', 'failed', 'reads', read_ct, 'error', $3), '{lost}',
                               jsonb_build_object('error_type', 'PoisonPill', 'message', $4, 'attempt',
-                                                 onward.header_integer(onward.job_header(headers), 'attempts')), $2)
+                                                 onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'attempts')), $2)
       from gone $f$,
     'q_' || lower(queue), 'a_' || lower(queue), columns)
     using ids, clock_timestamp(), format('PoisonPill: read %s times without an outcome', max_reads),
@@ -28,18 +29,18 @@ begin
 end $$;
 
 -- Whether the next read of a message would be one too many.
-create function onward.is_poison(read_ct integer, headers jsonb, max_reads integer) returns boolean
+create function onward.is_poison(msg_id bigint, enqueued_at timestamptz, read_ct integer, headers jsonb, max_reads integer) returns boolean
   language plpgsql stable parallel safe as $$
 begin
-  return onward.unsettled_reads(read_ct, headers) >= max_reads;
+  return onward.unsettled_reads(read_ct, headers, msg_id, enqueued_at) >= max_reads;
 end $$;
 
 -- Whether a message that was read before may be read again: its last read has ended, or was not ours. What a worker of ours has
 -- lost is given back by a leader, who writes the loss down first. Not to be inlined: planning it would cost more than it does.
-create function onward.is_claimable(queue text, msg_id bigint, read_ct integer, headers jsonb) returns boolean
+create function onward.is_claimable(queue text, msg_id bigint, enqueued_at timestamptz, read_ct integer, headers jsonb) returns boolean
   language plpgsql stable as $$
 begin
-  return onward.settled_reads(headers) = read_ct
+  return onward.settled_reads(headers, msg_id, enqueued_at) = read_ct
          or not exists (select from onward.lease_batch h
                          where h.queue = is_claimable.queue and is_claimable.msg_id = any (h.msg_ids));
 end $$;
@@ -65,26 +66,26 @@ declare
   line       onward.claim_row;
   body       text := format($f$
     with picked as (
-      select msg_id, vt, read_ct > 0 and onward.is_poison(read_ct, headers, $6::integer) as poison from pgmq.%%1$I
-       where vt <= $3::timestamptz and (read_ct = 0 or onward.is_claimable($1, msg_id, read_ct, headers))
+      select msg_id, vt, read_ct > 0 and onward.is_poison(msg_id, enqueued_at, read_ct, headers, $6::integer) as poison from pgmq.%%1$I
+       where vt <= $3::timestamptz and (read_ct = 0 or onward.is_claimable($1, msg_id, enqueued_at, read_ct, headers))
          and ($7::jsonb is null or message @> $7) and %1$s
        limit $5::integer for update skip locked
     ), took as (
       update pgmq.%%1$I m set read_ct = m.read_ct + 1, vt = $3 + $4::interval %2$s
         from picked p where m.msg_id = p.msg_id and not p.poison
-      returning m.msg_id, m.read_ct, m.message, m.headers, p.vt as since
+      returning m.msg_id, m.enqueued_at, m.read_ct, m.message, m.headers, p.vt as since, onward.to_micros(m.%%4$I) as stamp
     ), batch as (
       insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
       select $1::text, $2::text, $3, $3 + $4, %3$L, array_agg(msg_id), array_agg(read_ct) from took having count(*) > 0
       returning id
     )
-    select 'b'::"char", id, %3$L::boolean::integer, null::double precision, $1, $8::text, null::integer from batch
+    select 'b'::"char", id, %3$L::boolean::integer, null::double precision, $1, $8::text, null::integer, null::bigint from batch
     union all
     (select 'm', msg_id, read_ct, extract(epoch from $3 - since)::double precision, coalesce(message::text, 'null'),
-            onward.job_header(headers)::text, %4$s
+            onward.job_header(headers, msg_id, enqueued_at)::text, %4$s, stamp
        from took order by since, msg_id)
     union all
-    select 'p', msg_id, null, null, null, null, null from picked where poison $f$,
+    select 'p', msg_id, null, null, null, null, null, null from picked where poison $f$,
     case when isolated then 'msg_id = any ($9::bigint[])' else 'not msg_id = any ($9::bigint[]) order by vt' end,
     case when columns like '%last_read_at%' then ', last_read_at = $3' end,
     isolated,
@@ -111,7 +112,31 @@ begin
   end loop;
 end $$;
 
--- Do the same by one of PGMQ's own functions.
+-- Read the first message of each group, if it can be seen: what pgmq.read_grouped_head of PGMQ 1.11 does. read_grouped and
+-- read_grouped_rr hand out several messages of a group at once, for a reader that works them off in order. Our slots run them beside
+-- each other, and one that fails comes after those behind it. A group whose first message is held, or waits to be retried, gives
+-- nothing: whoever reads at the same time finds that row locked, or not visible once it has the lock.
+create function onward.read_group_heads(queue text, visibility_timeout interval, max_count integer, columns text)
+  returns table (msg_id bigint, read_ct integer, enqueued_at timestamptz, headers jsonb)
+  language plpgsql as $$
+begin
+  return query execute format($f$
+    with heads as (
+      select min(m.msg_id) as msg_id from pgmq.%1$I m
+       group by coalesce(m.headers ->> 'x-pgmq-group', '_default_fifo_group')
+    ), picked as (
+      select m.msg_id from heads h join pgmq.%1$I m on m.msg_id = h.msg_id
+       where m.vt <= clock_timestamp()
+       order by m.msg_id limit $1 for update of m skip locked
+    )
+    update pgmq.%1$I m set vt = clock_timestamp() + $2, read_ct = m.read_ct + 1 %2$s
+      from picked p where m.msg_id = p.msg_id
+    returning m.msg_id, m.read_ct, m.enqueued_at, m.headers $f$,
+    'q_' || lower(queue), case when columns like '%last_read_at%' then ', last_read_at = clock_timestamp()' end)
+    using max_count, visibility_timeout;
+end $$;
+
+-- Do the same by one of PGMQ's own functions, or by read_group_heads.
 create function onward.claim_with_function(
     function text, queue text, worker text, now_at timestamptz, lease interval, max_count integer, max_reads integer, condition jsonb,
     settings jsonb, columns text)
@@ -129,20 +154,22 @@ begin
     execute format($f$
       select array_agg(msg_id) filter (where not poison), array_agg(read_ct) filter (where not poison),
              array_agg(enqueued_at) filter (where not poison), array_agg(msg_id) filter (where poison)
-        from (select msg_id, read_ct, enqueued_at, onward.unsettled_reads(read_ct, headers) > $4 as poison
-                from pgmq.%1$I($1, $2, $3 %2$s)) picked $f$, function, case function when 'read' then ', $5' end)
-      into taken, counts, since, poison_ids
-      using queue, ceil(extract(epoch from lease))::integer, remaining, max_reads, coalesce(condition, '{}');
+        from (select msg_id, read_ct, enqueued_at, onward.unsettled_reads(read_ct, headers, msg_id, enqueued_at) > $4 as poison
+                from %1$s) picked $f$,
+      case function when 'read' then 'pgmq.read($1, ceil(extract(epoch from $2))::integer, $3, $5)'
+                    else 'onward.read_group_heads($1, $2, $3, $6)' end)
+      into taken, counts, since, poison_ids using queue, lease, remaining, max_reads, coalesce(condition, '{}'), columns;
     if taken is not null then
       insert into onward.lease_batch (queue, worker_id, claimed_at, lease_until, isolated, msg_ids, read_cts)
       values (queue, worker, now_at, now_at + lease, false, taken, counts) returning id into batch;
-      return next ('b', batch, 0, null, queue, settings::text, null)::onward.claim_row;
+      return next ('b', batch, 0, null, queue, settings::text, null, null)::onward.claim_row;
       return query execute format($f$
         select 'm'::"char", t.msg_id, t.read_ct, greatest(extract(epoch from $2 - p.since), 0)::double precision,
-               coalesce(t.message::text, 'null'), onward.job_header(t.headers)::text, null::integer
-          from pgmq.%I t join unnest($1, $3) p (msg_id, since) on p.msg_id = t.msg_id
+               coalesce(t.message::text, 'null'), onward.job_header(t.headers, t.msg_id, t.enqueued_at)::text, null::integer,
+               onward.to_micros(t.%2$I)
+          from pgmq.%1$I t join unnest($1, $3) p (msg_id, since) on p.msg_id = t.msg_id
          where t.msg_id = any ($1)
-         order by p.since, p.msg_id $f$, 'q_' || lower(queue))
+         order by p.since, p.msg_id $f$, 'q_' || lower(queue), onward.stamp_column(columns))
         using taken, now_at, since;
       remaining := remaining - cardinality(taken);
     end if;
@@ -227,5 +254,5 @@ begin
     execute format('select $1 or exists (select from pgmq.%I where msg_id = any ($2) and vt <= $3)', 'q_' || lower(name))
       into has_suspects using has_suspects, suspects, now_at;
   end loop;
-  return next ('e', null, has_suspects::integer, null, claim.last_name, null, null)::onward.claim_row;
+  return next ('e', null, has_suspects::integer, null, claim.last_name, null, null, null)::onward.claim_row;
 end $$;

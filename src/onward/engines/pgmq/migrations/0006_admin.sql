@@ -1,9 +1,11 @@
 -- Where a message stands that is in a queue's table.
-create function onward.status_of(queue text, msg_id bigint, read_ct integer, vt timestamptz, headers jsonb) returns text
+create function onward.status_of(
+    queue text, msg_id bigint, read_ct integer, vt timestamptz, headers jsonb, enqueued_at timestamptz)
+  returns text
   language sql stable
   return case
     when vt = 'infinity' then 'blocked'
-    when read_ct > onward.settled_reads(headers) then
+    when read_ct > onward.settled_reads(headers, msg_id, enqueued_at) then
       case when vt > clock_timestamp() or exists (
              select from onward.lease_batch h
               where h.queue = status_of.queue and status_of.msg_id = any (h.msg_ids)
@@ -15,10 +17,10 @@ create function onward.status_of(queue text, msg_id bigint, read_ct integer, vt 
     else 'pending' end;
 
 -- How an archived message ended. What others have archived they were done with.
-create function onward.final_status(headers jsonb) returns text
+create function onward.final_status(headers jsonb, msg_id bigint, enqueued_at timestamptz) returns text
   language sql immutable parallel safe
-  return case when onward.job_header(headers) ->> 'status' in ('failed', 'dead_letter', 'cancelled')
-              then onward.job_header(headers) ->> 'status' else 'completed' end;
+  return case when onward.job_header(headers, msg_id, enqueued_at) ->> 'status' in ('failed', 'dead_letter', 'cancelled')
+              then onward.job_header(headers, msg_id, enqueued_at) ->> 'status' else 'completed' end;
 
 -- Take messages back: they are archived, whoever holds them.
 create function onward.cancel(queues text[], ids bigint[], reason text, columns text)
@@ -33,12 +35,12 @@ begin
     return query execute format($f$
       with gone as (
         delete from pgmq.%1$I q where msg_id = any ($1)
-        returning *, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as g_before
+        returning *, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers, q.enqueued_at) as g_before
       ), kept as (
         insert into pgmq.%2$I (%3$s, headers)
-        select %3$s, onward.patch_job_header(headers, jsonb_build_object(
+        select %3$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object(
                  'status', 'cancelled', 'error', $3,
-                 'attempts', onward.header_integer(onward.job_header(headers), 'attempts') + (g_before = 'running')::integer,
+                 'attempts', onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'attempts') + (g_before = 'running')::integer,
                  'reads', read_ct), '{lost}', null, $4)
           from gone
       )
@@ -64,11 +66,11 @@ begin
   loop
     return query execute format($f$
       with back as (
-        delete from pgmq.%2$I a where msg_id = any ($1) and onward.final_status(headers) <> 'completed'
-        returning *, onward.final_status(a.headers) as g_before
+        delete from pgmq.%2$I a where msg_id = any ($1) and onward.final_status(headers, msg_id, enqueued_at) <> 'completed'
+        returning *, onward.final_status(a.headers, a.msg_id, a.enqueued_at) as g_before
       ), put as (
         insert into pgmq.%1$I (%3$s, headers) overriding system value
-        select %4$s, onward.patch_job_header(headers, jsonb_build_object('status', 'replayed', 'attempts', 0, 'reads', read_ct),
+        select %4$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object('status', 'replayed', 'attempts', 0, 'reads', read_ct),
                                   '{lost,error,crashes,progress,progress_message}', null, $3)
           from back
       )
@@ -92,10 +94,10 @@ begin
     return query execute format($f$
       with live as (
         delete from pgmq.%1$I q
-         where msg_id = any ($1) and onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running'
-        returning q.msg_id, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers) as before
+         where msg_id = any ($1) and onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers, q.enqueued_at) <> 'running'
+        returning q.msg_id, onward.status_of($2, q.msg_id, q.read_ct, q.vt, q.headers, q.enqueued_at) as before
       ), ended as (
-        delete from pgmq.%2$I a where msg_id = any ($1) returning a.msg_id, onward.final_status(a.headers) as before
+        delete from pgmq.%2$I a where msg_id = any ($1) returning a.msg_id, onward.final_status(a.headers, a.msg_id, a.enqueued_at) as before
       )
       select $2, msg_id, before from live union all select $2, msg_id, before from ended $f$,
       'q_' || lower(part.queue), 'a_' || lower(part.queue))
@@ -115,8 +117,8 @@ begin
     update pgmq.%I q
        set message = case when $3 is null then q.message else $3::jsonb end,
            vt = coalesce(onward.to_timestamp($4), q.vt),
-           headers = onward.patch_job_header(q.headers, $5, '{}', null, null)
-     where msg_id = $2 and onward.status_of($1, q.msg_id, q.read_ct, q.vt, q.headers) <> 'running' $f$,
+           headers = onward.patch_job_header(q.headers, q.msg_id, q.enqueued_at, $5, '{}', null, null)
+     where msg_id = $2 and onward.status_of($1, q.msg_id, q.read_ct, q.vt, q.headers, q.enqueued_at) <> 'running' $f$,
     'q_' || lower(queue)) using queue, id, payload, run_at, patch;
   get diagnostics changed = row_count;
   if changed > 0 and run_at is not null then

@@ -82,9 +82,9 @@ begin
     end if;
     execute format($f$
       select array_agg(q.msg_id) filter (where q.vt <= $3), max(q.vt) filter (where q.vt > $3)
-        from (select q.msg_id, q.vt, q.read_ct, q.headers from pgmq.%I q where q.msg_id = any ($1) for update) q
+        from (select q.msg_id, q.enqueued_at, q.vt, q.read_ct, q.headers from pgmq.%I q where q.msg_id = any ($1) for update) q
         join unnest($1, $2) g (id, reads) on g.id = q.msg_id and g.reads = q.read_ct
-       where onward.settled_reads(q.headers) < q.read_ct $f$, 'q_' || lower(batch.queue))
+       where onward.settled_reads(q.headers, q.msg_id, q.enqueued_at) < q.read_ct $f$, 'q_' || lower(batch.queue))
       into lost, later using batch.msg_ids, batch.read_cts, now_at;
     if lost is not null then
       lost := lost[1 : max_rows - rescued - buried];
@@ -95,9 +95,9 @@ begin
                      where s.queue = batch.queue and s.msg_id = any (lost) and s.crashes >= max_crashes);
       execute format($f$
         update pgmq.%I q
-           set headers = onward.patch_job_header(q.headers, jsonb_build_object(
+           set headers = onward.patch_job_header(q.headers, q.msg_id, q.enqueued_at, jsonb_build_object(
                            'status', 'lost', 'reads', q.read_ct,
-                           'lost', onward.header_integer(onward.job_header(q.headers), 'lost') + 1,
+                           'lost', onward.header_integer(onward.job_header(q.headers, q.msg_id, q.enqueued_at), 'lost') + 1,
                            'crashes', (select s.crashes from onward.suspect s where s.queue = $2 and s.msg_id = q.msg_id)),
                          '{}', null, null)
          where q.msg_id = any ($1) $f$, 'q_' || lower(batch.queue)) using lost, batch.queue;
@@ -107,9 +107,9 @@ begin
         execute format($f$
           with gone as (delete from pgmq.%1$I where msg_id = any ($1) returning *)
           insert into pgmq.%2$I (%3$s, headers)
-          select %3$s, onward.patch_job_header(headers, jsonb_build_object('status', 'dead_letter', 'error', $3), '{lost}',
+          select %3$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object('status', 'dead_letter', 'error', $3), '{lost}',
                                     jsonb_build_object('error_type', 'WorkerDied', 'message', $4, 'attempt',
-                                      onward.header_integer(onward.job_header(headers), 'attempts'), 'worker_id', $5), $2)
+                                      onward.header_integer(onward.job_header(headers, msg_id, enqueued_at), 'attempts'), 'worker_id', $5), $2)
             from gone $f$, 'q_' || lower(batch.queue), 'a_' || lower(batch.queue), columns)
           using dead, now_at, format('WorkerDied: its worker died %s times while it ran alone', max_crashes),
                 format('its worker died %s times while it ran alone', max_crashes), batch.worker_id;
@@ -161,7 +161,7 @@ begin
         with old as (
           select a.msg_id from pgmq.%1$I a
            where a.archived_at <= $1 and a.archived_at >= coalesce($2, '-infinity')
-             and onward.job_header(a.headers) ->> 'status' = any ($3)
+             and onward.job_header(a.headers, a.msg_id, a.enqueued_at) ->> 'status' = any ($3)
            order by a.archived_at limit $4 for update skip locked
         )
         delete from pgmq.%1$I a where a.msg_id = any (array(select msg_id from old)) $f$, 'a_' || lower(part.queue))
@@ -178,7 +178,7 @@ begin
     if part.kept is not null and total < max_rows then
       execute format($f$
         with old as (
-          select a.msg_id from pgmq.%1$I a where onward.job_header(a.headers) ->> 'status' = any ($1)
+          select a.msg_id from pgmq.%1$I a where onward.job_header(a.headers, a.msg_id, a.enqueued_at) ->> 'status' = any ($1)
            order by a.archived_at desc, a.msg_id desc offset $2 limit $3
         )
         delete from pgmq.%1$I a where a.msg_id = any (array(select msg_id from old)) $f$, 'a_' || lower(part.queue))
