@@ -2773,6 +2773,46 @@ PGMQ: Final = (
     ),
 )
 
+PGBOSS: Final = (
+    Mutant(
+        "pgboss settle: a snoozed job keeps its keep_until",
+        (
+            Edit(
+                "engines/pgboss/sql/settle.sql",
+                "then greatest(j.keep_until, pgboss.job_now()",
+                "then least(j.keep_until, pgboss.job_now()",
+            ),
+        ),
+        ("tests/engines/pgboss/test_leases.py",),
+        only="snoozed_job",
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss settle: a failed job is kept longer than pg-boss would keep it",
+        (
+            Edit(
+                "engines/pgboss/sql/settle.sql",
+                "keep_until = case when e.state = 'retry' and e.released and",
+                "keep_until = case when e.state = 'retry' and",
+            ),
+        ),
+        ("tests/engines/pgboss/test_leases.py",),
+        only="kept_no_longer",
+        engine="pgboss",
+    ),
+    Mutant(
+        "leases: a job's own heartbeat interval is not kept to",
+        (
+            Edit(
+                "worker/leases.py",
+                "for claim in claims if claim.heartbeat_within is not None",
+                "for claim in claims if False",
+            ),
+        ),
+        ("tests/worker/test_heartbeat.py",),
+    ),
+)
+
 MUTANTS: Final = (
     *PROCESSES,
     *SQLITE_FILES,
@@ -2787,6 +2827,7 @@ MUTANTS: Final = (
     *LANES,
     *SCHEDULES,
     *BULLMQ,
+    *PGBOSS,
     *POSTGRES,
     *PGMQ,
     *MIGRATIONS,

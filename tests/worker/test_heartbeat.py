@@ -7,14 +7,16 @@ import threading
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from onward.app import App
 from onward.context import JobContext
-from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, WorkerInfo
+from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, QueueInfo, WorkerInfo
 from onward.errors import StoreUnavailable
 from onward.lifecycle import JobStatus
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
 from onward.worker.inflight import Inflight
+from onward.worker.leases import QueueLeases
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import claim, eventually
 
@@ -157,6 +159,29 @@ async def test_a_queue_with_a_short_lease_is_beaten_for_often_enough(app: App, s
         await eventually(lambda: sum(handle.ref in [one.ref for one in held] for _, held in store.heartbeats) >= 3)
         enough.set()
         await handle.result(timeout=20)
+
+
+async def test_a_job_that_wants_heartbeats_more_often_gets_them():  # P1, O7
+    class StubReader:
+        async def queues(self, _pattern: str) -> list[QueueInfo]:
+            return []
+
+    intervals: list[float] = []
+    inflight = Inflight()
+    leases = QueueLeases(
+        StubReader(),  # type: ignore[arg-type]
+        inflight,
+        lease=timedelta(minutes=1),
+        set_interval=intervals.append,
+    )
+    await leases.step()
+    inflight.add(claim(1), 0.0)
+    await leases.step()
+    inflight.add(replace(claim(2), heartbeat_within=10.0), 0.0)
+    await leases.step()
+    inflight.remove(claim(2).token)
+    await leases.step()
+    assert intervals == [60 / HEARTBEATS_PER_LEASE] * 2 + [10 / HEARTBEATS_PER_LEASE, 60 / HEARTBEATS_PER_LEASE]
 
 
 class StubConsumer:

@@ -56,6 +56,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """On a limited queue: the handler must start this many seconds after the claim was asked for, or the job be
     released. A rate is counted at the handler's start; a worker that was stopped in between would start in somebody
     else's window."""
+    heartbeat_within: float | None = None
+    """Seconds within which the store expects the next heartbeat of this job, where the job itself sets them."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,8 @@ class CancellationWatcher:
         """Wait for a change, and look once."""
         await self._wake_event.wait()
         await asyncio.sleep(_CHECK_INTERVAL)
-        refs = self._inflight.held_before(asyncio.get_running_loop().time() - _CHECK_INTERVAL)
+        held = self._inflight.held_before(asyncio.get_running_loop().time() - _CHECK_INTERVAL)
+        refs = tuple(claim.ref for claim in held)
         if refs and await self._any_cancelled(refs):
             self._on_cancelled()
         return 0

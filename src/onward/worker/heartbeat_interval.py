@@ -1,7 +1,8 @@
 """Beats often enough for the shortest lease of what is held.
 
-A queue may say how long a silent worker keeps its jobs, and a claim does not tell. So the queues of jobs that have
-been held for a moment are looked up, once a minute each; jobs that end sooner need no beat at all.
+A queue may set how long a silent worker keeps its jobs, and a claim does not carry that. So the queues of jobs that
+have been held for a moment are looked up, once a minute each; jobs that end sooner need no beat at all. A job that sets
+it for itself (pg-boss's heartbeatSeconds) carries it in its claim.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ class QueueLeases:
     async def step(self) -> None:
         """Look up what is not known, and set the heartbeat."""
         now = asyncio.get_running_loop().time()
-        held = {ref.queue for ref in self._inflight.held_before(now - CHECK_INTERVAL.total_seconds())}
+        claims = self._inflight.held_before(now - CHECK_INTERVAL.total_seconds())
+        held = {claim.ref.queue for claim in claims}
         uncached = [queue for queue in held if queue not in self._cache or self._cache[queue][1] < now]
         for queue in uncached[:_MAX_LOOKUPS]:
             self._cache[queue] = (await self._lease_of(queue), now + _CACHE_SECONDS)
         for queue in self._cache.keys() - held:
             if self._cache[queue][1] < now:
                 del self._cache[queue]
-        shortest = min((self._cache[queue][0] for queue in held if queue in self._cache), default=self._lease)
-        self._set_interval(min(shortest, self._lease) / HEARTBEATS_PER_LEASE)
+        leases = [self._cache[queue][0] for queue in held if queue in self._cache]
+        leases += [claim.heartbeat_within for claim in claims if claim.heartbeat_within is not None]
+        self._set_interval(min([self._lease, *leases]) / HEARTBEATS_PER_LEASE)
 
     async def _lease_of(self, queue: str) -> float:
         for info in await self._engine.queues(queue):

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from onward.engine.values import Claim, Token
-from onward.job import JobRef
 
 
 class Stage(enum.Enum):
@@ -91,8 +90,8 @@ class Inflight:
         """List what has begun and not ended."""
         return [held for held in self._held.values() if held.stage is RUNNING]
 
-    def held_before(self, moment: float) -> tuple[JobRef, ...]:
-        """Name the jobs that have been held since before a moment of the loop's clock and are not being settled."""
+    def held_before(self, moment: float) -> tuple[Claim, ...]:
+        """List the claims that have been held since before a moment of the loop's clock and are not being settled."""
         return tuple(
-            held.claim.ref for held in self._held.values() if held.requested_at < moment and held.stage is not SETTLING
+            held.claim for held in self._held.values() if held.requested_at < moment and held.stage is not SETTLING
         )

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from onward.engine.values import ClaimRequest, Exchange, Settlement, Token
 from onward.engines.pgboss.engine import PgBossEngine
 from onward.errors import StoreUnavailable
-from onward.lifecycle import Complete, JobStatus, Release, Retry
+from onward.lifecycle import Complete, JobStatus, Release, Retry, Snooze
+from onward.pgboss import PgBoss
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.pgboss_case import PgBossStore
@@ -140,3 +141,32 @@ async def test_where_nothing_can_be_claimed_what_has_ended_is_stored_all_the_sam
     answer = await driver.engine.exchange(Exchange(settlements=(Settlement(running, Complete()),), request=request))
     assert (answer.lost, answer.claimed.claims) == (frozenset(), ())
     assert await driver.state(running.ref) is JobStatus.COMPLETED
+
+
+async def test_a_claim_carries_how_often_its_job_wants_heartbeats(driver: Driver, boss: PgBoss):  # P1
+    await boss.create_queue("q")
+    await boss.send("q", {})
+    await boss.send("q", {}, heartbeat_seconds=10)
+    assert [claim.heartbeat_within for claim in await driver.take("q", slots=2)] == [None, 10]
+
+
+async def test_a_snoozed_job_is_kept_until_it_has_run(driver: Driver, boss: PgBoss):  # P1
+    await boss.create_queue("q")
+    await boss.send("q", {}, retention_seconds=100)
+    assert await driver.end(await driver.take_one("q"), Snooze(timedelta(seconds=300)))
+    await driver.advance(290)
+    assert (await driver.prune()).changed == 0
+    await driver.advance(11)
+    assert await driver.end(await driver.take_one("q"), Snooze(timedelta(0)))
+    await driver.advance(101)
+    assert (await driver.prune()).changed == 1  # nobody wanted it for its own time
+
+
+async def test_a_job_that_failed_is_kept_no_longer_than_pg_boss_would_keep_it(
+    driver: Driver, boss: PgBoss, store: PgBossStore
+):  # P1
+    await boss.create_queue("q")
+    await boss.send("q", {}, retention_seconds=100)
+    before = run_sql(store, "select keep_until from boss.job")
+    assert await driver.end(await driver.take_one("q"), Retry(timedelta(seconds=300), BOOM))
+    assert run_sql(store, "select keep_until from boss.job") == before

@@ -210,7 +210,7 @@ def job_of(row: Row) -> Job:
 def claim_of(row: Row) -> Claim:
     """Read a claim from a row of ``sql/claim.sql``."""
     (name, id, data, retry_count, retry_limit, started_at, batch, ctid, priority, wait_seconds, retry_delay,
-     retry_backoff, retry_delay_max, group_id, crashes) = row  # fmt: skip
+     retry_backoff, retry_delay_max, group_id, crashes, heartbeat_seconds) = row  # fmt: skip
     type_, backoff, org_id, trace = name, None, group_id, None
     if data is None:
         data = "{}"  # sent without data: to a handler, no arguments
@@ -234,6 +234,7 @@ def claim_of(row: Row) -> Claim:
         backoff=backoff or backoff_of(retry_delay, retry_backoff, retry_delay_max),
         trace=trace,
         wait_seconds=max(0.0, wait_seconds),
+        heartbeat_within=heartbeat_seconds or None,
     )
 
 

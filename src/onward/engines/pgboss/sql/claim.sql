@@ -52,6 +52,7 @@ taken as (
             j.retry_backoff,
             j.retry_delay_max,                                                        -- if job.retry_delay_max
             j.group_id,                                                               -- if job.group_id
+            j.heartbeat_seconds,                                                      -- if job.heartbeat_on
             j.output, j.created_on, j.ctid as row_ctid),
 forgotten as (
   delete from onward.lease_batch where id = any ($5::bigint[])),
@@ -68,6 +69,8 @@ select t.name, t.id::text, t.data::text, t.retry_count, t.retry_limit,
        t.group_id,                                                                    -- if job.group_id
        null::text,                                                                    -- unless job.group_id
        case when jsonb_typeof(t.output #> '{onward,crashes}') = 'number'
-            then least((t.output #>> '{onward,crashes}')::numeric, 1000000)::integer end
+            then least((t.output #>> '{onward,crashes}')::numeric, 1000000)::integer end,
+       t.heartbeat_seconds                                                            -- if job.heartbeat_on
+       null::integer                                                                  -- unless job.heartbeat_on
   from taken t join leased h on h.queue = t.name
  order by t.priority desc, t.created_on, t.id

@@ -1,7 +1,8 @@
 -- Record how runs have ended that did not end well, or that are to be run again; answers which claims were lost, matching each as
 -- complete.sql does. A job that fails for good leaves a copy among its queue's dead letters, as pg-boss makes it. One that cannot
 -- wait because the policy stately has given its place to another fails, as it would there. A run that is given back leaves
--- started_on empty: pg-boss then counts the next one as the same attempt.
+-- started_on empty: pg-boss then counts the next one as the same attempt. A snoozed job is kept as much longer as it waits: pg-boss
+-- deletes what waits past keep_until.
 -- $1 queues, $2 ids, $3 attempts, $4 when they began, in microseconds since 1970; $5 states, $6 delays in microseconds,
 -- $7 outputs, $8 whether the run is released, $9 whether the policy of the queue is stately
 with ended as materialized (
@@ -19,6 +20,9 @@ changed as (
          completed_on = case when e.state <> 'retry' then pgboss.job_now() end,
          start_after = case when e.state = 'retry' and e.delay is not null
                             then pgboss.job_now() + e.delay * interval '1 microsecond' else j.start_after end,
+         keep_until = case when e.state = 'retry' and e.released and e.delay is not null
+                           then greatest(j.keep_until, pgboss.job_now() + e.delay * interval '1 microsecond'
+                                                       + (j.keep_until - j.start_after)) else j.keep_until end,
          started_on = case when e.state = 'retry' and e.released then null else j.started_on end,
          heartbeat_on = null,                                                         -- if job.heartbeat_on
          output = case
