@@ -2691,6 +2691,42 @@ PROCESSES: Final = (
 
 SQLITE_FILES: Final = (
     Mutant(
+        "claim: payloads of any size are taken at once",
+        (Edit(f"{_PY}/claims.py", "if size > self._size_left and (jobs or self.picked):", "if size < 0:"),),
+        (f"{SQLITE}/test_claim_size.py",),
+    ),
+    Mutant(
+        "claim: a queue is closed when its payloads are too long for one claim",
+        (Edit(f"{_PY}/claims.py", "if self.is_cut_short:  # the queue stays open", "if not wanted:"),),
+        (f"{SQLITE}/test_claim_size.py",),
+    ),
+    Mutant(
+        "claim: after a failure as much is asked for again",
+        (
+            Edit(
+                "worker/claimer.py", "if request is not None and not isinstance(error, StoreUnavailable):", "if False:"
+            ),
+        ),
+        ("tests/worker/test_claimer.py",),
+        only="too_large",
+    ),
+    Mutant(
+        "claim: an unreadable row stops its queue",
+        (
+            Edit(
+                f"{_PY}/claims.py",
+                "if not is_unreadable(error) or not _fail_unreadable_jobs(transaction, named):",
+                "if error:",
+            ),
+        ),
+        (f"{SQLITE}/test_claim_size.py",),
+    ),
+    Mutant(
+        "schema: a payload that is not JSON is let in",
+        (Edit(_SCHEMA, "  check (json_valid(payload)),\n", ""),),
+        (f"{SQLITE}/test_claim_size.py",),
+    ),
+    Mutant(
         "sqlite: a transaction is begun on an autocommit connection",
         (Edit(f"{_PY}/caller_transaction.py", "control == _LEGACY_TRANSACTION_CONTROL and ", ""),),
         (f"{SQLITE}/test_caller_transaction.py",),

@@ -637,3 +637,32 @@ def test_settlements_are_kept_in_the_order_in_which_they_came():
     settler.requeue(taken)
     assert [one.claim.token[0] for one in settler.take(10)] == [0, 1, 2, 3, 4]
     assert isinstance(taken[0], Settlement)
+
+
+def test_after_a_claim_that_is_too_large_less_is_asked_for():  # X3
+    """A store that is there and cannot answer so much must not be asked for as much for ever."""
+    asked: list[int] = []
+
+    async def test(harness: ClaimerHarness) -> None:
+        await harness.until(lambda: len(harness.outcomes) == 40)
+
+    class Harness(ClaimerHarness):
+        def serve(self, exchange: Exchange) -> Exchanged:
+            if exchange.request is not None and self.waiting:
+                slots = exchange.request.slots + exchange.request.prefetch_started + exchange.request.prefetch_claimed
+                asked.append(slots)
+                if slots > 3:
+                    raise MemoryError
+            return super().serve(exchange)
+
+    async def main() -> None:
+        harness = Harness(16, waiting=40)
+        running = asyncio.create_task(harness.claimer.run())
+        await test(harness)
+        harness.claimer.close()
+        async with asyncio.timeout(3600):
+            await running
+        await harness.pool.close()
+
+    in_virtual_time(main)
+    assert asked[:4] == [16, 8, 4, 2]

@@ -111,6 +111,8 @@ class Claimer:
         self._low_watermark = 0
         """What is left waiting when coalescing ends: as much as the slots use up during a round trip."""
         self._failures = 0
+        self._max_claims = _MAX_BATCH
+        """Jobs to ask for at once: fewer after a claim that failed though the store was there, as by its size."""
         self._is_paused = False
         self._closed = False
         self._has_released_running = False
@@ -314,6 +316,8 @@ class Claimer:
             raise
         except Exception as error:  # noqa: BLE001 - the worker outlives its store
             self._prefetched.extendleft(reversed(starts))
+            if request is not None and not isinstance(error, StoreUnavailable):
+                self._max_claims = max(min(self._max_claims, _size(request)) // 2, 1)
             await self._recover(settlements, error)
             return
         finally:
@@ -327,6 +331,7 @@ class Claimer:
             self._on_settled(settlements, answer, now)
         self._on_started(starts, answer)
         if request is not None:
+            self._max_claims = min(self._max_claims * 2, _MAX_BATCH)
             self._on_claims(answer.claimed, request, requested_at, now)
         self._measure(now - requested_at, now)
         self._coalesce_until = now + _COALESCING_DELAY if self._should_coalesce else 0.0
@@ -388,12 +393,13 @@ class Claimer:
     def _next_request(self, starting: int) -> ClaimRequest | None:
         if not self._may_claim:
             return None
-        slots = min(max(self._pool.free - starting, 0), _MAX_BATCH)
+        slots = min(max(self._pool.free - starting, 0), self._max_claims)
         prefetch_started = prefetch_claimed = 0
         if self._run_duration < _QUICK_RUN:
-            prefetch_started = min(max(self._free_capacity() - starting, 0), _MAX_BATCH) - slots
+            prefetch_started = min(max(self._free_capacity() - starting, 0), self._max_claims) - slots
         else:
-            prefetch_claimed = max(self._expected_finishes() - len(self._prefetched), 0)
+            expected = max(self._expected_finishes() - len(self._prefetched), 0)
+            prefetch_claimed = min(expected, self._max_claims - slots)
         if not slots + prefetch_started + prefetch_claimed:
             return None
         return ClaimRequest(
@@ -420,7 +426,7 @@ class Claimer:
         for held in self._inflight.add_all(claimed.claims, requested_at):
             (self._pool.waiting if held.claim.started else self._prefetched).append(held)
         self._on_claimed(claimed)
-        if len(claimed.claims) >= request.slots + request.prefetch_started + request.prefetch_claimed:
+        if len(claimed.claims) >= _size(request):
             self._has_backlog = True
         if claimed.claims:
             self._has_shared_load = claimed.is_shared_load
@@ -482,3 +488,8 @@ class Claimer:
             except StoreUnavailable as unavailable:
                 log_failure("settler", unavailable, self._failures)
         self._retry_at = asyncio.get_running_loop().time() + STORE_RETRY_BACKOFF.delay(self._failures).total_seconds()
+
+
+def _size(request: ClaimRequest) -> int:
+    """Return how many jobs a request asks for."""
+    return request.slots + request.prefetch_started + request.prefetch_claimed

@@ -13,9 +13,10 @@ docs/explain/rates.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, Final
 
 import msgspec
 
@@ -25,9 +26,16 @@ from onward.engine.values import Claim, ClaimRequest, Claims, Rate
 from onward.engines.sqlite.rows import backoff_of, json_text
 from onward.engines.sqlite.statements import SQL
 from onward.engines.sqlite.transaction import Transaction
+from onward.engines.sqlite.unreadable import READ_ERRORS, fail_unreadable, is_unreadable
 from onward.job import JobRef
 
 _LAST_NAME = "\U0010ffff"
+_MAX_INLINE_PAYLOAD: Final = 65_536
+"""Characters of a payload that comes with its row; a longer one is read by itself, if it is claimed."""
+_MAX_CLAIM_SIZE: Final = 32 * 1024 * 1024
+"""Characters of payload in one claim. More jobs are left for the next one, which follows at once."""
+_MAX_ROWS: Final = 1024
+"""A queue whose payloads have become short is no longer looked at in so few rows."""
 
 Ranges = list[tuple[str, str]]
 
@@ -39,6 +47,8 @@ class RoundRobin:
         self.next_name = ""
         self._turn_left = 0
         """What the queue at ``next_name`` may still have of its turn; 0: its whole turn."""
+        self.row_limits: dict[str, int] = {}
+        """Of queues with long payloads: how many rows to look at, since SQLite reads a payload to skip it."""
 
     def turn_size(self, name: str, whole: int) -> int:
         """Say how many jobs a queue may give in its turn, or in what is left of it."""
@@ -86,6 +96,8 @@ class _ReadyJob(msgspec.Struct, array_like=True):
     backoff: str | None
     ready_at: int
     trace: str | None
+    long_payload: int
+    """Characters of a payload that did not come with the row; 0: it did."""
 
 
 class _Suspect(msgspec.Struct, array_like=True):
@@ -96,6 +108,7 @@ class _Suspect(msgspec.Struct, array_like=True):
 
 
 _queues_decoder = msgspec.json.Decoder(list[_Queue])
+_ready_job_decoder = msgspec.json.Decoder(_ReadyJob)
 _ready_jobs_decoder = msgspec.json.Decoder(list[_ReadyJob])
 _suspects_decoder = msgspec.json.Decoder(list[_Suspect])
 
@@ -166,6 +179,8 @@ def claim(transaction: Transaction, request: ClaimRequest, round_robin: RoundRob
     has_suspects = claim_pass.run()
     claims = _claim_picked(transaction, request, claim_pass.picked, isolated=False)
     retry_after = _next_permit_in(transaction, ranges) if claim_pass.capacity.left else None
+    if claim_pass.is_cut_short:
+        retry_after = 0.0
     return Claims(claims=tuple(claims), has_suspects=has_suspects, retry_after=retry_after)
 
 
@@ -177,6 +192,9 @@ class _ClaimPass:
     ) -> None:
         self.capacity = _Capacity(request.slots, request.prefetch_started, request.prefetch_claimed)
         self.picked: list[_PickedJobs] = []
+        self.is_cut_short = False
+        """More could have been taken, but for the size of the payloads: ask again at once."""
+        self._size_left = _MAX_CLAIM_SIZE
         self._transaction = transaction
         self._request = request
         self._ranges = json_text(ranges)
@@ -267,16 +285,44 @@ class _ClaimPass:
             return 0, False
         already_picked = sum(len(batch.jobs) for batch in self.picked if batch.queue == queue.name)
         permitted, reopens_at = _permitted(transaction, queue, rate, wanted, already_picked)
-        jobs = _pick(transaction, queue.name, permitted, already_picked) if permitted else []
+        jobs = self._pick_to_size(queue.name, permitted, already_picked) if permitted else []
         if jobs and rate is not None:
             reopens_at = _use_permits(transaction, queue, rate, len(jobs))
         self._add_picked(queue, rate, jobs)
+        if self.is_cut_short:  # the queue stays open
+            self.capacity = _Capacity(0, 0, 0)
+            return len(jobs), True
         if len(jobs) == wanted and reopens_at is None:
             return len(jobs), True
         is_limited = len(jobs) == permitted  # and not by its number of jobs
         closed = {"name": queue.name, "reopens_at": reopens_at if is_limited else None}
         transaction.execute(SQL.queue_close, closed)
         return len(jobs), False
+
+    def _pick_to_size(self, queue: str, limit: int, already_picked: int) -> list[_ReadyJob]:
+        """Pick jobs, with their payloads, until these become too much for one claim; one job is never too much."""
+        row_limits = self._round_robin.row_limits
+        rows = min(limit, row_limits.get(queue, limit))
+        found = _pick(self._transaction, queue, rows, already_picked)
+        jobs: list[_ReadyJob] = []
+        for job in found:
+            size = job.long_payload or len(job.payload)
+            if size > self._size_left and (jobs or self.picked):
+                self.is_cut_short = True
+                break
+            self._size_left -= size
+            if job.long_payload and not _load_payload(self._transaction, job):
+                self.is_cut_short = True
+                continue
+            jobs.append(job)
+        if self.is_cut_short:
+            row_limits[queue] = max(2 * len(jobs), 2)
+        elif queue in row_limits and len(found) == rows:
+            self.is_cut_short = rows < limit
+            row_limits[queue] = rows * 2
+            if row_limits[queue] >= _MAX_ROWS:
+                del row_limits[queue]
+        return jobs
 
     def _add_picked(self, queue: _Queue, rate: Rate | None, jobs: list[_ReadyJob]) -> None:
         started = self.capacity.take(len(jobs))
@@ -291,10 +337,45 @@ class _ClaimPass:
 
 
 def _pick(transaction: Transaction, queue: str, limit: int, already_picked: int) -> list[_ReadyJob]:
-    text = transaction.execute(
-        SQL.claim_pick, {"queue": queue, "limit": limit + already_picked, "now": transaction.now}
-    ).fetchone()[0]
-    return _ready_jobs_decoder.decode(text)[already_picked:]
+    named = {"queue": queue, "limit": limit + already_picked, "now": transaction.now, "max_inline": _MAX_INLINE_PAYLOAD}
+    while True:
+        try:
+            jobs = _ready_jobs_decoder.decode(transaction.execute(SQL.claim_pick, named).fetchone()[0])
+            for job in jobs:
+                if job.backoff is not None:
+                    backoff_of(job.backoff)
+        except READ_ERRORS as error:
+            if not is_unreadable(error) or not _fail_unreadable_jobs(transaction, named):
+                raise
+        else:
+            return jobs[already_picked:]
+
+
+def _load_payload(transaction: Transaction, job: _ReadyJob) -> bool:
+    """Read a payload that did not come with its row; False: it cannot be read, and the job has been failed."""
+    try:
+        job.payload = transaction.execute(SQL.claim_pick_payload, {"seq": job.seq}).fetchone()[0]
+    except READ_ERRORS as error:
+        if not is_unreadable(error):
+            raise
+        fail_unreadable(transaction, job.seq, error)
+        return False
+    return True
+
+
+def _fail_unreadable_jobs(transaction: Transaction, named: Mapping[str, Any]) -> int:
+    """Look at the next jobs of a queue one by one, and fail those that cannot be read; answer how many."""
+    failed = 0
+    for (seq,) in transaction.execute(SQL.claim_pick_seqs, named).fetchall():
+        try:
+            job = _ready_job_decoder.decode(transaction.execute(SQL.claim_pick_one, {"seq": seq}).fetchone()[0])
+            backoff_of(job.backoff)
+        except READ_ERRORS as error:
+            if not is_unreadable(error):
+                raise
+            fail_unreadable(transaction, seq, error)
+            failed += 1
+    return failed
 
 
 def _permitted(
@@ -396,14 +477,15 @@ def _claim_of(job: _ReadyJob, batch: _PickedJobs, claim_no: int, now: int) -> Cl
 def _claim_suspect(transaction: Transaction, request: ClaimRequest, ranges: Ranges) -> Claims:
     """Take the suspect that has waited longest and that its queue lets go now."""
     text = transaction.execute(
-        SQL.claim_pick_suspect, {"ranges": json_text(ranges), "now": transaction.now}
+        SQL.claim_pick_suspect,
+        {"ranges": json_text(ranges), "now": transaction.now, "max_inline": _MAX_INLINE_PAYLOAD},
     ).fetchone()[0]
     suspects = _suspects_decoder.decode(text)
     for suspect in suspects:
         queue = suspect.queue
         rate = queue.rate
         permitted, _ = _permitted(transaction, queue, rate, 1)
-        if not permitted:
+        if not permitted or (suspect.job.long_payload and not _load_payload(transaction, suspect.job)):
             continue
         start_within = None
         if rate is not None:

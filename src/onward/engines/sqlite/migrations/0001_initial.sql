@@ -1,4 +1,5 @@
 -- The first schema. Times are microseconds since 1970, UTC. Needs SQLite 3.37.
+-- Tables are strict and JSON is checked: a value of another type, written by hand, is refused here. A worker could not read it.
 --
 -- One table holds live and finished jobs: partial indexes keep what is finished out of the way of what is not, and a row
 -- that ends is rewritten in place instead of being moved. Index predicates name `status`, which a claim changes: SQLite has
@@ -52,8 +53,11 @@ create table onward_job (
               when status = 'failed' or status = 'dead_letter' or status = 'cancelled'
                                        then completed_at is not null and lease_until is null
               else false end),
-  check (result is null or status = 'completed')
-);
+  check (result is null or status = 'completed'),
+  check (json_valid(payload)),
+  check (backoff is null or json_valid(backoff)),
+  check (errors is null or json_type(errors) = 'array')
+) strict;
 
 create unique index onward_job_id on onward_job (id);
 create index onward_job_claim on onward_job (queue, priority desc, ready_at) where status = 'pending' and suspect = 0;
@@ -85,7 +89,7 @@ create table onward_log (
   at   integer not null,
   line text    not null,
   primary key (seq, no)
-) without rowid;
+) strict, without rowid;
 
 create trigger onward_job_delete_log after delete on onward_job
 begin
@@ -118,7 +122,7 @@ create table onward_queue (
   check (paused = 0 or open = 0),
   check ((rate_count is null) = (rate_period_us is null)),
   check ((rate_count is null) = (rate_burst is null))
-) without rowid;
+) strict, without rowid;
 
 create index onward_queue_open on onward_queue (name) where open = 1;
 create index onward_queue_reopen on onward_queue (reopens_at) where reopens_at is not null;
@@ -132,7 +136,7 @@ create table onward_worker (
   types          text    not null,  -- JSON array
   started_at     integer not null,
   last_heartbeat integer not null
-) without rowid;
+) strict, without rowid;
 
 -- One row at most: the present or last term. Numbers only rise.
 create table onward_leader (
@@ -140,7 +144,7 @@ create table onward_leader (
   number    integer not null,
   leader_id text    not null,
   until     integer not null
-);
+) strict;
 
 -- For people with a console: times as text, and the simplified status (H6).
 create view onward_jobs as

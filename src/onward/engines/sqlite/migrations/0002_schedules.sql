@@ -10,6 +10,6 @@ create table onward_schedule (
   created_at integer not null,
   updated_at integer not null,
   check ((paused = 1) = (next_at is null))
-) without rowid;
+) strict, without rowid;
 
 create index onward_schedule_due on onward_schedule (next_at) where next_at is not null;

@@ -25,7 +25,7 @@ create table onward_batch (
   created_at  integer not null,
   finished_at integer,
   check (finished_at is null or sealed)
-);
+) strict;
 
 create index onward_batch_finished on onward_batch (finished_at) where finished_at is not null;
 
@@ -36,7 +36,7 @@ create table onward_dependency (
   batch      text    not null,
   done       integer not null default 0,  -- the job knows how the one it depends on has ended
   primary key (job, position)
-) without rowid;
+) strict, without rowid;
 
 create index onward_dependency_unresolved on onward_dependency (depends_on) where done = 0;
 create index onward_dependency_batch on onward_dependency (batch);
@@ -49,7 +49,7 @@ create table onward_batch_event (
   batch text    not null,
   job   text,
   stops integer not null default 0  -- what has not started is to be cancelled
-);
+) strict;
 
 create trigger onward_job_ended after update of completed_at on onward_job
 when new.batch is not null and (new.completed_at is null) <> (old.completed_at is null)

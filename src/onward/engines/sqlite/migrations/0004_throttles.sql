@@ -4,6 +4,6 @@ create table onward_throttle (
   until  integer not null,
   queue  text    not null,
   id     text    not null
-) without rowid;
+) strict, without rowid;
 
 create index onward_throttle_until on onward_throttle (until);

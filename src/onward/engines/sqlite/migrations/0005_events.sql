@@ -12,7 +12,7 @@ create table onward_event (
   number    integer,              -- of progress, how much; of a retry, in how many microseconds
   message   text,                 -- who runs it, what it reported, its result, or why it failed
   traceback text
-);
+) strict;
 
 create table onward_event_log (
   one            integer primary key check (one = 1),
@@ -23,7 +23,7 @@ create table onward_event_log (
   on_at          integer not null default 0,
   listened_until integer not null default 0,      -- somebody listens until then at least
   pruned_at      integer not null default 0       -- jobs that ended until then have been pruned, some of them or all
-);
+) strict;
 
 insert into onward_event_log (one) values (1);
 
@@ -33,4 +33,4 @@ create table onward_event_cursor (
   cursor text    not null,
   holder text    not null,
   until  integer not null
-) without rowid;
+) strict, without rowid;

@@ -33,6 +33,6 @@ create table onward_usage (
   run_bucket_8   integer not null,
   run_bucket_9   integer not null,
   run_bucket_10  integer not null
-);
+) strict;
 
 create index onward_usage_grain on onward_usage (grain, at);

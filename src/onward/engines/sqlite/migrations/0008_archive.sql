@@ -31,7 +31,7 @@ create table onward_archive (
   progress_message text,
   result           text,
   batch            text
-);
+) strict;
 
 create unique index onward_archive_id on onward_archive (id);
 create index onward_archive_until on onward_archive (until) where until is not null;
