@@ -2691,6 +2691,12 @@ PROCESSES: Final = (
 
 SQLITE_FILES: Final = (
     Mutant(
+        "supervisor: a process that ends in good order is started again at once, always",
+        (Edit("worker/supervisor.py", "if child.failures > 1 else 0.0", "if child.failures > 1 and code else 0.0"),),
+        ("tests/worker/test_supervisor.py",),
+        only="less_and_less_often",
+    ),
+    Mutant(
         "claim: payloads of any size are taken at once",
         (Edit(f"{_PY}/claims.py", "if size > self._size_left and (jobs or self.picked):", "if size < 0:"),),
         (f"{SQLITE}/test_claim_size.py",),

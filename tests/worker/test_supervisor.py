@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from onward.lifecycle import JobStatus
+from onward.worker.supervisor import Supervisor, _Child
 from tests.worker.harness import eventually
 from tests.worker.test_processes import alive
 from tests.worker.test_serve import ProcessHarness, harness, states
@@ -104,6 +107,24 @@ async def test_a_process_that_dies_young_is_not_started_again_at_once_each_time(
     delays = [line for line in (harness.directory / "log").read_text().splitlines() if "worker process died" in line]
     assert '"restart_in":0.0' in delays[0].replace(" ", "")
     assert '"restart_in":0.0' not in delays[1].replace(" ", "")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_processes_that_end_as_soon_as_they_start_are_started_less_and_less_often(code: int):
+    supervisor, child = Supervisor(["unused"], processes=1), _Child(0)
+    delays, now = [], 0.0
+    for _ in range(12):
+        child.process, child.started_at = cast("Any", SimpleNamespace(pid=1)), now
+        now += 0.1
+        supervisor._on_exit(child, code, now)
+        delays.append(child.start_at - now)
+        now = child.start_at
+    assert delays[0] == 0
+    assert 0 < delays[1] < 2
+    assert all(delay >= 2.5 for delay in delays[-3:])
+    child.process, child.started_at = cast("Any", SimpleNamespace(pid=1)), now
+    supervisor._on_exit(child, code, now + 3600)
+    assert child.start_at == now + 3600
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not Path("/usr/bin/unshare").exists(), reason="needs a process namespace")

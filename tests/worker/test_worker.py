@@ -21,6 +21,7 @@ from onward.engine.values import ClaimRequest, QueueChange
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import JobStatus
+from onward.worker import session
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
@@ -379,8 +380,15 @@ async def test_a_worker_retires_when_it_has_done_its_share(app: App):
     assert await states(app) == {JobStatus.COMPLETED: done, JobStatus.PENDING: 3000 - done}
 
 
-async def test_a_worker_retires_when_it_has_grown_too_large(app: App):
+async def test_a_worker_retires_when_it_has_grown_too_large(app: App, monkeypatch: pytest.MonkeyPatch):
+    held = iter([10 * 1024 * 1024])
+    monkeypatch.setattr(session, "resident_memory", lambda: next(held, 2**40))
     async with asyncio.timeout(20):
+        await app.worker(max_memory=11).run()
+
+
+async def test_a_memory_limit_below_what_a_worker_needs_is_refused(app: App):
+    with pytest.raises(InvalidValue, match="max_memory = 1: must be more than the"):
         await app.worker(max_memory=1).run()
 
 

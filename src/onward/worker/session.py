@@ -15,7 +15,7 @@ from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import HeartbeatReply, WorkerInfo
-from onward.errors import StoreCorrupt, StoreUnavailable
+from onward.errors import InvalidValue, StoreCorrupt, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
@@ -176,6 +176,7 @@ class Session:
         In a task of its own that nobody cancels: what an exchange has brought would be lost with its answer, and stay
         held for as long as a lease. Who is in a hurry says so by :meth:`force_stop`.
         """
+        self._check_memory_limit()
         fields = {"worker_id": self.worker_id, "queues": ",".join(self._options.patterns), **self._engine.describe()}
         log.info("worker started", extra=fields)
         self._heartbeat.start()
@@ -306,6 +307,14 @@ class Session:
         """Say for how many seconds the store has owed an answer."""
         since = [claimer.unanswered_since for claimer in self._claimers if claimer.unanswered_since is not None]
         return self._loop.time() - min(since) if since else 0.0
+
+    def _check_memory_limit(self) -> None:
+        """Refuse a limit that the process exceeds before its first job: it would end and be started again for ever."""
+        limit, held = self._options.max_memory, resident_memory() // _MEBIBYTE
+        if limit is not None and held >= limit:
+            raise InvalidValue(
+                "max_memory", limit, f"must be more than the {held} MiB that this process holds before its first job"
+            )
 
     async def _check_memory(self) -> None:
         memory = resident_memory()

@@ -2,7 +2,8 @@
 
 Each child is a whole worker, started as a command of its own (never by fork). One that dies is started again, later
 each time if it dies young; one that ends in good order without being asked (it has done its share, or grown too large)
-is replaced at once. Signals are passed on: the first stops all in good order, the second at once.
+is replaced at once, unless its predecessors ended as young. Signals are passed on: the first stops all in good order,
+the second at once.
 
 Children hold the reading end of a pipe. When the supervisor goes, even by SIGKILL, the pipe closes and they stop. As
 process 1 of a container the supervisor also reaps what others leave behind.
@@ -30,6 +31,8 @@ from onward.worker.signals import STOP_SIGNALS
 log = logging.getLogger("onward.supervisor")
 
 _RESTART_BACKOFF: Final = Backoff.exponential(0.5, cap=30, jitter=0.5)
+_FINISHED_BACKOFF: Final = Backoff.exponential(0.1, cap=5, jitter=0.5)
+"""For processes that end in good order as soon as they have started: a start costs more than they get done."""
 _MIN_UPTIME: Final = 10.0
 """Seconds. Who lives longer than this has started well: the next restart is prompt again."""
 _CHECK_INTERVAL: Final = 0.2
@@ -38,7 +41,7 @@ _CHECK_INTERVAL: Final = 0.2
 
 @dataclass(slots=True)
 class _Child:
-    """One of the N children: its process, and how often the last ones died young."""
+    """One of the N children: its process, and how many in a row ended young."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
@@ -115,14 +118,14 @@ class Supervisor:
         assert child.process is not None  # noqa: S101 - for the type checker: only an exited child gets here
         fields = {"pid": child.process.pid, "process_number": child.number, "exit_code": code}
         child.process = None
-        if code == 0:
-            child.failures, child.start_at = 0, now
-            log.info("worker process finished", extra=fields)
-            return
         child.failures = child.failures + 1 if now - child.started_at < _MIN_UPTIME else 1
-        delay = _RESTART_BACKOFF.delay(child.failures).total_seconds() if child.failures > 1 else 0.0
+        backoff = _RESTART_BACKOFF if code else _FINISHED_BACKOFF
+        delay = backoff.delay(child.failures).total_seconds() if child.failures > 1 else 0.0
         child.start_at = now + delay
-        log.error("worker process died", extra={**fields, "restart_in": delay})
+        if code:
+            log.error("worker process died", extra={**fields, "restart_in": delay})
+        else:
+            log.info("worker process finished", extra={**fields, "restart_in": delay})
 
     def _stop(self) -> int:
         deadline = time.monotonic() + self.grace.total_seconds()
