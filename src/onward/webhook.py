@@ -2,7 +2,9 @@
 
 An event that a webhook wants becomes a job whose handler posts it; the queue stores it, tries it again and buries it as
 it does every job. What is sent and signed follows the Standard Webhooks specification (docs/guides/webhooks.md).
-Secrets stay in the program: the job names the webhook, and the worker that runs it knows the rest.
+Secrets stay in the program: the job names the webhook, and the worker that runs it knows the rest. A worker that makes
+a delivery of a recorded event puts a proof into the payload, made with the secret; nothing else is signed and sent, so
+a role that may only enqueue cannot have a message of its own signed.
 
 An address may come from people who should not be trusted with the inside of a network. So what its name resolves to is
 checked, and that very address is connected to: asked for again, the name could resolve to another. Redirects are not
@@ -312,11 +314,24 @@ class Deliveries:
         """Make the job that delivers an event: the same, however often the event is told."""
         attempts = self._by_name[webhook].max_attempts
         task = self._task.using(idempotency_key=identity_of(webhook, event), max_attempts=attempts)
-        return task.job(webhook=webhook, event=written(event, max_bytes=self._max_bytes))
+        message = written(event, max_bytes=self._max_bytes)
+        return task.job(webhook=webhook, event=message, proof=_proof(self._by_name[webhook].keys[0], webhook, message))
 
-    async def deliver(self, context: JobContext, webhook: str, event: dict[str, Any]) -> None:
+    async def deliver(self, context: JobContext, webhook: str, event: dict[str, Any], proof: str = "") -> None:
         """Post one event."""
         known = self._by_name.get(webhook)
         if known is None:  # a later version may know it, which is just being started elsewhere
             raise DeliveryFailed(f"this worker's program declares no webhook {webhook!r}")
+        if not any(hmac.compare_digest(proof.encode(), _proof(key, webhook, event).encode()) for key in known.keys):
+            raise DoNotRetry(
+                "was not made from a recorded event with a secret of this webhook: someone enqueued it by hand, or the "
+                "secret was replaced (give both for a while, secret=[new, old])"
+            )
         await post(known, f"msg_{context.id}", msgspec.json.encode(event))
+
+
+def _proof(key: bytes, webhook: str, message: dict[str, Any]) -> str:
+    """Prove that a delivery was made by a program that has the secret. The key is derived: a proof signs no message."""
+    derived = hmac.digest(key, b"onward.delivery", hashlib.sha256)
+    text = msgspec.json.encode([webhook, message], order="deterministic")
+    return hmac.new(derived, text, hashlib.sha256).hexdigest()

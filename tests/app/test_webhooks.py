@@ -25,7 +25,8 @@ from onward import App, InvalidValue, JobFilter, JobRef, JobStatus, Unsupported
 from onward.control_flow import DoNotRetry
 from onward.engine.values import JobFilter as Filter
 from onward.events import Active, Completed, Failed, Waiting
-from onward.webhook import QUEUE, DeliveryFailed, Webhook, headers_of, is_public, keys_of, post, verify, written
+from onward.job import NewJob
+from onward.webhook import QUEUE, TASK, DeliveryFailed, Webhook, headers_of, is_public, keys_of, post, verify, written
 from tests.servers import missing
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef01234567").decode()
@@ -177,6 +178,48 @@ async def test_a_private_address_is_refused_at_once_and_for_good(tmp_path: Path,
             job = await found(app, JobStatus.FAILED)
     assert "127.0.0.1, which is no public address" in str(job.last_error)
     assert receiver.got == []
+
+
+async def test_a_delivery_that_no_worker_made_is_neither_signed_nor_sent(tmp_path: Path, receiver: Receiver):  # B7
+    async with halving(f"sqlite:///{tmp_path}/jobs.db") as (app, add):
+        app.webhook("crm", receiver.url, secret=SECRET, allow=LOCAL, events=[Completed])
+        app.webhook("other", receiver.url, secret=SECRET, allow=LOCAL, queues=["none"])
+        async with app.worker():
+            await bookmarked(app)
+            await add(8)
+            await receiver.wait_for(1)
+        ((delivered,),) = [(await app.jobs.list(Filter(queues=(QUEUE,)))).items]
+        event, proof = delivered.payload["event"], delivered.payload["proof"]
+        forged: list[dict[str, Any]] = [
+            {"webhook": "crm", "event": {"type": "job.completed", "data": {"paid": True}}},
+            {"webhook": "crm", "event": event},
+            {"webhook": "crm", "event": event | {"timestamp": "2031-01-01T00:00:00Z"}, "proof": proof},
+            {"webhook": "other", "event": event, "proof": proof},
+        ]
+        jobs = [NewJob(type=TASK, queue=QUEUE, payload=json.dumps(payload)) for payload in forged]
+        await app._core.engine.enqueue(jobs)
+        async with app.worker():
+            async with asyncio.timeout(DEADLINE):
+                while (await app.jobs.count(Filter(queues=(QUEUE,)))).get("failed", 0) < len(forged):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        failed = await app.jobs.list(Filter(queues=(QUEUE,), status=frozenset({JobStatus.FAILED})))
+        assert all("not made from a recorded event" in str(job.last_error) for job in failed.items)
+    assert len(receiver.got) == 1
+
+
+async def test_a_delivery_waits_through_a_change_of_the_secret(tmp_path: Path, receiver: Receiver):  # B7
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with halving(url) as (app, add):
+        app.webhook("crm", "http://127.0.0.1:1/gone", secret=SECRET, allow=LOCAL, events=[Completed])
+        async with app.worker():
+            await bookmarked(app)
+            await add(8)
+            job = await found(app, JobStatus.SCHEDULED)
+        await app.jobs.edit(job.ref, run_at=datetime.now(UTC))
+    async with halving(url) as (later, _):
+        later.webhook("crm", receiver.url, secret=["another secret of ours", SECRET], allow=LOCAL, events=[Completed])
+        async with later.worker():
+            await receiver.wait_for(1)
 
 
 async def test_none_is_told_of_deliveries_nor_of_what_it_did_not_ask_for(tmp_path: Path, receiver: Receiver):  # B7

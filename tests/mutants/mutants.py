@@ -1169,6 +1169,11 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
+        "face: producers may enqueue deliveries",
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "starts_with(type, 'onward.')", "starts_with(type, 'onward,')"),
+        f"{_OF_PG}/test_sql_api.py",
+    ),
+    _on_postgres(
         "face: organisations share idempotency keys",
         Edit(f"{_PG}/migrations/0008_sql_api.sql", "onward.digest(type, org_id, ", "onward.digest(type, "),
         f"{_OF_PG}/test_sql_api.py",
@@ -2418,6 +2423,18 @@ def _of_webhooks(name: str, edit: Edit) -> Mutant:
 
 
 WEBHOOKS: Final = (
+    _of_webhooks(
+        "a delivery of any payload is signed",
+        Edit(
+            "webhook.py",
+            "        if not any(hmac.compare_digest(proof",
+            "        if False and not any(hmac.compare_digest(proof",
+        ),
+    ),
+    _of_webhooks(
+        "a proof holds for every webhook",
+        Edit("webhook.py", "msgspec.json.encode([webhook, message],", "msgspec.json.encode([message],"),
+    ),
     _of_webhooks(
         "a private address is posted to",
         Edit("webhook.py", "if not is_public(address) and not any(", "if False and not any("),

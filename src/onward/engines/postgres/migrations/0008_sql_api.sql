@@ -35,6 +35,8 @@ declare
 begin
   wrong := case
     when type is null or btrim(type, E' \t\n\r\f\v') = '' then 'type must be a non-empty string'
+    when starts_with(type, 'onward.') then 'type must not begin with ''onward.'': these are made by workers only'
+    when starts_with(queue || '/', 'onward/') then 'queue must not be below ''onward/'': these are filled by workers only'
     when length(type) > 255 then 'type must be at most 255 characters'
     when payload is null then 'payload must be JSON: ''null'' is, NULL is not'
     when size > 10485760 then format('Job payload size %s MB exceeds limit of 10.0 MB', round(size / 1048576.0, 1))
