@@ -1169,6 +1169,20 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
+        "listener: a stranger's lock is waited for",
+        Edit("pg/listener.py", "select pg_try_advisory_lock_shared(hash", "select pg_advisory_lock_shared(hash"),
+        f"{_SQL_API}::test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations",
+    ),
+    _on_postgres(
+        "claims: a stranger's lock is waited for",
+        Edit(
+            f"{_PG}/migrations/0001_tables.sql",
+            "perform from onward.claim_gate for key share;",
+            "perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));",
+        ),
+        f"{_SQL_API}::test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations",
+    ),
+    _on_postgres(
         "face: producers may enqueue deliveries",
         Edit(f"{_PG}/migrations/0008_sql_api.sql", "starts_with(type, 'onward.')", "starts_with(type, 'onward,')"),
         f"{_OF_PG}/test_sql_api.py",
@@ -1712,7 +1726,7 @@ POSTGRES: Final = (
     ),
     _on_postgres(
         "rights: of two that give leave at once one fails",
-        Edit(_GRANTS, "perform pg_advisory_xact_lock(hashtextextended(", "perform (hashtextextended("),
+        Edit(_GRANTS, "  lock table onward.migration in share row exclusive mode;\n", ""),
         _SQL_API,
     ),
     _on_postgres(

@@ -46,8 +46,12 @@ PROBE_INTERVAL: Final = 20.0
 """Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
 and so does one on which there is nothing to say."""
 
-_PRESENCE_LOCK: Final = "select pg_advisory_lock_shared(hashtextextended($1::text, 1))"
-"""By which those who tell of work know that somebody listens on a channel: see ``tell`` in the schema of Onward."""
+_PRESENCE_LOCK: Final = "select pg_try_advisory_lock_shared(hashtextextended($1::text, 1))"
+"""Shows those who enqueue that a listener exists: see ``has_listener`` in the schema of Onward. Tried and not waited
+for: where another session holds it, a stranger too, they notify all the same."""
+_PRESENCE_TRIES: Final = 20
+_PRESENCE_PAUSE: Final = 0.005
+"""Seconds. Those who enqueue hold the lock for microseconds, to see whether they can have it."""
 
 ALL_QUEUES: Final = "*"
 """Told where work is ready in queues that nobody lists."""
@@ -133,6 +137,8 @@ class _LoopListener:
         self._listener = listener
         self._queues: dict[str, str] = {}
         """Of others' channels, which queue each is for."""
+        self._is_present = False
+        """Whether we hold the lock that shows that we listen."""
         self._task: asyncio.Task[None] | None = None
         """While it lasts: it would keep a loop that has closed."""
         self._listening: _ListenConnection | None = None
@@ -179,7 +185,7 @@ class _LoopListener:
                 connection = await database.aconnect()
                 try:
                     await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-                    await connection.execute(_PRESENCE_LOCK, [channel])
+                    self._is_present = await self._show_presence(connection)
                     self.is_listening = True
                     self._dispatch(SETTINGS_CHANGED)
                     backoff = _MIN_BACKOFF
@@ -205,7 +211,9 @@ class _LoopListener:
                 self._listening = listening
                 listening.start_reading()
                 try:
-                    await asyncio.wait([listening.broken], timeout=probed_at + listener.probe_interval - monotonic())
+                    timeout = probed_at + listener.probe_interval - monotonic()
+                    timeout = timeout if self._is_present else min(timeout, _POLL_INTERVAL)
+                    await asyncio.wait([listening.broken], timeout=timeout)
                 finally:
                     listening.stop_reading()
                     self._listening = None
@@ -213,6 +221,9 @@ class _LoopListener:
                     listening.broken.result()
                 if listening.has_pending_query:
                     probed_at = monotonic()  # it has its own timeout
+                elif not self._is_present and await self._show_presence(connection):
+                    self._is_present = True
+                    self._dispatch(SETTINGS_CHANGED)  # between the stranger's lock and ours, nobody was notified
                 elif listener.external_channels is None:
                     await connection.execute("select")
                     probed_at = monotonic()
@@ -220,6 +231,15 @@ class _LoopListener:
                     probed_at = await self._listen_to_external(connection)
         finally:
             listening.abort_query()
+
+    async def _show_presence(self, connection: TimedAsyncConnection) -> bool:
+        """Take the lock that shows that we listen; return whether we have it."""
+        for _ in range(_PRESENCE_TRIES):
+            cursor = await connection.execute(_PRESENCE_LOCK, [self._listener.channel])
+            if (await cursor.fetchone() or (False,))[0]:
+                return True
+            await asyncio.sleep(_PRESENCE_PAUSE)
+        return False
 
     async def _listen_to_external(self, connection: TimedAsyncConnection) -> float:
         """Listen to channels of others that have come since; say when."""

@@ -97,7 +97,11 @@ begin
     raise exception 'this is PostgreSQL %, Onward needs {min_major_version}: upgrade the server',
       current_setting('server_version');
   end if;
-  perform pg_advisory_xact_lock(hashtextextended(schema_name || '.migration', 0));
+  if {has_migration_table} then
+    lock table onward.migration in share row exclusive mode;
+  else
+    perform pg_advisory_xact_lock(hashtextextended(schema_name || '.migration', 0));
+  end if;
   loop
     begin
       perform set_config('lock_timeout', '{lock_timeout_ms}', true);
@@ -178,7 +182,7 @@ class Migrations:
             connection.query_timeout = None  # others may be at it, and what is changed may be large
         with connection.transaction():
             # Kept while we pause: of ten that wait for a table one after the other, nobody would get past.
-            connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"{self._schema}.migration"])
+            self._lock(connection)
             tries = 1
             while True:
                 try:
@@ -188,6 +192,15 @@ class Migrations:
                     self._on_lock_timeout(connection, tries, error)
                 connection.execute("select pg_sleep($1)", [RETRY_DELAY])
                 tries += 1
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> None:
+        """Let one migrate at a time. An advisory lock, which any role can take, is for the first time only."""
+        _, has_migration_table, _ = self._inspect(connection)
+        if has_migration_table:
+            lock = "lock table onward.migration in share row exclusive mode"
+            connection.execute(insert_schema_name(self._schema, lock))
+        else:
+            connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"{self._schema}.migration"])
 
     def _apply(self, connection: psycopg.Connection[Any]) -> list[Migration]:
         missing = list(self._missing(connection))

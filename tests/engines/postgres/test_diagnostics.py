@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -167,3 +168,24 @@ async def test_check_tells_version_schema_time_and_durability(driver: Driver, st
     assert info.now is not None
     assert info.durability
     assert "fsync is off" in " ".join(info.problems)  # of a server for tests
+
+
+@pytest.mark.parametrize(("table", "mode"), [("claim_gate", "exclusive"), ("job", "share")])
+async def test_who_lets_nobody_claim_is_named_with_the_remedy(
+    driver: Driver, store: PostgresStore, table: str, mode: str
+):  # O3
+    schema = Schema(store.schema)
+
+    def problems(**more: Any) -> list[str]:
+        said = run(diagnose(schema, **more), on_psycopg(connection)).problems
+        return [problem for problem in said if "claim" in problem]
+
+    with psycopg.connect(store.url) as holder, psycopg.connect(store.url) as connection:
+        holder.execute(f"lock table {store.schema}.{table} in {mode} mode")
+        (said,) = problems(long_lock=timedelta(0))
+        assert f"session {holder.info.backend_pid} (user " in said
+        assert f"holds a lock on {store.schema}.{table}" in said
+        assert f"pg_terminate_backend({holder.info.backend_pid})" in said
+        assert problems(long_lock=timedelta(days=1)) == []
+        holder.rollback()
+        assert problems(long_lock=timedelta(0)) == []

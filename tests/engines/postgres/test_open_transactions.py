@@ -191,7 +191,7 @@ async def test_who_is_not_let_claim_holds_no_job_meanwhile(
 
     monkeypatch.setattr(engine, "_settle_available", give_up)
     with psycopg.connect(store.url) as connection, psycopg.connect(store.url, autocommit=True) as other:
-        lock = "select pg_advisory_xact_lock(hashtextextended('onward.claims', 0))"
+        lock = "lock table onward.claim_gate in exclusive mode"
         connection.execute(engine.schema.insert_schema_name(lock).encode())
         settlements = (Settlement(claim, Complete()),)
         request = ClaimRequest(worker_id="w", slots=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -280,6 +280,28 @@ async def test_everybody_may_do_nothing_and_a_producer_two_things(
         assert connection.execute(may, named).fetchall() == []
         connection.execute(f"select {store.schema}.allow_producer('{role}')")
         assert connection.execute(may, named).fetchall() == [("cancel",), ("enqueue",)]
+
+
+async def test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations(
+    driver: Driver, store: PostgresStore, role: str
+):  # G8
+    names = [f"{store.schema}.claims", f"{store.schema}.migration", "onward.claims", store.schema]
+    with as_role(store, role) as stranger:
+        for name in names:
+            for seed in (0, 1):
+                stranger.execute("select pg_advisory_lock(hashtextextended(%s, %s))", [name, seed])
+        for mode in ("row share", "exclusive", "access exclusive"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), stranger.transaction():
+                stranger.execute(f"lock table {store.schema}.claim_gate in {mode} mode")
+        await driver.add()
+        async with asyncio.timeout(20):
+            async with aclosing(driver.engine.signals(["q"])) as signals:  # type: ignore[type-var]
+                await anext(signals)  # it listens
+                await driver.add(queue="q")
+                await anext(signals)
+            await driver.take_one()
+            await driver.set("q", weight=2)
+            await asyncio.to_thread(allow_within, store, role)
 
 
 async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(

@@ -14,6 +14,8 @@ from onward.pg.plan_runner import Plan, Row, Statement
 
 LONG_TRANSACTION: Final = timedelta(minutes=5)
 """How long a transaction may be open before it is worth a word."""
+LONG_LOCK: Final = timedelta(seconds=2)
+"""How long a session may hold a lock that claims need before it is a problem: to change settings takes ms."""
 OLD_SLOT_AGE: Final = 10_000_000
 """Transactions after which a replication slot that holds them back is worth a word."""
 WRAPAROUND_AGE: Final = 1_000_000_000
@@ -89,6 +91,17 @@ class VacuumBlocker(NamedTuple):
     query: str
 
 
+class ClaimBlocker(NamedTuple):
+    """A row of ``sql/claim_blockers.sql``: a session that lets nobody claim."""
+
+    session: str
+    user: str
+    state: str
+    seconds: float | None
+    table: str
+    query: str
+
+
 class Diagnosis(NamedTuple):
     """What there is to know, and what is wrong with it: see :class:`EngineInfo`."""
 
@@ -98,15 +111,20 @@ class Diagnosis(NamedTuple):
 
 
 def diagnose(
-    schema: Schema, *, long_transaction: timedelta = LONG_TRANSACTION, old_slot_age: int = OLD_SLOT_AGE
+    schema: Schema,
+    *,
+    long_transaction: timedelta = LONG_TRANSACTION,
+    old_slot_age: int = OLD_SLOT_AGE,
+    long_lock: timedelta = LONG_LOCK,
 ) -> Plan[Diagnosis]:
     """Gather what there is to know, and say what is wrong with it."""
     (row,) = yield Statement(schema.server_facts, [schema.name])
     facts = ServerFacts(*row)
     blockers: Sequence[Row] = yield Statement(schema.vacuum_blockers, [long_transaction // MICROSECOND, old_slot_age])
+    locks: Sequence[Row] = yield Statement(schema.claim_blockers, [long_lock // MICROSECOND])
     return Diagnosis(
         facts,
-        [*_problems(facts)],
+        [*_problems(facts), *(_claim_problem(ClaimBlocker(*lock)) for lock in locks)],
         [*_warnings(facts), *(_blocker_warning(VacuumBlocker(*blocker)) for blocker in blockers)],
     )
 
@@ -123,6 +141,15 @@ def _problems(facts: ServerFacts) -> Iterator[str]:
             + facts.setting("default_transaction_read_only", "off")
         )
     yield from facts.durability.problems()
+
+
+def _claim_problem(blocker: ClaimBlocker) -> str:
+    session, user, state, seconds, table, query = blocker
+    since = "" if seconds is None else f" for {timedelta(seconds=int(seconds))}"
+    return (
+        f"session {session} (user {user}, {state}) holds a lock on {table}{since}: no worker can claim a job. "
+        f"Its last statement: {query!r}. To end it: select pg_terminate_backend({session})"
+    )
 
 
 def _warnings(facts: ServerFacts) -> Iterator[str]:

@@ -305,6 +305,18 @@ create table onward.leader (
   until     timestamptz not null
 ) with (fillfactor = 10);
 
+-- Has no rows. Claims share a lock on it, and who changes settings takes it alone: see configure(). A table and not an advisory
+-- lock, because to lock it needs a privilege here, and anyone who can connect can take any advisory lock.
+create table onward.claim_gate (one boolean);
+
+-- Keep settings as they are until the end of the transaction. Row share: a backup that reads all tables is in nobody's way.
+create function onward.enter_claims() returns void
+  language plpgsql
+as $$
+begin
+  perform from onward.claim_gate for key share;
+end $$;
+
 -- By which a connection is known to lead to this store and to no other.
 create table onward.identity (
   one boolean primary key default true check (one),

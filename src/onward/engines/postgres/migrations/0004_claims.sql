@@ -270,7 +270,7 @@ declare
   nothing    text;
 begin
   -- Settings change only while nobody claims: see configure(). Not performed, which takes a statement.
-  nothing := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+  nothing := onward.enter_claims();
 
   -- A queue that was empty would else wait for as long as the tour of all the others takes.
   if notified_queue is not null and slots + prefetch_started > 0 then
@@ -492,7 +492,7 @@ as $$
 declare
   now_at    timestamptz := coalesce(onward.to_timestamp(claim_queue.now), clock_timestamp());
   until     timestamptz := now_at + onward.to_interval(claim_queue.lease);
-  nothing   text := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));  -- as in claim()
+  nothing   text := onward.enter_claims();  -- as in claim()
   watermark timestamptz := onward.watermark();
   new_no    bigint := onward.new_claim_no();
 begin
@@ -550,7 +550,7 @@ declare
   one       record;
   settings  onward.queue;
 begin
-  perform pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0));
+  perform onward.enter_claims();
   for one in
     select j.seq, j.queue, q.global_concurrency is not null or q.spacing is not null as is_limited, q.lease
       from unnest(firsts, ends) r (first, upto)
@@ -630,7 +630,7 @@ as $$
 declare
   nothing text;
 begin
-  if worker_id is not null then nothing := pg_advisory_xact_lock_shared(hashtextextended('onward.claims', 0)); end if;
+  if worker_id is not null then nothing := onward.enter_claims(); end if;
   if cardinality(completed_seqs) + cardinality(ended_seqs) + cardinality(returned_seqs) + cardinality(start_seqs) > 0 then
     select json_agg(json_build_array(l.seq, l.claim_no)) into lost from (
       select * from onward.settle(now, channel, completed_seqs, completed_claims, completed_results, ended_seqs, ended_claims, ended_statuses,

@@ -113,7 +113,7 @@ declare
   settings onward.queue;
 begin
   -- Claims do not lock the rows of unlimited queues. This waits until none is under way, and lets none begin.
-  perform pg_advisory_xact_lock(hashtextextended('onward.claims', 0));
+  lock table onward.claim_gate in exclusive mode;
   insert into onward.queue (name, created_at) values (configure.name, now_at) on conflict do nothing;
   select * into old from onward.queue q where q.name = configure.name collate "C" for update;
   settings := jsonb_populate_record(old, change);

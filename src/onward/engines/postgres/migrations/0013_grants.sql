@@ -30,7 +30,7 @@ declare
   holder     text;
 begin
   -- Of two that give leave for one thing at once, or beside a migration, the server would refuse one.
-  perform pg_advisory_xact_lock(hashtextextended((select nspname from pg_namespace where oid = own_schema) || '.migration', 0));
+  lock table onward.migration in share row exclusive mode;
   for privilege in
     select format('usage on schema %s', own_schema)
     union all

@@ -1,0 +1,14 @@
+-- Sessions that let nobody claim: they hold a lock that claims need, for longer than a change of settings takes.
+-- $1 how long their transaction must have been open, in microseconds; one whose age we may not see counts as old
+-- -> the session, its user, its state, seconds that its transaction has been open, the table, its last statement
+select l.pid::text, coalesce(a.usename, '?'), coalesce(a.state, '?'),
+       extract(epoch from clock_timestamp() - a.xact_start)::float8, l.relation::regclass::text, left(a.query, 80)
+  from pg_locks l
+  join pg_stat_activity a on a.pid = l.pid
+ where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
+   and l.database = (select d.oid from pg_database d where d.datname = current_database())
+   and (l.mode in ('ExclusiveLock', 'AccessExclusiveLock')
+        and l.relation in ('onward.claim_gate'::regclass, 'onward.job'::regclass, 'onward.lane'::regclass, 'onward.queue'::regclass)
+        or l.mode in ('ShareLock', 'ShareRowExclusiveLock') and l.relation = 'onward.job'::regclass)
+   and coalesce(a.xact_start, '-infinity') < clock_timestamp() - onward.to_interval($1::bigint)
+ order by a.xact_start nulls last
