@@ -1710,6 +1710,21 @@ POSTGRES: Final = (
         _SQL_API,
     ),
     _on_postgres(
+        "rights: a worker may write which schema this is",
+        Edit(_GRANTS, "when relname in ('migration', 'identity') then 'select'", "when false then 'select'"),
+        _SQL_API,
+    ),
+    _on_postgres(
+        "rights: every producer may cancel",
+        Edit(_GRANTS, "if may_cancel then", "if true then"),
+        _SQL_API,
+    ),
+    _on_postgres(
+        "rights: who does not own the schema grants nothing without a word",
+        Edit(_GRANTS, "if not pg_has_role(owner, 'usage') then", "if false then"),
+        _SQL_API,
+    ),
+    _on_postgres(
         "rights: leave to work is waited for as long as it takes",
         Edit(_GRANTS, "set lock_timeout = '500ms'", "set lock_timeout = 0"),
         _SQL_API,
@@ -1758,8 +1773,8 @@ POSTGRES: Final = (
         "migrate: who may add jobs may take them back after a step",
         Edit(
             f"{_PG}/migrations/__init__.py",
-            "having count(distinct p.proname) = 2",
-            "having count(distinct p.proname) > 0",
+            "bool_or(p.proname = 'cancel'))",
+            "true)",
         ),
         _UPGRADING,
     ),

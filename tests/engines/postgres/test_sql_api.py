@@ -211,7 +211,7 @@ async def test_a_role_without_leave_sees_and_does_nothing(driver: Driver, store:
 
 
 async def test_a_producer_adds_and_takes_back_and_that_is_all(driver: Driver, store: PostgresStore, role: str):  # G8
-    call(store, f"allow_producer('{role}')")
+    call(store, f"allow_producer('{role}', may_cancel => true)")
     with as_role(store, role) as connection:
         ((id,),) = connection.execute(f"select {store.schema}.enqueue('send', idempotency_key => 'k')").fetchall()
         assert connection.execute(f"select {store.schema}.cancel(%s)", [id]).fetchall() == [(True,)]
@@ -230,7 +230,7 @@ async def test_a_producer_adds_and_takes_back_and_that_is_all(driver: Driver, st
 async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
     driver: Driver, store: PostgresStore, role: str
 ):  # G8
-    call(store, f"allow_producer('{role}')")
+    call(store, f"allow_producer('{role}', true)")
     trap = f"trap_{store.schema}"
     with psycopg.connect(store.url, autocommit=True) as owner:
         owner.execute(f"create schema {trap} authorization {role}")
@@ -261,31 +261,76 @@ async def test_what_runs_with_the_owners_rights_says_where_names_are_looked_up(
     assert loose == [("is_recording_in_trigger",)]  # it has no name without its schema, and is asked for each statement
 
 
-async def test_everybody_may_do_nothing_and_a_producer_two_things(
+ALLOWED = """
+    select proname, 'execute' from pg_proc
+     where pronamespace = %(schema)s::regnamespace and has_function_privilege(%(role)s, oid, 'execute')
+    union
+    select c.relname, p.word from pg_class c
+      cross join unnest('{select,insert,update,delete,truncate,references,trigger}'::text[]) p (word)
+     where c.relnamespace = %(schema)s::regnamespace and c.relkind in ('r', 'p', 'v')
+       and case when p.word in ('delete', 'truncate', 'trigger') then has_table_privilege(%(role)s, c.oid, p.word)
+                else has_any_column_privilege(%(role)s, c.oid, p.word) end
+    union
+    select c.relname, p.word from pg_class c cross join unnest('{usage,select,update}'::text[]) p (word)
+     where c.relnamespace = %(schema)s::regnamespace and c.relkind = 'S'
+       and has_sequence_privilege(%(role)s, c.oid, p.word)
+    union
+    select '', p.word from unnest('{usage,create}'::text[]) p (word)
+     where has_schema_privilege(%(role)s, %(schema)s, p.word)
+"""
+"""Every function, table, view and sequence, with all that a role may do to it."""
+
+
+def allowed(store: PostgresStore, role: str) -> set[tuple[str, str]]:
+    with psycopg.connect(store.url) as connection:
+        return set(connection.execute(ALLOWED, {"schema": store.schema, "role": role}).fetchall())
+
+
+async def test_a_role_may_do_what_it_was_allowed_and_nothing_else(
     driver: Driver, store: PostgresStore, role: str
 ):  # G8
-    may = """select proname from pg_proc
-              where pronamespace = %(schema)s::regnamespace and has_function_privilege(%(role)s, oid, 'execute')
-             union all
-             select relname from pg_class
-              where relnamespace = %(schema)s::regnamespace
-                and case relkind when 'S' then has_sequence_privilege(%(role)s, oid, 'usage, select, update')
-                                 when 'i' then false
-                                 when 'I' then false
-                                 else has_any_column_privilege(%(role)s, oid, 'select, insert, update')
-                                      or has_table_privilege(%(role)s, oid, 'delete, truncate') end
-              order by 1"""
-    with psycopg.connect(store.url, autocommit=True) as connection:
-        named = {"schema": store.schema, "role": role}
-        assert connection.execute(may, named).fetchall() == []
-        connection.execute(f"select {store.schema}.allow_producer('{role}')")
-        assert connection.execute(may, named).fetchall() == [("cancel",), ("enqueue",)]
+    assert allowed(store, role) == set()
+    call(store, f"allow_producer('{role}')")
+    assert allowed(store, role) == {("", "usage"), ("enqueue", "execute")}
+    call(store, f"allow_producer('{role}', may_cancel => true)")
+    assert allowed(store, role) == {("", "usage"), ("enqueue", "execute"), ("cancel", "execute")}
+    call(store, f"allow_worker('{role}')")
+    of_worker = allowed(store, role)
+    for table in ("migration", "identity"):
+        assert {word for name, word in of_worker if name == table} == {"select"}, table
+    assert {word for name, word in of_worker if name == "claim_gate"} == {"select", "update"}
+    assert {word for name, word in of_worker if name == "job"} == {"select", "insert", "update", "delete"}
+    assert of_worker.isdisjoint((name, "execute") for name in ("allow_worker", "allow_producer", "check_owner"))
+    assert not {word for _, word in of_worker} & {"truncate", "references", "trigger", "create"}
+    assert not [name for name, _ in of_worker if name.startswith("history_day_2")]
+
+
+async def test_who_does_not_own_the_schema_cannot_allow_anything_and_is_told(
+    driver: Driver, store: PostgresStore, role: str
+):  # G8
+    with psycopg.connect(store.url, autocommit=True) as owner:
+        owner.execute(f"grant usage on schema {store.schema} to {role}")
+        owner.execute(f"grant execute on all functions in schema {store.schema} to {role}")
+    with as_role(store, role) as connection:
+        for function in ("allow_producer", "allow_worker"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"may allow roles here, and you are {role}"):
+                connection.execute(f"select {store.schema}.{function}('{role}')")
+
+
+async def test_a_worker_cannot_write_what_says_which_schema_this_is(
+    driver: Driver, store: PostgresStore, role: str
+):  # G8, O9
+    call(store, f"allow_worker('{role}')")
+    with as_role(store, role) as connection:
+        for statement in ("delete from onward.migration", "update onward.identity set id = gen_random_uuid()"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement.replace("onward.", f"{store.schema}."))
 
 
 async def test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations(
     driver: Driver, store: PostgresStore, role: str
 ):  # G8
-    names = [f"{store.schema}.claims", f"{store.schema}.migration", "onward.claims", store.schema]
+    names = [f'"{store.schema}".claims', f"{store.schema}.migration", "onward.claims", store.schema]
     with as_role(store, role) as stranger:
         for name in names:
             for seed in (0, 1):

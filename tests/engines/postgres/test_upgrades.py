@@ -244,7 +244,7 @@ async def test_a_producer_goes_on_after_a_step_that_makes_a_function_anew(
     driver: Driver, store: PostgresStore, roles: tuple[str, str], way: Way
 ):  # O9, G8
     producer, half = roles
-    run(store, f"select onward.allow_producer('{producer}')")
+    run(store, f"select onward.allow_producer('{producer}', may_cancel => true)")
     with psycopg.connect(store.url, autocommit=True) as connection:
         connection.execute(f"grant usage on schema {store.schema} to {half}")
         connection.execute(f"grant execute on function {store.schema}.enqueue to {half}")

@@ -1,14 +1,31 @@
 -- Who may do what. It comes last, so that it holds for all that there is. A step that comes after it has to see to its own, but
 -- for those who have been allowed to work or to add jobs: they are allowed again whenever steps have been applied.
 
--- Let a role add jobs and take them back, by enqueue and cancel and in no other way.
-create function onward.allow_producer(role name) returns void
+-- Refuse a caller that does not own the schema: its grants would give nothing, with a mere warning.
+create function onward.check_owner() returns void
+  language plpgsql
+as $$
+declare
+  owner oid := (select relowner from pg_class where oid = 'onward.job'::regclass);
+begin
+  if not pg_has_role(owner, 'usage') then
+    raise exception 'only % may allow roles here, and you are %', owner::regrole, current_user::regrole
+      using errcode = 'insufficient_privilege';
+  end if;
+end $$;
+
+-- Let a role add jobs, by enqueue and in no other way. May it cancel, then any job: who guesses a key gets the job's id from enqueue.
+create function onward.allow_producer(role name, may_cancel boolean default false) returns void
   language plpgsql
 as $$
 begin
+  perform onward.check_owner();
   execute format('grant usage on schema %s to %I', (select relnamespace::regnamespace from pg_class
                                                      where oid = 'onward.job'::regclass), role);
-  execute format('grant execute on function onward.enqueue, onward.cancel to %I', role);
+  execute format('grant execute on function onward.enqueue to %I', role);
+  if may_cancel then
+    execute format('grant execute on function onward.cancel to %I', role);
+  end if;
 end $$;
 
 -- Let a role work: run jobs, lead, operate.
@@ -29,18 +46,22 @@ declare
   part       regclass;
   holder     text;
 begin
+  perform onward.check_owner();
   -- Of two that give leave for one thing at once, or beside a migration, the server would refuse one.
   lock table onward.migration in share row exclusive mode;
   for privilege in
     select format('usage on schema %s', own_schema)
     union all
     select format(case relkind when 'S' then 'usage, select, update on sequence %s'
-                               else 'select, insert, update, delete on table %s' end, oid::regclass)
+                               else case when relname in ('migration', 'identity') then 'select'
+                                         when relname = 'claim_gate' then 'select, update'
+                                         else 'select, insert, update, delete' end || ' on table %s' end, oid::regclass)
       from pg_class where relnamespace = own_schema and relkind in ('r', 'p', 'v', 'S') and relname !~ '^history_day_[0-9]{8}$'
        and pg_has_role(relowner, 'usage')
     union all
     select format('execute on routine %s', oid::regprocedure)
       from pg_proc where pronamespace = own_schema and pg_has_role(proowner, 'usage')
+       and proname not in ('allow_producer', 'allow_worker', 'check_owner')
   loop
     execute format('grant %s to %I', privilege, role);
   end loop;

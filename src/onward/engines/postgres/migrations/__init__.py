@@ -27,14 +27,14 @@ select pg_catalog.format('select onward.allow_worker(%L)', r.rolname)
   join pg_catalog.pg_policy p on p.polrelid = c.oid and p.polname ~ '^worker_[0-9]+_'
   join role r on r.oid = any (p.polroles)
 union all
-select pg_catalog.format('select onward.allow_producer(%L)', r.rolname)
+select pg_catalog.format('select onward.allow_producer(%L, %L)', r.rolname, bool_or(p.proname = 'cancel'))
   from ours o
   join pg_catalog.pg_proc p on p.pronamespace = o.oid and p.proname in ('enqueue', 'cancel')
   cross join pg_catalog.aclexplode(p.proacl) a
   join role r on r.oid = a.grantee
  where a.grantee <> p.proowner
  group by r.rolname
-having count(distinct p.proname) = 2"""
+having bool_or(p.proname = 'enqueue')"""
 
 
 def migrate(
