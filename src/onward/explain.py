@@ -109,7 +109,7 @@ def _ended(job: Job) -> Reason:
             message = f"its attempts are used up ({job.attempts} of {job.max_attempts}){at}: {job.last_error}"
         case _:
             message = f"it failed for good{at}: {job.last_error}"
-    return Reason(code=ReasonCode.ENDED, message=message, remedy=f"onward jobs replay {job.id}")
+    return Reason(code=ReasonCode.ENDED, message=message, remedy=f"onward jobs replay {job.ref}")
 
 
 def _held(
@@ -138,7 +138,7 @@ def _not_yet(job: Job, dependencies: Sequence[Job], alive: Sequence[WorkerInfo],
         message = (
             f"it waits for {named}{more} to complete first" if open_ else "it waits for other jobs to complete first"
         )
-        remedy = f"onward explain {open_[0].id}" if open_ else ""
+        remedy = f"onward explain {open_[0].ref}" if open_ else ""
         return [Reason(code=ReasonCode.BLOCKED, message=message, remedy=remedy)]
     if job.status is not JobStatus.SCHEDULED or job.next_run_at is None:
         return []
@@ -159,7 +159,7 @@ def _limits(job: Job, queue: QueueInfo, held_jobs: Sequence[Job], now: datetime)
         reasons.append(Reason(code=ReasonCode.PAUSED, message=f"the queue {queue.name} is paused", remedy=remedy))
     held = sum(queue.counts.get(state, 0) for state in HELD)
     if settings.global_concurrency is not None and held >= settings.global_concurrency:
-        names = ", ".join(other.id for other in held_jobs if other.id != job.id)
+        names = ", ".join(str(other.ref) for other in held_jobs if other.id != job.id)
         message = f"{queue.name} may have {settings.global_concurrency} running at once, and has {held}: {names}"
         remedy = f"onward queues configure {queue.name} --global-concurrency N"
         reasons.append(Reason(code=ReasonCode.CONCURRENCY, message=message, remedy=remedy))

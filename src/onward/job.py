@@ -22,6 +22,12 @@ class JobRef(msgspec.Struct, frozen=True, order=True, gc=False):
     queue: str
     id: str
 
+    @classmethod
+    def parse(cls, text: str) -> JobRef | None:
+        """Read ``queue:id``; None: it has no colon. An id may contain colons (BullMQ's schedulers), a queue may not."""
+        queue, found, id = text.partition(":")
+        return cls(queue, id) if found else None
+
     def __str__(self) -> str:
         """Show it as people type it."""
         return f"{self.queue}:{self.id}"

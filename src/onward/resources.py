@@ -1,7 +1,7 @@
 """The resources of an App: jobs, dead letters, archive, queues, workers, schedules.
 
-Each method is thin: a verb of the engine, and an error that helps. ``which`` says which jobs: one by its id, its
-:class:`JobRef` or its handle, or many by a :class:`JobFilter`.
+Each method is thin: a verb of the engine, and an error that helps. ``which`` says which jobs: one by ``"queue:id"``,
+its :class:`JobRef`, its handle or, where ids are global, its id alone; or many by a :class:`JobFilter`.
 """
 
 from __future__ import annotations
@@ -157,15 +157,18 @@ class Jobs:
 
     async def cancel(self, which: Which, *, reason: str = "cancelled", limit: int = 1000) -> Changes:
         """Take jobs back. The handler of a running one is stopped, as far as it can be."""
-        return await (await self._opened()).cancel(_filter_of(which), reason=reason, limit=limit)
+        engine = await self._opened()
+        return await engine.cancel(_filter_of(engine, which), reason=reason, limit=limit)
 
     async def replay(self, which: Which, *, limit: int = 1000) -> Changes:
         """Give failed, buried and cancelled jobs a new life: ready now, with all their attempts."""
-        return await (await self._opened()).replay(_filter_of(which), limit=limit)
+        engine = await self._opened()
+        return await engine.replay(_filter_of(engine, which), limit=limit)
 
     async def delete(self, which: Which, *, limit: int = 1000) -> Changes:
         """Remove jobs and their keys. One that is being run stays."""
-        return await (await self._opened()).delete(_filter_of(which), limit=limit)
+        engine = await self._opened()
+        return await engine.delete(_filter_of(engine, which), limit=limit)
 
     async def edit(
         self,
@@ -229,12 +232,12 @@ class DeadLetters:
     async def replay(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
         """Re-enqueue one or some, or with ``all=True`` all of them, with a fresh attempt count; at most ``limit``."""
         engine = await self._opened()
-        return await engine.replay(_dead(engine, _chosen(which, all=all, verb="dead.replay")), limit=limit)
+        return await engine.replay(_dead(engine, _chosen(engine, which, all=all, verb="dead.replay")), limit=limit)
 
     async def purge(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
         """Delete one or some, or with ``all=True`` all of them, at most ``limit``."""
         engine = await self._opened()
-        return await engine.delete(_dead(engine, _chosen(which, all=all, verb="dead.purge")), limit=limit)
+        return await engine.delete(_dead(engine, _chosen(engine, which, all=all, verb="dead.purge")), limit=limit)
 
 
 class Archive:
@@ -249,7 +252,8 @@ class Archive:
         Raises:
             JobNotFound: the archive has no such job.
         """
-        found = await (await self._opened()).archived(_filter_of(job), limit=1)
+        engine = await self._opened()
+        found = await engine.archived(_filter_of(engine, job), limit=1)
         if not found.items:
             raise JobNotFound(f"job {_name_of(job)} is not in the archive: it is still live, or has been pruned")
         return found.items[0]
@@ -273,7 +277,8 @@ class Archive:
 
     async def purge(self, which: Which | None = None, *, all: bool = False, limit: int = 1000) -> Changes:
         """Delete one or some, or with ``all=True`` all of them, before their time; at most ``limit``."""
-        return await (await self._opened()).purge_archived(_chosen(which, all=all, verb="archive.purge"), limit=limit)
+        engine = await self._opened()
+        return await engine.purge_archived(_chosen(engine, which, all=all, verb="archive.purge"), limit=limit)
 
 
 class Queues:
@@ -379,32 +384,33 @@ def filter_of(which: JobFilter | None, fields: JobFields) -> JobFilter:
     return JobFilter(**given)
 
 
-def _filter_of(which: Which) -> JobFilter:
-    match which:
+def _filter_of(engine: CheckedEngine, which: Which) -> JobFilter:
+    name = engine.name_of(which) if isinstance(which, str) else which
+    match name:
         case JobFilter():
-            return which
+            return name
         case str():
-            return JobFilter(ids=(which,))
+            return JobFilter(ids=(name,))
         case JobRef():
-            return JobFilter(refs=(which,))
+            return JobFilter(refs=(name,))
         case _:
-            return JobFilter(refs=(which.ref,))
+            return JobFilter(refs=(name.ref,))
 
 
-def _chosen(which: Which | None, *, all: bool, verb: str) -> JobFilter:
+def _chosen(engine: CheckedEngine, which: Which | None, *, all: bool, verb: str) -> JobFilter:
     if which is None:
         if not all:
             raise InvalidValue("which", None, f"give {verb} a job or a filter, or all=True for every one")
         return JobFilter()
     if all:
         raise InvalidValue("all", all, "give a job or a filter, or all=True, not both")
-    return _filter_of(which)
+    return _filter_of(engine, which)
 
 
 def _dead(engine: CheckedEngine, which: Which) -> JobFilter:
     # An engine that cannot tell dead letters from other failures shows those too (O1).
     status = frozenset({engine.capabilities.shown(JobStatus.DEAD_LETTER)})
-    return msgspec.structs.replace(_filter_of(which), status=status)
+    return msgspec.structs.replace(_filter_of(engine, which), status=status)
 
 
 class Schedules:

@@ -179,7 +179,7 @@ async def test_a_job_that_has_ended_and_how(shop: App, clock: ManualClock, name:
     await shop.tick()
     reason = await told(shop, job, ReasonCode.ENDED)
     assert says in reason.message
-    assert reason.remedy == (f"onward jobs replay {job.id}" if remedy else "")
+    assert reason.remedy == (f"onward jobs replay {job.ref}" if remedy else "")
 
 
 async def test_a_job_that_was_cancelled_and_why(shop: App):

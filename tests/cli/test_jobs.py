@@ -114,7 +114,7 @@ def test_a_job_is_cancelled_by_id(shop: Cli, three):
 
 
 def test_what_cannot_be_done_to_a_job_is_said(shop: Cli, three):
-    shop("jobs", "cancel", three[0]).failed("is completed", "it stays as it is", f"onward jobs show {three[0]}")
+    shop("jobs", "cancel", three[0]).failed("is completed", "it stays as it is", f"onward jobs show mail:{three[0]}")
     result = shop("jobs", "cancel", three[0], three[2], "--json")
     assert result.code == 1
     assert result.json == {
@@ -169,3 +169,22 @@ def test_a_verb_needs_to_know_which_jobs(shop: Cli, verb):
 def test_a_database_that_is_not_there_is_not_made_by_looking(cli: Cli, workdir: Path):
     cli("jobs", "list", "--url", "sqlite:///typo.db").unreachable("there is no database", "onward migrate")
     assert not (workdir / "typo.db").exists()
+
+
+def test_a_job_is_named_by_any_prefix_that_only_one_has(shop: Cli, three):  # O2
+    whole = three[2]
+    shared = next(length for length in range(len(whole), 0, -1) if any(o.startswith(whole[:length]) for o in three[:2]))
+    unique = whole[: shared + 1]
+    for words in (("jobs", "show"), ("explain",), ("jobs", "cancel", "--dry-run")):
+        assert shop(*words, unique).ok().out
+        assert shop(*words, f"mail:{unique}").ok().out
+    shop("jobs", "cancel", whole[:shared]).usage_error("names several jobs", f"mail:{whole}")
+    shop("jobs", "cancel", "default:" + unique).failed("not found")
+    shop("jobs", "show", "ffff").failed("not found")
+    assert shop("jobs", "cancel", unique).ok().out == "1 job cancelled\n"
+
+
+def test_a_prefix_is_not_compared_with_ever_so_many_jobs(shop: Cli, three, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onward.cli.bulk._PAGE", 1)
+    monkeypatch.setattr("onward.cli.bulk._MAX_COMPARED", 2)
+    shop("jobs", "show", "f").usage_error("more than 2 jobs", "give the whole id")

@@ -195,7 +195,7 @@ async def test_a_job_is_found_by_its_name_and_by_a_bare_id_where_ids_are_global(
     await driver.add(queue="there")
     elsewhere = await driver.engine.get(JobRef("there", ref.id))
     assert elsewhere is None or (elsewhere.queue == "there" and not case.has_native_ids)
-    if case.has_native_ids:
+    if case.capabilities.has_global_ids:
         job = await driver.engine.get(ref.id)
         assert job is not None
         assert job.ref == ref

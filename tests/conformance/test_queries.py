@@ -64,7 +64,7 @@ async def test_every_field_of_a_filter_narrows(driver: Driver, case: EngineCase)
     found = driver.found
     assert await found(JobFilter(refs=(first, third))) == {first, third}
     assert await found(JobFilter(refs=())) == set()
-    if case.has_native_ids:
+    if case.capabilities.has_global_ids:
         assert await found(JobFilter(ids=(first.id, second.id, "nobody"))) == {first, second}
     assert await found(JobFilter(queues=("mail/a", "resize"))) == {first, third}
     assert await found(JobFilter(queues=("mail/*",))) == {first, second}

@@ -2814,12 +2814,27 @@ TASKS: Final = (
         (Edit("engines/pgmq/engine.py", "    max_put_backs=2,\n", "    max_put_backs=3,\n"),),
         (f"{CONFORMANCE}/test_unknown_tasks.py",),
         only="pgmq",
+        engine="pgmq",
     ),
     Mutant(
         "unknown tasks: put back on BullMQ although no worker may have the task",
         (Edit("worker/unknown_tasks.py", "if capabilities.put_back_needs_peer and not is_served:", "if False:"),),
         (f"{CONFORMANCE}/test_unknown_tasks.py",),
         only="bullmq",
+        engine="bullmq",
+    ),
+    Mutant(
+        "names: a bare id reaches into every queue",
+        (Edit("engine/checked.py", "if not self.capabilities.has_global_ids:", "if False:"),),
+        (f"{CONFORMANCE}/test_names.py",),
+        only="bullmq",
+        engine="bullmq",
+    ),
+    Mutant(
+        "names: a prefix that several jobs have is taken for the first",
+        (Edit("cli/bulk.py", "    if len(found) > 1:\n        names", "    if False:\n        names"),),
+        ("tests/cli/test_jobs.py",),
+        only="prefix",
     ),
 )
 

@@ -22,14 +22,14 @@ async def list_archived(
     app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List archived jobs, the last one first."""
-    show_page(await app.archive.list(job_filter, limit=limit, cursor=cursor), json=json)
+    show_page(await app.archive.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
 
 
 @archive.command()
 @on_app()
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
     """Show everything about one archived job: its arguments, result and errors."""
-    show_job(await app.archive.get(bulk.parse_job_ref(id)), [], json=json)
+    show_job(await bulk.find_job(app.archive, id), [], json=json)
 
 
 @archive.command()

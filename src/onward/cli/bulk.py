@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -15,11 +16,19 @@ import typer
 from onward.cli import output
 from onward.cli.errors import usage_error
 from onward.cli.units import count
+from onward.engine.capabilities import Capabilities
 from onward.engine.values import Changed, JobFilter
-from onward.errors import JobNotFound
-from onward.job import JobRef
+from onward.errors import InvalidValue, JobNotFound
+from onward.handle import JobHandle
+from onward.job import Job, JobRef
 from onward.lifecycle import JobStatus
 from onward.resources import Archive, Jobs
+
+_PAGE: Final = 500
+_MAX_COMPARED: Final = 10_000
+"""Jobs that a prefix is compared with: a mistyped id must not read a million."""
+_MAX_CANDIDATES: Final = 5
+"""Jobs named where a prefix is not unique."""
 
 Act = Callable[[JobFilter | JobRef | str], Awaitable[list[Changed]]]
 
@@ -38,10 +47,46 @@ class Action:
     """Where they are looked for."""
 
 
-def parse_job_ref(text: str) -> JobRef | str:
-    """Read the name of a job: its id, or queue:id where ids are not global."""
-    queue, found, id = text.rpartition(":")
-    return JobRef(queue, id) if found else text
+def name_of(job: Job | JobHandle[Any], capabilities: Capabilities) -> str:
+    """Write the name of a job as every command accepts it: its id, or queue:id where ids are not global."""
+    return job.id if capabilities.has_global_ids else str(job.ref)
+
+
+async def find_job(resource: Jobs | Archive, text: str) -> Job:
+    """Find the job that a person has named by id, by queue:id, or by any prefix of either that only one job has.
+
+    Raises:
+        JobNotFound: there is none.
+        CommandError: several jobs begin so, or there are too many jobs to compare.
+    """
+    try:
+        return await resource.get(text)
+    except (JobNotFound, InvalidValue) as error:
+        not_found = error
+    ref = JobRef.parse(text)
+    which = JobFilter() if ref is None else JobFilter(queues=(ref.queue,))
+    prefix = text if ref is None else ref.id
+    found: list[Job] = []
+    compared, cursor = 0, None
+    while len(found) < _MAX_CANDIDATES:
+        page = await resource.list(which, cursor=cursor, limit=_PAGE)
+        found += [job for job in page.items if prefix and job.id.startswith(prefix)]
+        compared, cursor = compared + len(page.items), page.next_cursor
+        if cursor is None:
+            break
+        if compared >= _MAX_COMPARED:
+            if len(found) > 1:
+                break
+            raise usage_error(
+                f"{text!r} is no whole name, and there are more than {_MAX_COMPARED:,} jobs to compare it with",
+                remedy="give the whole id, with its queue where ids are not global: queue:id",
+            )
+    if not found:
+        raise not_found
+    if len(found) > 1:
+        names = ", ".join(str(job.ref) for job in found[:_MAX_CANDIDATES])
+        raise usage_error(f"{text!r} names several jobs: {names}", remedy="give one of these names")
+    return found[0]
 
 
 async def run(
@@ -71,22 +116,26 @@ async def _run_each(action: Action, ids: Sequence[str], *, dry_run: bool, json: 
     changed: list[Changed] = []
     refused = 0
     for id in ids:
-        name = parse_job_ref(id)
+        try:
+            job = await find_job(action.resource, id)
+        except JobNotFound as error:
+            refused += 1
+            output.print_error(str(error), remedy="onward jobs list")
+            continue
         if dry_run:
-            job = await action.resource.get(name)
             done = [Changed(job.ref, job.status)] if job.status in action.sources else []
         else:
-            done = await action.act(name)
+            done = await action.act(job.ref)
         changed += done
         if not done:
             refused += 1
-            await _explain_refusal(action, name)
+            await _explain_refusal(action, job.ref)
     _report(action, changed, dry_run=dry_run, json=json)
     if refused:
         raise typer.Exit(1)
 
 
-async def _explain_refusal(action: Action, name: JobRef | str) -> None:
+async def _explain_refusal(action: Action, name: JobRef) -> None:
     try:
         job = await action.resource.get(name)
     except JobNotFound as error:
@@ -94,9 +143,9 @@ async def _explain_refusal(action: Action, name: JobRef | str) -> None:
     else:
         states = ", ".join(sorted(action.sources))
         output.print_error(
-            f"job {job.id} is {job.status}: only jobs that are {states} can be {action.past_tense}",
+            f"job {name} is {job.status}: only jobs that are {states} can be {action.past_tense}",
             effect="it stays as it is",
-            remedy=f"onward jobs show {job.id}",
+            remedy=f"onward jobs show {name}",
         )
 
 

@@ -20,7 +20,7 @@ async def list_dead(
     app: App, job_filter: JobFilter, limit: LimitOption = 50, cursor: CursorOption = None, json: JsonOption = False
 ) -> None:
     """List dead letters, the newest first."""
-    show_page(await app.dead.list(job_filter, limit=limit, cursor=cursor), json=json)
+    show_page(await app.dead.list(job_filter, limit=limit, cursor=cursor), app.capabilities, json=json)
 
 
 @dead.command()

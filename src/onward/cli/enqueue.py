@@ -12,7 +12,7 @@ import typer
 
 from onward.app import App
 from onward.arguments import nearest
-from onward.cli import completion, output
+from onward.cli import bulk, completion, output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.errors import CommandError, usage_error
 from onward.cli.units import read_datetime, read_duration
@@ -99,7 +99,7 @@ async def enqueue(
         if json:
             output.show_json({"id": handle.id, "queue": handle.ref.queue, "enqueue_status": handle.enqueue_status})
         else:
-            output.write(handle.id)
+            output.write(bulk.name_of(handle, app.capabilities))
             if handle.enqueue_status is not EnqueueStatus.INSERTED:
                 output.note(f"nothing new was added: this job was there already ({handle.enqueue_status})")
         return
@@ -191,18 +191,18 @@ async def _warn(app: App, type: str, queue: str) -> None:
         return
     known = {known for worker in serving for known in worker.types}
     if type not in known:
-        output.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job would fail")
+        output.warn(f"no worker of the queue {queue} has a task {type!r}{nearest(type, known)}; the job waits for one")
 
 
 async def _show_result(handle: JobHandle[Any], timeout: timedelta | None, *, json: bool) -> None:
-    output.note(f"job {handle.id} waits or runs; Ctrl-C leaves it to itself")
+    output.note(f"job {handle.ref} waits or runs; Ctrl-C leaves it to itself")
     try:
         await handle.result(timeout=timeout)
     except TimeoutError as error:
-        raise CommandError(str(error), remedy=f"onward jobs show {handle.id}") from None
+        raise CommandError(str(error), remedy=f"onward jobs show {handle.ref}") from None
     except JobFailed as error:
         if not json:
-            raise CommandError(str(error), remedy=f"onward jobs show {handle.id}") from None
+            raise CommandError(str(error), remedy=f"onward jobs show {handle.ref}") from None
     except InvalidValue:
         pass  # not what the task says it returns; it is shown as it is stored
     job = await handle.info()

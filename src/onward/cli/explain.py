@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from onward.app import App
-from onward.cli import output
+from onward.cli import bulk, output
 from onward.cli.command import JsonOption, on_app
 from onward.cli.units import duration
 from onward.explain import Reason
@@ -19,7 +19,7 @@ async def explain(
     app: App, id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")], json: JsonOption = False
 ) -> None:
     """Say why a job is not running: all that stands in its way, and what to do about it."""
-    job = await app.jobs.get(id)
+    job = await bulk.find_job(app.jobs, id)
     reasons = await app.jobs.explain(job)
     if json:
         output.show_json({"id": job.id, "queue": job.queue, "status": job.status, "reasons": list(map(_json, reasons))})

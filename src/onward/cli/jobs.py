@@ -14,7 +14,7 @@ from onward.app import App
 from onward.cli import bulk, output
 from onward.cli.command import CursorOption, DryRunOption, IdsArgument, JsonOption, LimitOption, YesOption, on_app
 from onward.cli.units import age, duration
-from onward.engine.capabilities import Feature
+from onward.engine.capabilities import Capabilities, Feature
 from onward.engine.values import JobFilter, LogLine, Page
 from onward.job import Job
 from onward.lifecycle import FINISHED, MOVES, WAITING, JobStatus, Move
@@ -31,10 +31,10 @@ async def list_jobs(
 ) -> None:
     """List jobs, the newest first."""
     page = await app.jobs.list(job_filter, limit=limit, cursor=cursor)
-    show_page(page, json=json)
+    show_page(page, app.capabilities, json=json)
 
 
-def show_page(page: Page[Job], *, json: bool) -> None:
+def show_page(page: Page[Job], capabilities: Capabilities, *, json: bool) -> None:
     """Write some jobs, and how to get more."""
     if json:
         output.show_json({"jobs": page.items, "next_cursor": page.next_cursor})
@@ -46,7 +46,7 @@ def show_page(page: Page[Job], *, json: bool) -> None:
         ("id", "type", "queue", "status", "attempts", "age", "details"),
         [
             (
-                job.id,
+                bulk.name_of(job, capabilities),
                 job.type,
                 job.queue,
                 output.styled(job.status),
@@ -80,7 +80,7 @@ def summary_of(job: Job) -> str:
 @on_app()
 async def show(app: App, id: Annotated[str, typer.Argument(help="The job's id.")], json: JsonOption = False) -> None:
     """Show everything about one job: its arguments, errors and log."""
-    job = await app.jobs.get(bulk.parse_job_ref(id))
+    job = await bulk.find_job(app.jobs, id)
     lines = await app.jobs.logs(job) if app.capabilities.has(Feature.LOG_LINES) else []
     show_job(job, lines, json=json)
 

@@ -118,7 +118,7 @@ async def run(app: App, name: NameArgument, json: JsonOption = False) -> None:
     if json:
         output.show_json({"id": handle.id, "queue": handle.ref.queue})
     else:
-        output.write(handle.id)
+        output.write(bulk.name_of(handle, app.capabilities))
 
 
 @schedules.command()

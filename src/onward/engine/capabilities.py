@@ -103,6 +103,8 @@ class Capabilities:
     is_shared: bool = False
     """Whether others name queues there too: a name is taken as it is, and the engine says what it allows (X5)."""
 
+    has_global_ids: bool = True
+    """Whether an id names one job of the store; False: only within its queue, so that a job is named by both (O2)."""
     max_put_backs: int | None = None
     """How many times a job whose task no worker has may be put back; None: any number. PGMQ counts every read."""
     put_back_needs_peer: bool = False

@@ -262,9 +262,22 @@ class CheckedEngine:
     # Reader
 
     async def get(self, ref: JobRef | str) -> Job | None:
-        """See the contract."""
+        """See the contract. ``queue:id`` is a name on every engine."""
+        name = self.name_of(ref) if isinstance(ref, str) else ref
         with self._observed("get"):
-            return await self.inner.get(ref)
+            return await self.inner.get(name)
+
+    def name_of(self, text: str) -> JobRef | str:
+        """Read the name of a job: ``queue:id``, or its id alone where ids are global.
+
+        Raises:
+            InvalidValue: it is an id alone, and several queues may have a job of that id.
+        """
+        ref = JobRef.parse(text)
+        if ref is not None:
+            return ref
+        self._checks.global_id("job", text)
+        return text
 
     async def find(
         self, which: JobFilter, *, cursor: str | None = None, limit: int = 50, newest_first: bool = True

@@ -105,6 +105,8 @@ class Checks:
 
     def job_filter(self, which: JobFilter) -> None:
         """Check a filter."""
+        for id in which.ids or ():
+            self.global_id("ids", id)
         for pattern in which.queues or ():
             validation.check_pattern(pattern, foreign=self._foreign)
         if which.status is not None and JobStatus.CANCELLED in which.status:
@@ -123,6 +125,15 @@ class Checks:
             moment = getattr(which, field)
             if moment is not None:
                 validation.check_moment(field, moment)
+
+    def global_id(self, field: str, id: str) -> None:
+        """Check that an id alone names one job."""
+        if not self.capabilities.has_global_ids:
+            rule = (
+                f"does not name one job: on {self.capabilities.engine} an id is unique only within its queue. "
+                'Give "queue:id", a JobRef or the handle'
+            )
+            raise InvalidValue(field, id, rule)
 
     def queue_change(self, change: QueueChange) -> None:
         """Check new settings of a queue."""

@@ -154,7 +154,7 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
             job = await driver.engine.get(named)
             assert job is not None
             assert (job.ref, job.status, job.result) == (ref, JobStatus.COMPLETED, "kept")
-        assert await driver.engine.get("00000000-0000-0000-0000-000000000000") is None
+        assert await driver.engine.get("mail:00000000-0000-0000-0000-000000000000") is None
         found = await driver.engine.find(JobFilter(status=frozenset({JobStatus.COMPLETED})))
         assert [job.ref for job in found.items] == [ref]
         assert await driver.engine.count(JobFilter(), by=GroupBy.QUEUE) == {"q": 1}

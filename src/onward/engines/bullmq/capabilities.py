@@ -54,5 +54,6 @@ CAPABILITIES: Final = Capabilities(
     features={feature: _EMULATED_OR_ABSENT.get(feature, NATIVE) for feature in Feature},
     status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING, JobStatus.DEAD_LETTER: JobStatus.FAILED},
     is_shared=True,
+    has_global_ids=False,
     put_back_needs_peer=True,
 )

@@ -113,6 +113,7 @@ CAPABILITIES: Final = Capabilities(
     },
     status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
+    has_global_ids=False,
 )
 
 _MAX_TRIES: Final = 5

@@ -119,6 +119,7 @@ CAPABILITIES: Final = Capabilities(
     },
     status_aliases={JobStatus.CLAIMED: JobStatus.RUNNING},
     is_shared=True,
+    has_global_ids=False,
     max_put_backs=2,
 )
 
