@@ -29,7 +29,7 @@ from onward.engines.urls import open_engine
 from onward.errors import InvalidValue
 from onward.events import AnyEvent, Completed, Event, EventStream, Failed, tags_of
 from onward.handle import JobHandle
-from onward.handler import Executor, Handler, RetryRules, TaskOptions
+from onward.handler import Executor, Handler, RetryRules, TaskOptions, UnknownFields
 from onward.ids import new_id
 from onward.job import NewJob
 from onward.lifecycle import MAX_CRASHES
@@ -86,6 +86,7 @@ class App:
         max_crashes: int = MAX_CRASHES,
         unknown_tasks: UnknownTaskPolicy = "wait",
         unknown_task_grace: timedelta | float = UNKNOWN_TASK_GRACE,
+        unknown_fields: UnknownFields | None = None,
         events: Literal["all", "on_demand"] | None = None,
     ) -> None:
         """Set up an App; nothing is connected to yet.
@@ -101,6 +102,8 @@ class App:
             unknown_tasks: ``wait`` puts a job whose task a worker does not have back for another worker, at no cost;
                 ``fail`` fails it at once.
             unknown_task_grace: how long such a job is put back before it fails as NoHandler.
+            unknown_fields: whether keys of a payload that a task has no argument for are ignored (``ignore``) or make
+                the run fail (``refuse``); ``ignore`` on foreign stores, ``refuse`` on others unless given.
             events: ``all`` records events also while no one listens, from now on and for every App on this store;
                 ``on_demand`` takes that back. BullMQ always records them.
         """
@@ -120,6 +123,9 @@ class App:
             unknown_task_grace=as_duration("unknown_task_grace", unknown_task_grace),
         )
         checked = CheckedEngine(engine, max_payload=max_payload)
+        self._unknown_fields: UnknownFields = unknown_fields or (
+            "ignore" if checked.capabilities.is_shared else "refuse"
+        )
         self.middleware: list[Middleware] = list(middleware)
         self._core = core = Core(checked, config, middleware=self.middleware, clock=clock)
         self.tasks: Mapping[str, Task[..., Any]] = MappingProxyType(core.tasks)
@@ -191,6 +197,10 @@ class App:
         dedupe: bool = False,
         executor: Executor = "auto",
         store_result: bool = True,
+        unknown_fields: UnknownFields | None = None,
+        aliases: Mapping[str, str] | None = None,
+        whole_payload: bool = False,
+        catch_all: bool = False,
     ) -> TaskDecorator: ...
 
     def task(
@@ -208,6 +218,10 @@ class App:
         dedupe: bool = False,
         executor: Executor = "auto",
         store_result: bool = True,
+        unknown_fields: UnknownFields | None = None,
+        aliases: Mapping[str, str] | None = None,
+        whole_payload: bool = False,
+        catch_all: bool = False,
     ) -> Any:
         """Make a task of a function: ``@app.task``, or ``@app.task(queue="mail", max_attempts=5)``.
 
@@ -224,6 +238,11 @@ class App:
             dedupe: while a job with the same arguments and organisation waits or runs, another enqueue adds nothing.
             executor: ``process`` runs a plain function in a process of its own, for work that needs a whole processor.
             store_result: whether what it returns is stored.
+            unknown_fields: whether keys of a payload that no argument has are ignored or make the run fail; the App's
+                setting unless given.
+            aliases: the payload's keys for arguments whose names differ, such as ``{"sender": "from"}``.
+            whole_payload: the function's one argument is the payload itself: a string, an array, a number or null too.
+            catch_all: also run jobs of the queue whose names no task has; ``context.type`` is the job's name.
 
         Raises:
             InvalidValue: the function or an option is not such as can be kept.
@@ -238,6 +257,10 @@ class App:
             dedupe=dedupe,
             executor=executor,
             store_result=store_result,
+            unknown_fields=unknown_fields or self._unknown_fields,
+            aliases=dict(aliases or {}),
+            whole_payload=whole_payload,
+            catch_all=catch_all,
         )
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
@@ -554,6 +577,7 @@ class App:
             middleware=self.middleware,
             declared=core.declared,
             relays=self._relays,
+            catch_all=core.catch_all,
         )
 
     async def work(self, **options: Unpack[WorkerOptions]) -> None:

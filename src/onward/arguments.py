@@ -25,6 +25,7 @@ from msgspec import UNSET
 from onward import validation
 from onward.context import JobContext
 from onward.errors import InvalidPayload, InvalidValue, PayloadTooLarge
+from onward.surrogates import decode_json, repaired
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 _ALL_NUMBERS: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -37,7 +38,6 @@ _NAMED: Final = frozenset({inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Para
 _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only, and a payload holds arguments by name: remove the '/'",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of arguments: take one list instead",
-    inspect.Parameter.VAR_KEYWORD: "takes any names, so that a misspelt one would go unseen: take one dict instead",
 }
 
 
@@ -51,18 +51,52 @@ class _Shape:
     context: str | None
     """The parameter that takes the JobContext, which is no part of the payload."""
     decoder: msgspec.json.Decoder[Any]
+    """Reads payloads."""
+    strict_decoder: msgspec.json.Decoder[Any]
+    """Reads back what a producer has written; refuses unknown keys unless the function takes any."""
     returns: Any
+    keys: Mapping[str, str]
+    """The payload's keys of those arguments whose names differ from them."""
+    extra: Any = None
+    """The type of further arguments, where the function takes any (``**kwargs``)."""
+    whole: str | None = None
+    """The parameter that takes the whole payload."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a call's arguments are the payload's members, and nothing else."""
+        return not self.keys and self.extra is None and self.whole is None
 
 
 class Arguments:
     """The arguments of one function."""
 
-    def __init__(self, function: Callable[..., Any], *, name: str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        ignore_unknown: bool = False,
+        aliases: Mapping[str, str] | None = None,
+        whole_payload: bool = False,
+    ) -> None:
+        """Read a function's signature.
+
+        Args:
+            function: whose arguments they are.
+            name: of its task.
+            ignore_unknown: whether keys of a payload that no argument has are ignored, or refused.
+            aliases: the payload's keys for arguments, by the argument's name.
+            whole_payload: whether the one argument is the payload itself, whatever JSON value that is.
+        """
         self._function = function
         self._name = name
+        self._ignore_unknown = ignore_unknown
+        self._aliases = dict(aliases or {})
+        self._whole_payload = whole_payload
         self._shape: _Shape | None = None
         for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind not in _NAMED:
+            if parameter.kind not in _NAMED and parameter.kind is not parameter.VAR_KEYWORD:
                 raise InvalidValue(f"{name}({parameter})", parameter.name, _REFUSED[parameter.kind])
         try:
             self._shape = self._read()
@@ -86,8 +120,12 @@ class Arguments:
         shape = self._shape or self._read_once()
         if args:
             kwargs = self._by_name(shape, args, kwargs)
-        if not shape.required <= kwargs.keys() <= shape.names:
+        if not shape.required <= kwargs.keys() or not (shape.extra is not None or kwargs.keys() <= shape.names):
             raise self._misnamed(shape, kwargs)
+        if shape.whole is not None:
+            return self._encode_whole(shape, kwargs.get(shape.whole), max_size)
+        if shape.keys:
+            kwargs = {shape.keys.get(name, name): value for name, value in kwargs.items()}
         if plain := _encode_plain_one(shape, kwargs, max_size):
             return plain
         try:
@@ -97,7 +135,17 @@ class Arguments:
         except InvalidValue as error:
             raise self._unwritable(kwargs) or InvalidPayload(error.field, kwargs, error.rule) from None
         if kwargs:
-            self._read_payload(shape, text)
+            self._read_payload(shape.strict_decoder, text)
+        return text
+
+    def _encode_whole(self, shape: _Shape, value: Any, max_size: int) -> str:
+        try:
+            text = to_json(value, max_size=max_size)
+        except PayloadTooLarge:
+            raise
+        except InvalidValue as error:
+            raise InvalidPayload(error.field, value, error.rule) from None
+        self._read_payload(shape.strict_decoder, text)
         return text
 
     def encode_many(
@@ -112,7 +160,7 @@ class Arguments:
         shape = self._shape or self._read_once()
         given = list(calls)
         encode = self.encode
-        return _encode_plain(shape, given, max_size) or [
+        return (_encode_plain(shape, given, max_size) if shape.is_plain else None) or [
             encode(call, {}, max_size=max_size) if isinstance(call, tuple) else encode((), call, max_size=max_size)
             for call in given
         ]
@@ -124,16 +172,36 @@ class Arguments:
             InvalidPayload: it does not fit the function.
         """
         shape = self._shape or self._read_once()
+        if shape.whole is not None:
+            return {shape.whole: self._read_payload(shape.decoder, payload)}
         if payload == "{}" and not shape.required:
             return {}
-        arguments = msgspec.structs.asdict(self._read_payload(shape, payload))
-        if len(shape.required) == len(shape.names):
+        arguments = msgspec.structs.asdict(self._read_payload(shape.decoder, payload))
+        if shape.extra is not None:
+            arguments |= self._read_extra(shape, payload)
+        elif len(shape.required) == len(shape.names):
             return arguments
         return {name: value for name, value in arguments.items() if value is not UNSET}
 
-    def _read_payload(self, shape: _Shape, payload: str) -> Any:
+    def _read_extra(self, shape: _Shape, payload: str) -> dict[str, Any]:
+        """Read the members of a payload that are no argument of their own."""
+        taken = {shape.keys.get(name, name) for name in shape.names}
+        members = {name: value for name, value in decode_json(payload).items() if name not in taken}
         try:
-            return shape.decoder.decode(payload)
+            return {
+                name: msgspec.convert(value, shape.extra, dec_hook=_validate_model) for name, value in members.items()
+            }
+        except msgspec.ValidationError as error:
+            raise InvalidPayload("payload", payload, str(error)) from None
+
+    def _read_payload(self, decoder: msgspec.json.Decoder[Any], payload: str) -> Any:
+        try:
+            try:
+                return decoder.decode(payload)
+            except msgspec.ValidationError:
+                raise
+            except msgspec.DecodeError:
+                return decoder.decode(repaired(payload))
         except msgspec.ValidationError as error:
             # msgspec says where only in the text: "Expected `str`, got `int` - at `$.to`".
             rule, _, path = str(error).partition(" - at `$")
@@ -167,10 +235,14 @@ class Arguments:
     def _read(self) -> _Shape:
         signature = inspect.signature(self._function)
         hints = _hints_of(self._function)
-        context = None
+        context = extra = None
         fields: list[tuple[str, Any, Any]] = []
         for parameter in signature.parameters.values():
             hint = hints.get(parameter.name, Any)
+            if parameter.kind is parameter.VAR_KEYWORD:
+                self._check_type(str(parameter), hint)
+                extra = hint
+                continue
             if _is_context(hint):
                 if context is not None:
                     rule = "is a second JobContext: one is enough"
@@ -179,17 +251,44 @@ class Arguments:
                 continue
             self._check_type(str(parameter), hint)
             default = msgspec.NODEFAULT if parameter.default is parameter.empty else UNSET
-            fields.append((parameter.name, hint, msgspec.field(default=default)))
-        arguments = msgspec.defstruct(self._name.title(), fields, kw_only=True, forbid_unknown_fields=True)
+            key = self._aliases.get(parameter.name)
+            fields.append((parameter.name, hint, msgspec.field(default=default, name=key)))
+        self._check_options({name for name, _, _ in fields}, extra)
+        strict_decoder = decoder = self._decoder_of(fields, strict=extra is None)
+        if self._ignore_unknown and not self._whole_payload:
+            decoder = self._decoder_of(fields, strict=False)
         returns = hints.get("return", Any)
         return _Shape(
             names=frozenset(name for name, _, _ in fields),
             required=frozenset(name for name, _, field in fields if field.default is msgspec.NODEFAULT),
             order=tuple(p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD),
             context=context,
-            decoder=msgspec.json.Decoder(arguments, dec_hook=_validate_model),
+            decoder=decoder,
+            strict_decoder=strict_decoder,
             returns=returns if returns is None or _is_readable(returns) else Any,
+            keys=self._aliases,
+            extra=extra,
+            whole=fields[0][0] if self._whole_payload else None,
         )
+
+    def _decoder_of(self, fields: list[tuple[str, Any, Any]], *, strict: bool) -> msgspec.json.Decoder[Any]:
+        if self._whole_payload:
+            return msgspec.json.Decoder(fields[0][1], dec_hook=_validate_model)
+        arguments = msgspec.defstruct(self._name.title(), fields, kw_only=True, forbid_unknown_fields=strict)
+        return msgspec.json.Decoder(arguments, dec_hook=_validate_model)
+
+    def _check_options(self, names: set[str], extra: Any) -> None:
+        for name, key in self._aliases.items():
+            if name not in names:
+                raise InvalidValue("aliases", name, f"{self._name}() has no such argument{nearest(name, names)}")
+            if not isinstance(key, str) or not key:
+                raise InvalidValue(f"aliases[{name}]", key, "must be a key of the payload, such as 'user-id'")
+        keys = [self._aliases.get(name, name) for name in names]
+        if len(set(keys)) < len(keys):
+            raise InvalidValue("aliases", self._aliases, "gives two arguments the same key")
+        if self._whole_payload and (len(names) != 1 or extra is not None or self._aliases):
+            rule = f"needs a function with one argument besides the context; {self._name}() has {len(names)}"
+            raise InvalidValue("whole_payload", self._whole_payload, rule)
 
     def _check_type(self, parameter: str, hint: Any) -> None:
         try:
@@ -213,7 +312,7 @@ class Arguments:
 
     def _misnamed(self, shape: _Shape, kwargs: Mapping[str, Any]) -> InvalidPayload:
         for name in kwargs:
-            if name not in shape.names:
+            if name not in shape.names and shape.extra is None:
                 rule = f"{self._name}() has no such argument{nearest(name, shape.names)}"
                 return InvalidPayload(f"payload.{name}", kwargs[name], rule)
         missing = next(name for name in kwargs.keys() ^ shape.names if name in shape.required)
@@ -234,7 +333,7 @@ def _encode_plain_one(shape: _Shape, call: Mapping[str, Any], max_size: int) -> 
         return None
     try:
         written = _encoder.encode(call)
-        shape.decoder.decode(written)
+        shape.strict_decoder.decode(written)
     except (msgspec.MsgspecError, UnicodeError):
         return None
     return None if len(written) > max_size or _DOUBTFUL.search(written) else written.decode()
@@ -252,7 +351,7 @@ def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[st
         return None
     try:
         written = _encoder.encode_lines(calls)
-        shape.decoder.decode_lines(written)
+        shape.strict_decoder.decode_lines(written)
     except (msgspec.MsgspecError, UnicodeError):
         return None
     if (

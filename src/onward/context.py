@@ -22,6 +22,7 @@ from onward.engine.values import Claim, Settlement
 from onward.errors import ClaimLost
 from onward.job import Job, JobRef
 from onward.lifecycle import Complete
+from onward.surrogates import decode_json
 
 Encode = Callable[[Any], str | None]
 """Writes a result as JSON."""
@@ -115,6 +116,11 @@ class JobContext:
     def queue(self) -> str:
         """The queue the job came from."""
         return self._run.claim.ref.queue
+
+    @property
+    def payload(self) -> Any:
+        """The job's whole payload as JSON values, keys that no argument has included. Decoded at each use."""
+        return decode_json(self._run.claim.payload)
 
     @property
     def org_id(self) -> str | None:

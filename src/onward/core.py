@@ -22,14 +22,14 @@ from onward.engine.capabilities import Capabilities
 from onward.engine.checked import CheckedEngine
 from onward.engine.contract import Producer
 from onward.engine.values import Claim
-from onward.errors import TaskNotFound
+from onward.errors import InvalidValue, TaskNotFound
 from onward.handle import JobHandle
 from onward.handler import Handler
 from onward.job import Enqueued, NewJob, UniformJobs
 from onward.lifecycle import Outcome, Result, decide
 from onward.results import Results
 from onward.schedule import Schedule
-from onward.task import Task, handler_of
+from onward.task import Task, handler_of, queue_pattern
 
 if TYPE_CHECKING:
     from onward.worker.one_shot import Ticker
@@ -51,6 +51,8 @@ class Core:
         """Where new jobs are stored: the engine, or what a test has put before it."""
         self.tasks: dict[str, Task[..., Any]] = {}
         self.handlers: dict[str, Handler] = {}
+        self.catch_all: dict[str, Handler] = {}
+        """The handlers of jobs whose names no task has, by the pattern of their queue."""
         self.schedules: dict[str, Callable[[], Schedule]] = {}
         """The schedules that the code declares, by name; made when they are needed."""
         self.results = Results(engine, self.open)
@@ -99,6 +101,13 @@ class Core:
         """Add a task."""
         self.tasks[task.name] = task
         self.handlers[task.name] = handler_of(task)
+        if task.options.catch_all:
+            pattern = queue_pattern(task.options.queue)
+            if pattern in self.catch_all:
+                raise InvalidValue(
+                    "catch_all", task.name, f"{self.catch_all[pattern].name} is that of {pattern} already"
+                )
+            self.catch_all[pattern] = handler_of(task)
 
     def find_task(self, name: str) -> Task[..., Any]:
         """Find a task by its name.
@@ -151,6 +160,7 @@ class Core:
 
         return Ticker(
             handlers=self.handlers,
+            catch_all=self.catch_all,
             engine=self.engine,
             middleware=self.middleware,
             lease=self.config.lease,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from onward.arguments import nearest
-from onward.engine.values import QueueInfo, WorkerInfo
+from onward.engine.values import ANY_TYPE, QueueInfo, WorkerInfo
 from onward.job import Job
 from onward.lifecycle import FINISHED, HELD, JobStatus
 from onward.validation import matches
@@ -184,7 +184,7 @@ def _nobody(job: Job, alive: Sequence[WorkerInfo]) -> list[Reason]:
             )
         ]
     types = {type for worker in serving for type in worker.types}
-    if job.type not in types:
+    if types.isdisjoint({job.type, ANY_TYPE}):
         message = (
             f"no live worker of {job.queue} has a task {job.type!r}{nearest(job.type, types)}; "
             "workers put it back until one has it, or the grace period is over"

@@ -20,6 +20,9 @@ from onward.errors import InvalidValue
 Executor = Literal["auto", "thread", "process"]
 """Where a handler runs: ``auto`` is the event loop for ``async def`` and a thread for ``def``."""
 
+UnknownFields = Literal["ignore", "refuse"]
+"""What to do with keys of a payload that no argument of the task has."""
+
 RetryRules = Mapping[type[BaseException], Backoff | Literal[False]]
 """How to retry single exception classes: after that backoff, or (False) not at all. The nearest class in the
 exception's method resolution order decides, so ``{Exception: False, TimeoutError: Backoff()}`` retries timeouts and
@@ -44,6 +47,14 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
     """While a job with the same arguments and organisation waits or runs, a second enqueue adds nothing (H5)."""
     executor: Executor = "auto"
     store_result: bool = True
+    unknown_fields: UnknownFields | None = None
+    """What to do with keys of a payload that no argument has; None: ignore on foreign stores, refuse on others."""
+    aliases: Mapping[str, str] = {}
+    """The payload's keys for arguments whose names differ: ``{"sender": "from"}``."""
+    whole_payload: bool = False
+    """Whether the function's one argument is the payload itself, whatever JSON value that is."""
+    catch_all: bool = False
+    """Whether it also runs jobs of its queue whose names no task has."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be kept."""
@@ -56,6 +67,8 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue("timeout", self.timeout, "must be more than 0 seconds, or None for no limit")
         if self.executor not in ("auto", "thread", "process"):
             raise InvalidValue("executor", self.executor, "must be 'auto', 'thread' or 'process'")
+        if self.unknown_fields not in (None, "ignore", "refuse"):
+            raise InvalidValue("unknown_fields", self.unknown_fields, "must be 'ignore' or 'refuse'")
         for kind, backoff in self.retry.items():
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise InvalidValue("retry", kind, "must have classes of exceptions as keys")
@@ -71,7 +84,13 @@ class Handler:
         self.name = name
         self.options = options
         self.is_async = is_async(function)
-        self.arguments = Arguments(function, name=name)
+        self.arguments = Arguments(
+            function,
+            name=name,
+            ignore_unknown=options.unknown_fields == "ignore",
+            aliases=options.aliases,
+            whole_payload=options.whole_payload,
+        )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidValue(f"task {name}", function, "is a generator: a handler returns once, or raises")
         if self.is_async and options.executor != "auto":

@@ -36,7 +36,7 @@ class JobStatus(StrEnum):
     COMPLETED = "completed"
     """The handler returned."""
     FAILED = "failed"
-    """Ended at once, without the attempts being used up: no handler, bad payload, do-not-retry."""
+    """Ended at once, without the attempts being used up: no handler after the grace period, do-not-retry."""
     DEAD_LETTER = "dead_letter"
     """Attempts or crashes used up. Stays until replayed or purged."""
     CANCELLED = "cancelled"
@@ -78,7 +78,7 @@ MOVES: Final[Mapping[Move, tuple[frozenset[JobStatus], JobStatus]]] = {
     Move.START: (frozenset({S.CLAIMED}), S.RUNNING),
     Move.COMPLETE: (frozenset({S.RUNNING}), S.COMPLETED),
     Move.RETRY: (frozenset({S.RUNNING}), S.SCHEDULED),
-    Move.FAIL: (HELD, S.FAILED),  # no handler, bad payload: a job may end so before it starts
+    Move.FAIL: (HELD, S.FAILED),  # no handler: a job may end so before it starts
     Move.BURY: (frozenset({S.RUNNING}), S.DEAD_LETTER),
     Move.SNOOZE: (frozenset({S.RUNNING}), S.SCHEDULED),
     Move.RELEASE: (HELD, S.PENDING),

@@ -300,7 +300,12 @@ class Task(Generic[P, R]):
             bound = signature.replace(
                 parameters=[p for p in signature.parameters.values() if p.name != parameter]
             ).bind(*args, **kwargs)
-            return self.function(**{parameter: detached_context(self.name)}, **bound.arguments)
+            # By name: the context may stand anywhere. Arguments of **kwargs are bound as one dictionary.
+            arguments = dict(bound.arguments)
+            for each in signature.parameters.values():
+                if each.kind is each.VAR_KEYWORD:
+                    arguments |= arguments.pop(each.name, {})
+            return self.function(**{parameter: detached_context(self.name)}, **arguments)
         return self.function(*args, **kwargs)
 
 

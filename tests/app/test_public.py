@@ -21,7 +21,7 @@ NOT_OURS = (
     # type variables, and what is returned and not named by users
     "P R T Self UnsetType TaskDecorator AsyncTask PlainTask EventStream AnyEvent Event Engine Clock Worker TickReport "
     # aliases whose members are all public
-    "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions "
+    "One Which Parent CountBy JobFields Changes LogLines Reasons RetryRules Executor Queues TaskOptions UnknownFields "
     "MappingProxyType "
     # the resources, reached by their names on an App
     "Jobs DeadLetters Archive Schedules Batches Workers Args Raises"
@@ -41,7 +41,7 @@ MEMBERS = {
     "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
     Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
     JobHandle: "enqueue_status id info is_new ref result watch",
-    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id queue ref "
+    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id payload queue ref "
     "set_progress should_stop type",
     Batch: "add cancel dependencies flow info jobs name pause resume seal wait watch",
     Jobs: "cancel count delete edit explain get iterate list logs replay",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from onward import App, Backoff, Cancel, DoNotRetry, InvalidValue, JobContext, S
 from onward.clock import ManualClock
 from onward.context import RunState
 from onward.engine.values import Claim
-from onward.job import JobRef
+from onward.job import JobRef, NewJob
 from onward.lifecycle import Interrupted, Raised, Returned, Snoozed, Stopped
 from onward.testing import detached_context
 from onward.worker.runner import CallNext, Invocation, Middleware, Runner, run_in_thread
@@ -106,7 +107,7 @@ async def test_a_job_without_a_handler_names_the_nearest(app: App):  # O1, O8
     assert "did you mean 'send_mail'?" in result.failure.message
 
 
-async def test_a_payload_that_does_not_fit_fails_at_once_and_names_the_argument(app: App, runner: Runner):  # O1
+async def test_a_payload_that_does_not_fit_is_retried_by_policy_and_names_the_argument(app: App, runner: Runner):  # O8
     called = []
 
     @app.task
@@ -115,9 +116,112 @@ async def test_a_payload_that_does_not_fit_fails_at_once_and_names_the_argument(
 
     result = await runner.run(claim(payload='{"to":3}'))
     assert isinstance(result, Raised)
-    assert (result.retryable, result.failure.error_type) == (False, "InvalidPayload")
+    assert (result.retryable, result.delay, result.failure.error_type) == (True, None, "InvalidPayload")
     assert result.failure.message == "payload.to: Expected `str`, got `int`"
     assert not called
+
+
+@pytest.mark.parametrize(
+    ("payload", "value"),
+    [('"text"', "text"), ("[1,2]", [1, 2]), ("7", 7), ("null", None), ('{"a":1}', {"a": 1})],
+    ids=str,
+)
+async def test_a_task_may_take_the_whole_payload(app: App, runner: Runner, payload: str, value: Any):
+    @app.task(whole_payload=True)
+    async def handler(context: JobContext, data: Any) -> Any:
+        assert context.payload == data
+        return [data]
+
+    assert handler.job(value).payload == payload
+    result = await runner.run(claim(payload=payload))
+    assert isinstance(result, Returned)
+    assert result.result == f"[{payload}]"
+
+
+async def test_keys_that_are_no_python_names_have_aliases_at_both_ends(app: App, runner: Runner):
+    @app.task(aliases={"sender": "from", "user_id": "user-id"})
+    async def handler(sender: str, user_id: int = 0) -> list[Any]:
+        return [sender, user_id]
+
+    assert handler.job("ann", user_id=3).payload == '{"from":"ann","user-id":3}'
+    assert [job.payload for job in handler.jobs([{"sender": "bob"}])] == ['{"from":"bob"}']
+    assert await runner.run(claim(payload='{"from":"ann","user-id":3}')) == Returned('["ann",3]')
+    with pytest.raises(InvalidValue, match=r"payload\.from"):
+        handler.jobs([{"from": "ann"}])
+
+
+async def test_unknown_keys_are_refused_or_ignored_as_the_task_says_and_the_context_has_them(
+    app: App, runner: Runner
+):  # X1
+    @app.task(unknown_fields="ignore")
+    async def ignores(context: JobContext, to: str) -> Any:
+        return [to, context.payload["extra"]]
+
+    @app.task
+    async def refuses(to: str) -> None: ...
+
+    @app.task
+    async def takes(to: str, **others: int) -> Any:
+        return [to, others]
+
+    payload = '{"to":"a","extra":1}'
+    assert await runner.run(claim("ignores", payload)) == Returned('["a",1]')
+    assert isinstance(await runner.run(claim("refuses", payload)), Raised)
+    assert await runner.run(claim("takes", payload)) == Returned('["a",{"extra":1}]')
+    assert isinstance(await runner.run(claim("takes", '{"to":"a","extra":"x"}')), Raised)
+    # Whatever is ignored in a job, a producer that misspells an argument is refused.
+    for calls in ([{"to": "a", "cc": "b"}], [{"to": "a", "cc": "b"}, {"to": "c", "cc": "d"}]):
+        with pytest.raises(InvalidValue, match=r"payload\.cc"):
+            ignores.jobs(calls)
+    assert takes.job("a", cc=1).payload == '{"to":"a","cc":1}'
+    assert [job.payload for job in takes.jobs([{"to": "a", "cc": 1}])] == ['{"to":"a","cc":1}']
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aliases": {"nobody": "x"}},
+        {"aliases": {"to": "count"}},
+        {"aliases": {"to": ""}},
+        {"whole_payload": True},
+        {"unknown_fields": "drop"},
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_the_function_are_refused(app: App, options: Any):
+    def handler(to: str, count: int = 1) -> None: ...
+
+    with pytest.raises(InvalidValue):
+        app.task(**options)(handler)
+
+
+async def test_half_a_character_from_javascript_costs_a_character_and_not_the_job(app: App, runner: Runner):
+    @app.task
+    async def handler(context: JobContext, to: str, other: str = "") -> list[str]:
+        assert context.payload["to"] == to
+        return [to, other]
+
+    payload = r'{"to":"a\\ud83d \ud83d","other":"\ud83d\ude00\udE00"}'
+    result = await runner.run(claim(payload=payload))
+    assert isinstance(result, Returned)
+    assert json.loads(result.result or "") == ["a\\ud83d \ufffd", "\U0001f600\ufffd"]
+
+
+async def test_jobs_of_unknown_names_go_to_the_catch_all_task_of_their_queue(app: App):  # O8
+    ran = []
+
+    @app.task(queue="mail/{org_id}", catch_all=True, whole_payload=True)
+    async def anything(context: JobContext, payload: Any) -> None:
+        ran.append((context.type, payload))
+
+    jobs = [NewJob(type="from-node", payload="[1]", queue="mail/acme"), NewJob(type="from-node", queue="other")]
+    await app.enqueue_many(jobs)
+    report = await app.tick()
+    assert (report.completed, report.snoozed, ran) == (1, 1, [("from-node", [1])])
+    with pytest.raises(InvalidValue, match="anything"):
+
+        @app.task(queue="mail/{org_id}", catch_all=True)
+        async def second() -> None: ...
 
 
 # Raising

@@ -2824,6 +2824,36 @@ TASKS: Final = (
         engine="bullmq",
     ),
     Mutant(
+        "payload: one that does not validate is failed at once",
+        (
+            Edit(
+                "worker/runner.py",
+                "_sanitize(str(error), _MAX_MESSAGE_LENGTH)))\n        run = ",
+                "_sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False)\n        run = ",
+            ),
+        ),
+        ("tests/app/test_runner.py",),
+        only="retried_by_policy",
+    ),
+    Mutant(
+        "payload: an argument that a producer misspelt is ignored with the rest",
+        (
+            Edit(
+                "arguments.py",
+                "self._decoder_of(fields, strict=extra is None)",
+                "self._decoder_of(fields, strict=False)",
+            ),
+        ),
+        ("tests/app/test_runner.py",),
+        only="unknown_keys",
+    ),
+    Mutant(
+        "payload: an escaped backslash is taken for half a character",
+        (Edit("surrogates.py", "[0-9a-fA-F]{2})|.)", "[0-9a-fA-F]{2}))"),),
+        ("tests/app/test_runner.py",),
+        only="half_a_character",
+    ),
+    Mutant(
         "names: a bare id reaches into every queue",
         (Edit("engine/checked.py", "if not self.capabilities.has_global_ids:", "if False:"),),
         (f"{CONFORMANCE}/test_names.py",),

@@ -12,7 +12,7 @@ import msgspec
 from onward.app import App
 from onward.cli.workers import is_silent
 from onward.core import core_of
-from onward.engine.values import EngineInfo, JobFilter, QueueInfo, WorkerInfo
+from onward.engine.values import ANY_TYPE, EngineInfo, JobFilter, QueueInfo, WorkerInfo
 from onward.lifecycle import WAITING, JobStatus
 
 
@@ -47,7 +47,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """How many jobs wait for each task that no live worker has; empty without live workers."""
         live = self.live_workers
         known = {type_ for worker in live for type_ in worker.types}
-        return {type_: waiting for type_, waiting in sorted(self.waiting_types.items()) if live and type_ not in known}
+        return {
+            type_: waiting
+            for type_, waiting in sorted(self.waiting_types.items())
+            if live and known.isdisjoint({type_, ANY_TYPE})
+        }
 
     def is_silent(self, worker: WorkerInfo) -> bool:
         """Say whether a worker counts as dead."""

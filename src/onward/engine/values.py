@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 DEFAULT_LEASE: Final = timedelta(seconds=30)
 
+ANY_TYPE: Final = "*"
+"""Among the types of a worker: it has a catch-all task."""
+
 Token = tuple[int | str, ...]
 """Names one claim of one job. Opaque to all but the engine that made it; every write after the claim matches it."""
 
@@ -127,7 +130,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     queues: tuple[str, ...] = ("*",)
     types: tuple[str, ...] = ()
-    """The tasks it has handlers for."""
+    """The tasks it has handlers for; :data:`ANY_TYPE` among them: it has a catch-all task."""
     started_at: datetime | None = None
     last_heartbeat: datetime | None = None
     is_leader: bool = False

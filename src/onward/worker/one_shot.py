@@ -20,7 +20,16 @@ import msgspec
 from onward.clock import Clock
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import Claim, ClaimRequest, HeartbeatReply, MaintenanceResult, Settlement, Term, WorkerInfo
+from onward.engine.values import (
+    ANY_TYPE,
+    Claim,
+    ClaimRequest,
+    HeartbeatReply,
+    MaintenanceResult,
+    Settlement,
+    Term,
+    WorkerInfo,
+)
 from onward.handler import Handler
 from onward.lifecycle import MOVE_OF, Complete, Interrupted, Move, Outcome, Release, Result, decide
 from onward.schedule import Schedule
@@ -59,7 +68,7 @@ class TickReport(msgspec.Struct, kw_only=True):
     retried: int = 0
     """Failed, and to be tried again."""
     failed: int = 0
-    """Ended at once: no handler, a bad payload, do-not-retry."""
+    """Ended at once: no handler, do-not-retry."""
     buried: int = 0
     """Ended with their attempts used up."""
     snoozed: int = 0
@@ -102,12 +111,14 @@ class Ticker:
         clock: Clock | None = None,
         decide: Callable[[Claim, Result], Outcome] = decide,
         declared: Callable[[], Sequence[Schedule]] = tuple,
+        catch_all: Mapping[str, Handler] | None = None,
         unknown_tasks: UnknownTaskPolicy = "wait",
         unknown_task_grace: timedelta = UNKNOWN_TASK_GRACE,
     ) -> None:
         self.worker_id = new_worker_id()
         self._engine = engine
         self._handlers = handlers
+        self._catch_all = catch_all
         self._worker_timeout = lease
         self._max_crashes = max_crashes
         self._decide = decide
@@ -116,6 +127,7 @@ class Ticker:
         self._metering = Metering(engine)
         self._runner = Runner(
             handlers=handlers,
+            catch_all=catch_all,
             engine=engine,
             worker_id=self.worker_id,
             middleware=middleware,
@@ -233,7 +245,7 @@ class Ticker:
             hostname=socket.gethostname(),
             pool_size=_CONCURRENCY,
             version=onward_version(),
-            types=tuple(sorted(self._handlers)),
+            types=(*sorted(self._handlers), *((ANY_TYPE,) if self._catch_all else ())),
         )
 
         def on_reply(answer: HeartbeatReply) -> None:

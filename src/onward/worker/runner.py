@@ -110,6 +110,7 @@ class Runner:
         handlers: Mapping[str, Handler],
         engine: CheckedEngine,
         worker_id: str,
+        catch_all: Mapping[str, Handler] | None = None,
         middleware: Sequence[Middleware] = (),
         thread: Invoke = run_in_thread,
         process: Invoke | None = None,
@@ -121,6 +122,7 @@ class Runner:
         self.engine = engine
         self.worker_id = worker_id
         self._handlers = handlers
+        self._catch_all = catch_all or {}
         self._middleware = tuple(middleware)
         self._invoke: dict[str, Invoke] = {"auto": thread, "thread": thread, "process": process or thread}
         self._clock = clock or SystemClock()
@@ -146,15 +148,13 @@ class Runner:
         Raises:
             asyncio.CancelledError: the task was cancelled by somebody else; the handler has been stopped.
         """
-        handler = self._handlers.get(claim.type)
+        handler = self._handlers.get(claim.type) or self._catch_all_of(claim.ref.queue)
         if handler is None:
             return await self._unknown_tasks.result_of(claim, self._handlers)
         try:
             arguments = handler.arguments.decode(claim.payload)
         except InvalidValue as error:
-            return Raised(
-                Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)), retryable=False
-            )
+            return Raised(Failure(type(error).__qualname__, _sanitize(str(error), _MAX_MESSAGE_LENGTH)))
         run = _Run(claim, self.engine, self._encode, self.note, asyncio_task=slot or asyncio.current_task())
         if self._reporter.loop is None:
             self._reporter.loop = asyncio.get_running_loop()
@@ -186,6 +186,12 @@ class Runner:
         if run.is_settled and isinstance(result, Returned):
             return await self._check_committed(claim)
         return result
+
+    def _catch_all_of(self, queue: str) -> Handler | None:
+        for pattern, handler in self._catch_all.items():
+            if validation.matches(pattern, queue):
+                return handler
+        return None
 
     def cancel(self, token: Token) -> bool:
         """Stop the handler of a job that is no longer ours, and say whether there was one to stop.

@@ -14,7 +14,7 @@ from typing import Any, Final
 from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import HeartbeatReply, WorkerInfo
+from onward.engine.values import ANY_TYPE, HeartbeatReply, WorkerInfo
 from onward.errors import InvalidValue, StoreCorrupt, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
@@ -73,6 +73,7 @@ class Session:
         stopping: asyncio.Event,
         scheduler: Scheduler,
         relays: Callable[[str], Sequence[Relay]],
+        catch_all: Mapping[str, Handler],
     ) -> None:
         self.worker_id = new_worker_id()
         self._relays = relays(self.worker_id)
@@ -96,6 +97,7 @@ class Session:
         self._processes = Processes(options.process_slots or os.cpu_count() or 1)
         self._runner = Runner(
             handlers=handlers,
+            catch_all=catch_all,
             engine=engine,
             worker_id=self.worker_id,
             middleware=middleware,
@@ -122,7 +124,7 @@ class Session:
             pool_size=options.pool_size,
             version=onward_version(),
             queues=options.patterns,
-            types=tuple(handlers),
+            types=(*handlers, *((ANY_TYPE,) if catch_all else ())),
         )
         self._heartbeat = Heartbeat(engine, self.inflight, info=info, lease=options.lease, on_reply=self._on_heartbeat)
         self._queue_leases = QueueLeases(

@@ -21,7 +21,7 @@ from onward.backoff import Backoff
 from onward.clock import MICROSECOND, Clock, SystemClock
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
-from onward.engine.values import Claim
+from onward.engine.values import ANY_TYPE, Claim
 from onward.errors import StoreUnavailable
 from onward.job import JobRef
 from onward.lifecycle import Failure, Interrupted, Raised, Result, Snoozed
@@ -108,7 +108,8 @@ class UnknownTasks:
                     for type_ in worker.types:
                         served.setdefault(type_, set()).update(worker.queues)
             self._peers = now, {type_: frozenset(patterns) for type_, patterns in served.items()}
-        patterns = self._peers[1].get(claim.type, ())
+        served_by_name = self._peers[1]
+        patterns = served_by_name.get(claim.type, frozenset()) | served_by_name.get(ANY_TYPE, frozenset())
         if any(matches(pattern, claim.ref.queue) for pattern in patterns):
             return True
         return self._engine.capabilities.put_back_needs_peer and await self._engine.has_foreign_workers(claim.ref.queue)

@@ -39,6 +39,7 @@ class Worker:
 
     ``maintenance_tasks`` are what a leader does besides promoting, rescuing, pruning and firing; ``declared`` gives the
     schedules that the code declares; ``relays`` makes what relays events to webhooks, given the worker's id;
+    ``catch_all`` has the handlers of jobs whose names no task has, by the pattern of their queue;
     ``overrides`` are settings by name, those of :class:`~onward.worker.options.WorkerSettings`.
     """
 
@@ -52,6 +53,7 @@ class Worker:
         maintenance_tasks: Sequence[MaintenanceTask] = (),
         declared: Callable[[], Sequence[Schedule]] = tuple,
         relays: Callable[[str], Sequence[Relay]] = lambda _: (),
+        catch_all: Mapping[str, Handler] | None = None,
         **overrides: Any,
     ) -> None:
         self.options = replace(options or WorkerSettings(), **overrides)
@@ -66,6 +68,7 @@ class Worker:
         self._maintenance_tasks = tuple(maintenance_tasks)
         self._declared = declared
         self._relays = relays
+        self._catch_all = {} if self.options.tasks else catch_all or {}
         self._is_stop_requested = False
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
@@ -99,6 +102,7 @@ class Worker:
             stopping=self._stopping,
             scheduler=Scheduler(self._engine, self._declared),
             relays=self._relays,
+            catch_all=self._catch_all,
         )
         try:
             if await self._session.open(started):

@@ -13,6 +13,7 @@ from onward.engine.values import Claim, QueueInfo, QueueSettings, Rate, Retentio
 from onward.engines.bullmq import job_options
 from onward.job import Job, JobRef
 from onward.lifecycle import Failure, JobStatus
+from onward.surrogates import decode_json, repaired
 
 STATUS_BY_LOCATION: Final[Mapping[str, JobStatus]] = {
     "wait": JobStatus.PENDING,
@@ -69,8 +70,12 @@ def claim_of(
     data = fields.get("data", "")
     try:
         _check_json(data)
-    except msgspec.DecodeError as error:
-        raise UnreadableJob(f"its data is no JSON: {error}") from error
+    except msgspec.DecodeError:
+        data = repaired(data)
+        try:
+            _check_json(data)
+        except msgspec.DecodeError as error:
+            raise UnreadableJob(f"its data is no JSON: {error}") from error
     ready = _number(fields, "timestamp") + opts.delay
     if "processedOn" in fields:
         ready = max(ready, _number(fields, "processedOn"))
@@ -153,7 +158,7 @@ def value_of(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return _decode(text)
+        return decode_json(text)
     except msgspec.DecodeError:
         return text
 

@@ -1,4 +1,4 @@
--- End a job at once: no handler, bad payload, do-not-retry.
+-- End a job at once: no handler, do-not-retry.
 update onward_job
    set status = 'failed', completed_at = :now, lease_until = null, suspect = 0, last_error = :last_error,
        errors = json_insert(iif(json_array_length(errors) >= 20, json_remove(errors, '$[0]'), coalesce(errors, '[]')), '$[#]',
