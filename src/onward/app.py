@@ -330,7 +330,9 @@ class App:
 
         Raises:
             InvalidValue: the expression, the time zone or an option is not valid.
+            Unsupported: the store has no schedules.
         """
+        self.capabilities.require(Feature.SCHEDULES)
         trigger = trigger_of(cron, every=every, timezone=timezone)
         policy = one_of("missed", Missed, missed)
 

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 import pytest
 
-from onward import App, InvalidValue, ScheduleNotFound
+from onward import App, InvalidValue, ScheduleNotFound, Unsupported
 from onward.clock import ManualClock
 from onward.cron import Cron, Interval
 from onward.schedule import Missed
@@ -172,3 +172,13 @@ async def test_a_schedule_that_cannot_be_fired_here_keeps_no_other_from_its_turn
     assert (await app.tick()).fired == 1
     assert [schedule.name for schedule in await app.schedules.list()] == ["a", "b"]
     await app.schedules.delete("a")
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:1/0", "pgboss+postgresql://x/y", "pgmq+postgresql://x/y"])
+def test_a_schedule_is_refused_at_its_declaration_where_the_engine_has_none(url: str):  # X1
+    app = App(url)
+    with pytest.raises(Unsupported, match="schedules"):
+
+        @app.schedule("0 6 * * *")
+        @app.task
+        async def digest() -> None: ...

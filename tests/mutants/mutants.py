@@ -2824,6 +2824,12 @@ TASKS: Final = (
         engine="bullmq",
     ),
     Mutant(
+        "schedules: declared on an engine that has none",
+        (Edit("app.py", "        self.capabilities.require(Feature.SCHEDULES)\n", ""),),
+        ("tests/app/test_schedules.py",),
+        only="declaration_where",
+    ),
+    Mutant(
         "payload: one that does not validate is failed at once",
         (
             Edit(
