@@ -41,8 +41,8 @@ MEMBERS = {
     "middleware open queues schedule schedules task tasks tick usage webhook work worker workers",
     Task: "enqueue enqueue_many enqueue_many_sync enqueue_sync function is_async job jobs name options using",
     JobHandle: "enqueue_status id info is_new ref result watch",
-    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id payload queue "
-    "ref set_progress should_stop type",
+    JobContext: "attempt complete complete_sync dependencies dependencies_sync id log max_attempts org_id payload "
+    "queue ref set_progress should_stop type",
     Batch: "add cancel dependencies flow info jobs name pause resume seal wait watch",
     Jobs: "cancel count delete edit explain get iterate list logs replay",
     DeadLetters: "count list purge replay",

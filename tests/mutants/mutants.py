@@ -2861,7 +2861,7 @@ TASKS: Final = (
     ),
     Mutant(
         "names: a bare id reaches into every queue",
-        (Edit("engine/checked.py", "if not self.capabilities.has_global_ids:", "if False:"),),
+        (Edit("engine/checks.py", "if not self.capabilities.has_global_ids:", "if False:"),),
         (f"{CONFORMANCE}/test_names.py",),
         only="bullmq",
         engine="bullmq",
@@ -2943,7 +2943,7 @@ PGBOSS: Final = (
         "leases: a job's own heartbeat interval is not kept to",
         (
             Edit(
-                "worker/leases.py",
+                "worker/heartbeat_interval.py",
                 "for claim in claims if claim.heartbeat_within is not None",
                 "for claim in claims if False",
             ),

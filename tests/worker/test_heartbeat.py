@@ -15,8 +15,8 @@ from onward.engine.values import HeartbeatReply, JobFilter, QueueChange, QueueIn
 from onward.errors import StoreUnavailable
 from onward.lifecycle import JobStatus
 from onward.worker.heartbeat import HEARTBEATS_PER_LEASE, Heartbeat
+from onward.worker.heartbeat_interval import QueueLeases
 from onward.worker.inflight import Inflight
-from onward.worker.leases import QueueLeases
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import claim, eventually
 
