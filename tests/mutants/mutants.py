@@ -1829,6 +1829,20 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batches_held.py",
     ),
     _on_postgres(
+        "partitions: a new day has no replica identity",
+        Edit(
+            f"{_PG}/migrations/0007_partitions.sql",
+            "      perform onward.set_replica_identity(format('%I.%I', own_schema, part)::regclass);\n",
+            "",
+        ),
+        f"{_OF_PG}/test_replication.py",
+    ),
+    _on_postgres(
+        "tables: lanes have no replica identity",
+        Edit(f"{_PG}/migrations/0001_tables.sql", "alter table onward.lane replica identity full;\n", ""),
+        f"{_OF_PG}/test_replication.py",
+    ),
+    _on_postgres(
         "flows: how a held dependency ends is not asked for",
         Edit(
             f"{_PG}/migrations/0011_batches.sql",

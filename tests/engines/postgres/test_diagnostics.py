@@ -21,7 +21,7 @@ HEALTHY = ServerFacts(
     synchronous_commit="on", is_standby=False, read_only="off", autovacuum="on",
     track_counts="on", statement_timeout=0.0, transaction_timeout=0.0, lock_timeout=0.0, idle_session_timeout=0.0,
     frozen_age=1000, sessions=10, max_connections=100, live=1000, dead=100, size=10_000_000, in_default_partition=10,
-    indexes=sorted(INDEXES),
+    indexes=sorted(INDEXES), without_replica_identity=[],
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def test_of_what_is_well_nothing_is_said(change: dict[str, Any]):
     ("change", "words"),
     [
         ({"indexes": sorted(INDEXES - {"job_claim"})}, ["job_claim", "onward migrate --sql"]),
+        ({"without_replica_identity": ["lane"]}, ["lane", "Debezium", "onward migrate --sql"]),
         ({"full_page_writes": "off"}, ["ZFS", "alter system set full_page_writes = on"]),
         ({"synchronous_commit": "off"}, ["last moments", "synchronous_commit = on"]),
         ({"autovacuum": "off"}, ["autovacuum = on"]),

@@ -69,6 +69,7 @@ class ServerFacts(NamedTuple):
     size: int
     in_default_partition: int
     indexes: Sequence[str]
+    without_replica_identity: Sequence[str]
 
     @property
     def durability(self) -> Durability:
@@ -209,6 +210,12 @@ def _tables(facts: ServerFacts) -> Iterator[str]:
     if missing := sorted(INDEXES - set(facts.indexes)):
         yield (
             f"indexes are missing or broken: {', '.join(missing)}; claims and reads will crawl. Make them as in: "
+            "onward migrate --sql"
+        )
+    if facts.without_replica_identity:
+        yield (
+            f"tables have no replica identity: {', '.join(facts.without_replica_identity)}; where all tables are "
+            "published (Debezium, a logical upgrade), jobs cannot be rescued, pruned or deleted. Set it as in: "
             "onward migrate --sql"
         )
     if facts.dead > MANY_DEAD and facts.dead > 2 * facts.live:

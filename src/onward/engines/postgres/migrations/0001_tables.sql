@@ -175,7 +175,9 @@ create table onward.history_failed partition of onward.history for values in ('f
 -- Days for which the leader has made no partition, because there was none to make it.
 create table onward.history_day_other partition of onward.history_done default;
 
-create index history_seq on onward.history (seq);
+-- The replica identity of each part: without one, a publication of all tables (Debezium, a logical upgrade) makes every update and
+-- delete fail. Not `full`: for that a subscriber compares all columns, and json has no equality.
+create unique index history_seq on onward.history (seq, status, completed_at);
 create index history_id on onward.history (id);
 create index history_batch on onward.history (batch, seq) where batch is not null;
 create index history_prune on onward.history (queue, status, completed_at);
@@ -184,13 +186,14 @@ create index history_prune on onward.history (queue, status, completed_at);
 -- over for all of their jobs come here as they are. Where a queue keeps its jobs for a shorter time than others do, they come
 -- one by one, with the time until which they stay.
 create table onward.archive_days (like onward.history including constraints) partition by range (completed_at);
-create index archive_seq on onward.archive_days (seq);
+create unique index archive_seq on onward.archive_days (seq, status, completed_at);
 create index archive_id on onward.archive_days (id);
 create index archive_batch on onward.archive_days (batch, seq) where batch is not null;
 create index archive_prune on onward.archive_days (queue, status, completed_at);
 
 create table onward.archive_rows (like onward.history including constraints, until timestamptz not null);
-create index archive_row_seq on onward.archive_rows (seq);
+create unique index archive_row_seq on onward.archive_rows (seq);
+alter table onward.archive_rows replica identity using index archive_row_seq;
 create index archive_row_id on onward.archive_rows (id);
 create index archive_row_until on onward.archive_rows (until);
 
@@ -256,6 +259,7 @@ create table onward.lane (
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 
 create index lane_open on onward.lane (queue, priority desc);
+alter table onward.lane replica identity full;
 
 -- The moment before which there is nothing to claim in any lane that has no low mark of its own, in microseconds. It moves all the
 -- time. A sequence, because that leaves no remains, however long somebody's transaction stays open.
@@ -278,6 +282,7 @@ create table onward.lease_batch (
 ) with (toast_tuple_target = 8160, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0);
 
 create index lease_batch_until on onward.lease_batch (until);
+alter table onward.lease_batch replica identity full;
 
 -- Heartbeats for held jobs whose row another transaction had locked: that claim's lease holds until then, whatever the row says.
 create table onward.deferred_heartbeat (

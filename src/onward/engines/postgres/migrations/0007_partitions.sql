@@ -1,5 +1,22 @@
 -- History by the day: days that nobody keeps any longer go at once, instead of row by row.
 
+-- Give a part of the history its replica identity, which it does not inherit: its part of history_seq.
+create function onward.set_replica_identity(part regclass) returns void
+  language plpgsql
+as $$
+begin
+  execute format('alter table %s replica identity using index %I', part,
+                 (select i.relname from pg_index x join pg_class i on i.oid = x.indexrelid
+                    join pg_inherits h on h.inhrelid = i.oid
+                   where x.indrelid = part and h.inhparent in (
+                           select 'onward.history_seq'::regclass
+                           union all
+                           select p.inhrelid from pg_inherits p where p.inhparent = 'onward.history_seq'::regclass)));
+end $$;
+
+select onward.set_replica_identity('onward.history_failed');
+select onward.set_replica_identity('onward.history_day_other');
+
 -- Make a part of the history for a day and each of the next three.
 --
 -- Made ahead, because a job that ends while its own day is being made would have to be written again. Nobody waits for long
@@ -23,6 +40,7 @@ begin
       execute format('alter table %I.%I enable row level security', own_schema, part);
       execute format('alter table onward.history_done attach partition %I.%I for values from (%L) to (%L)', own_schema, part,
                      day::timestamptz, (day + 1)::timestamptz);
+      perform onward.set_replica_identity(format('%I.%I', own_schema, part)::regclass);
     exception when lock_not_available or check_violation then
       null;  -- somebody reads, or jobs of that day are in history_day_other already
     end;

@@ -36,6 +36,8 @@ create table onward.usage (
   run_bucket_10  bigint      not null
 );
 
+alter table onward.usage replica identity full;
+
 create index usage_grain on onward.usage (grain, at);
 
 -- Sum up what is over: minutes that have ended, and days that ended the day before yesterday.

@@ -19,4 +19,10 @@ select current_setting('server_version'), onward.to_micros(clock_timestamp()),
        (select greatest(reltuples, 0)::bigint from pg_class where oid = 'onward.history_day_other'::regclass),
        -- Those of a part of a table come and go with it.
        array(select i.relname::text from pg_index x join pg_class i on i.oid = x.indexrelid
-              where i.relnamespace = $1::text::regnamespace and x.indisvalid and not i.relispartition)
+              where i.relnamespace = $1::text::regnamespace and x.indisvalid and not i.relispartition),
+       -- Partitions have their own.
+       array(select c.relname::text from pg_class c
+              where c.relnamespace = $1::text::regnamespace and c.relkind = 'r' and c.relreplident <> 'f'
+                and not exists (select from pg_index x where x.indrelid = c.oid
+                                   and case c.relreplident when 'd' then x.indisprimary when 'i' then x.indisreplident end)
+              order by 1)
