@@ -1829,6 +1829,20 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_batches_held.py",
     ),
     _on_postgres(
+        "leader: a term outlasts a clock that goes back",
+        Edit(f"{_PG}/sql/elect.sql", "or l.renewed_at >", "or false and l.renewed_at >"),
+        f"{_OF_PG}/test_recovery.py",
+    ),
+    _on_postgres(
+        "leader: a renewed term counts as one from before the clock went back",
+        Edit(
+            f"{_PG}/sql/elect_renew.sql",
+            "renewed_at = coalesce(onward.to_timestamp($1::bigint), clock_timestamp())",
+            "renewed_at = renewed_at",
+        ),
+        f"{_OF_PG}/test_recovery.py",
+    ),
+    _on_postgres(
         "partitions: a new day has no replica identity",
         Edit(
             f"{_PG}/migrations/0007_partitions.sql",

@@ -307,7 +307,8 @@ create table onward.leader (
   one       boolean     primary key default true check (one),
   number    bigint      not null,
   leader_id text        not null,
-  until     timestamptz not null
+  until     timestamptz not null,
+  renewed_at timestamptz not null default clock_timestamp()  -- later than now: the clock has gone back, and `until` means nothing
 ) with (fillfactor = 10);
 
 -- Has no rows. Claims share a lock on it, and who changes settings takes it alone: see configure(). A table and not an advisory

@@ -428,7 +428,8 @@ begin
         if taken > 0 then
           leased := leased || taken_seqs; first_end := least(first_end, until);
           if settings.global_concurrency is not null then
-            insert into onward.concurrency_permit (seq, queue) select t, lane.queue from unnest(taken_seqs) t;
+            insert into onward.concurrency_permit (seq, queue) select t, lane.queue from unnest(taken_seqs) t
+            on conflict (seq) do update set queue = excluded.queue;  -- a stale one, left by hand or by a restore
           end if;
           visits := visits || taken_jobs;
         end if;
@@ -589,7 +590,8 @@ begin
     leased as (
       insert into onward.lease_batch (until, seqs) select t.lease_until, array[t.seq] from taken t),
     permitted as (
-      insert into onward.concurrency_permit (seq, queue) select t.seq, t.queue from taken t where t.has_permit)
+      insert into onward.concurrency_permit (seq, queue) select t.seq, t.queue from taken t where t.has_permit
+      on conflict (seq) do update set queue = excluded.queue)
     select left(json_build_array(
              t.queue, t.priority, true, date_part('epoch', settings.credit), true, array[t.seq]::text, array[t.id]::text, t.type,
              json_build_array(date_part('epoch', now_at - t.ready_at)),

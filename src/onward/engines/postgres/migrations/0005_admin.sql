@@ -41,12 +41,12 @@ begin
   end if;
 end $$;
 
--- Give ended jobs a new life, unless another has taken their dedupe key in the meantime.
+-- Replay ended jobs, unless another has taken their dedupe key in the meantime. Gives up where another transaction has one locked.
 create function onward.replay_many(now bigint, channel text, seqs bigint[])
   returns table (seq bigint, queue text, id text, before text)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-  set plan_cache_mode = force_generic_plan
+  set plan_cache_mode = force_generic_plan set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
