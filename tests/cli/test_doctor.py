@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -196,6 +198,20 @@ def test_a_worker_gone_silent_is_found_in_the_store(shop: Cli, on_store, monkeyp
     assert shop("workers", "--json").ok().json["silent"] == []
     monkeypatch.setattr("onward.cli.snapshot.is_silent", lambda *_: True)
     assert "vm-1-a has been silent" in shop("doctor").out
+
+
+def test_a_restored_file_is_a_problem_until_it_is_confirmed(shop: Cli, workdir: Path):  # X3
+    shop("tick").ok()  # by this the file is known
+    shop("enqueue", "send_mail", "to=ann").ok()
+    with sqlite3.connect(workdir / "jobs.db") as old, sqlite3.connect(workdir / "backup.db") as new:
+        old.backup(new)
+    for file in workdir.glob("jobs.db*"):
+        file.unlink()
+    (workdir / "backup.db").rename(workdir / "jobs.db")
+    assert shop("tick", "--json").ok().json["claimed"] == 0
+    assert "restored or copied" in shop("doctor").out
+    assert "restored or copied" not in shop("doctor", "--confirm-restore").out
+    assert shop("tick", "--json").ok().json["claimed"] == 1
 
 
 def test_a_store_that_is_away_is_a_finding(cli: Cli, workdir):

@@ -200,6 +200,11 @@ FENCES: Final = (
         (f"{CONFORMANCE}/test_claim.py",),
     ),
     Mutant(
+        "restore: a copied file is taken for the one that was confirmed",
+        (Edit(f"{_PY}/maintenance.py", "confirmed == database.inode()", "confirmed is not None"),),
+        ("tests/engines/sqlite/test_restore.py",),
+    ),
+    Mutant(
         "claim: the token repeats in a restored file",
         (Edit(f"{_PY}/claims.py", "claim_no = new_claim_no()", "claim_no = transaction.now"),),
         ("tests/engines/sqlite/test_restore.py",),
@@ -1103,6 +1108,20 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 
 POSTGRES: Final = (
+    _on_postgres(
+        "restore: a copy is not held",
+        Edit("engine/restore.py", "is_held = not home.is_same and home.has_jobs", "is_held = False"),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
+    _on_postgres(
+        "restore: a claim by exchange ignores that the store is held",
+        Edit(
+            f"{_PG}/engine.py",
+            "            return without_claims(await self._exchange(settle_only(exchange)))\n",
+            "            pass\n",
+        ),
+        f"{_OF_PG}/test_lost_commits.py",
+    ),
     _on_postgres(
         "claim: the token repeats once recent commits are lost",
         Edit(

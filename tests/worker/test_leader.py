@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -40,6 +40,23 @@ def test_renewing_names_the_exact_term():  # O6
         await leader.step()
         assert maintenance.elections == [("me", None), ("me", term)]
         assert leader.term == term
+
+    in_virtual_time(main)
+
+
+def test_a_term_whose_number_was_seen_before_is_logged(caplog: pytest.LogCaptureFixture):  # X3
+    class Forgetful(StubMaintenance):
+        async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
+            await super().elect(candidate, lease=lease, current_term=current_term)
+            return Term(next(numbers), candidate, datetime(2026, 1, 1, tzinfo=UTC)) if current_term is None else None
+
+    numbers = iter([6, 7, 7])
+
+    async def main() -> None:
+        leader = Leader(Forgetful(), "me", lease=LEASE)
+        for logged in (0, 0, 0, 0, 1):  # elected, not renewed, elected, not renewed, elected
+            await leader.step()
+            assert caplog.text.count("gone back in time") == logged
 
     in_virtual_time(main)
 

@@ -66,12 +66,19 @@ async def doctor(
             show_default=False,
         ),
     ] = None,
+    confirm_restore: Annotated[
+        bool,
+        typer.Option("--confirm-restore", help="Run the jobs of a restored or copied store here."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Look for problems and say what to do about them; exit 1 on a problem, 3 if the store is unreachable."""
     snapshot: Snapshot | None = None
     code = EXIT_FAILED
     try:
+        if confirm_restore:
+            async with app:
+                await core_of(app).engine.confirm_restore()
         snapshot = await take_snapshot(app, with_types=True)
         found = list(examine(snapshot, app.capabilities, max_wait=MAX_WAIT if max_wait is None else max_wait))
     except OnwardError as error:

@@ -152,6 +152,11 @@ class CheckedEngine:
         with self._observed("close"):
             await self.inner.close()
 
+    async def confirm_restore(self) -> None:
+        """See the contract."""
+        with self._observed("confirm_restore"):
+            await self.inner.confirm_restore()
+
     async def check(self) -> EngineInfo:
         """See the contract."""
         with self._observed("check"):

@@ -345,6 +345,10 @@ class Engine(Producer, Consumer, Reader, Admin, Maintenance, Protocol):
         """Let go of everything. Twice is fine."""
         ...
 
+    async def confirm_restore(self) -> None:
+        """Have the jobs of a restored or copied store run where it is now; nothing on engines that cannot tell one."""
+        ...
+
     async def check(self) -> EngineInfo:
         """Say what it stands on; raises what ``open`` would."""
         ...

@@ -39,6 +39,7 @@ class Leader:
         self._lease = lease
         self._term: Term | None = None
         self._trusted_until = 0.0
+        self._last_number = 0
 
     @property
     def term(self) -> Term | None:
@@ -60,6 +61,12 @@ class Leader:
         if self._term is not None:
             self._trusted_until = requested_at + self._lease.total_seconds() * _TRUSTED_LEASE_FRACTION
         if previous is None and self._term is not None:
+            if self._term.number <= self._last_number:  # numbers only rise
+                log.warning(
+                    "the store has gone back in time: recent commits are lost, and jobs that ended in them run again",
+                    extra={"worker_id": self._worker_id, "term": self._term.number, "last_term": self._last_number},
+                )
+            self._last_number = self._term.number
             log.info("elected leader", extra={"worker_id": self._worker_id, "term": self._term.number})
             self.on_elected()
         elif previous is not None and self._term is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
-from onward.engine.values import Claim
+from onward.engine.restore import RESTORED, WENT_BACK
+from onward.engine.values import Claim, ClaimRequest, Exchange, Settlement
 from onward.lifecycle import Complete, JobStatus
-from tests.conformance.driver import Driver
+from tests.conformance.driver import LEASE, Driver
 from tests.conformance.postgres_case import PostgresStore
 
 
@@ -76,3 +78,50 @@ async def test_a_claim_by_every_path_has_a_number_of_its_own(driver: Driver):  #
     assert len({claim.token for claim in claims}) == 6
     assert len({claim.token[1] for claim in claims}) == 2
     assert all(int(claim.token[1]) > 1 << 60 for claim in claims)  # the time is in it
+
+
+def move(store: PostgresStore, **columns: str) -> None:
+    """Have the store be a copy of one that was elsewhere, or on another timeline."""
+    with psycopg.connect(store.url) as connection:
+        for column, value in columns.items():
+            connection.execute(f"update {store.schema}.identity set {column} = %s", [value])
+
+
+async def test_a_restored_copy_gives_no_job_until_it_is_confirmed(
+    driver: Driver, store: PostgresStore, caplog: pytest.LogCaptureFixture
+):  # X3
+    await driver.add_many(2)
+    held = await driver.take_one()
+    move(store, home="elsewhere")
+    await driver.engine.elect("worker-1", lease=LEASE)  # as every worker does now and then
+    assert await driver.take(slots=10) == ()
+    exchange = Exchange(
+        settlements=(Settlement(held, Complete()),), request=ClaimRequest(worker_id="worker-1", slots=10)
+    )
+    exchanged = await driver.engine.exchange(exchange)
+    assert (exchanged.lost, exchanged.claimed.claims, exchanged.claimed.retry_after) == (frozenset(), (), 1.0)
+    assert RESTORED in (await driver.engine.check()).problems
+    assert caplog.text.count(RESTORED) == 1
+    await driver.engine.confirm_restore()
+    assert RESTORED not in (await driver.engine.check()).problems
+    assert len(await driver.take(slots=10)) == 1
+
+
+async def test_a_restored_copy_without_jobs_needs_no_confirmation(driver: Driver, store: PostgresStore):  # X3
+    move(store, home="elsewhere")
+    assert await driver.take() == ()
+    await driver.add()
+    assert len(await driver.take()) == 1
+
+
+async def test_a_promoted_server_is_noticed_and_goes_on(
+    driver: Driver, store: PostgresStore, caplog: pytest.LogCaptureFixture
+):  # X3
+    await driver.add()
+    move(store, timeline="00000000")
+    await driver.engine.elect("worker-1", lease=LEASE)
+    assert caplog.text.count(WENT_BACK) == 1
+    assert WENT_BACK in (await driver.engine.check()).warnings
+    assert len(await driver.take()) == 1
+    await driver.engine.confirm_restore()
+    assert WENT_BACK not in (await driver.engine.check()).warnings

@@ -6,10 +6,11 @@ import sqlite3
 from pathlib import Path
 
 from onward.clock import ManualClock
-from onward.engine.values import Settlement
+from onward.engine.restore import RESTORED
+from onward.engine.values import ClaimRequest, Exchange, Settlement
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.lifecycle import Complete
-from tests.engines.sqlite.plain import add, take
+from tests.engines.sqlite.plain import add, complete, take
 
 
 def copy(source: Path, target: Path) -> None:
@@ -46,4 +47,45 @@ async def test_jobs_of_a_new_file_in_the_place_of_the_old_have_tokens_of_their_o
     assert new.token[0] == old.token[0]
     assert await other.settle([Settlement(old, Complete('"stale"'))]) == {old.token}
     assert not await other.settle([Settlement(new, Complete())])
+    await other.close()
+
+
+async def opened(path: Path, clock: ManualClock) -> SQLiteEngine:
+    engine = SQLiteEngine(path, clock=clock)
+    await engine.open()
+    return engine
+
+
+async def test_a_copy_gives_no_job_until_it_is_confirmed(
+    engine: SQLiteEngine, path: Path, tmp_path: Path, clock: ManualClock
+):  # X3
+    await add(engine, 2)
+    assert len(await take(engine)) == 1
+    copy(path, tmp_path / "copy.db")
+    other = await opened(tmp_path / "copy.db", clock)
+    request = ClaimRequest(worker_id="w", queues=("*",), slots=10)
+    assert (await other.claim(request)).claims == ()
+    held = (await other.exchange(Exchange(request=request))).claimed
+    assert (held.claims, held.retry_after) == ((), 1.0)
+    assert [*(await other.check()).problems] == [RESTORED]
+    assert (await engine.check()).problems == ()
+    doctor = await opened(tmp_path / "copy.db", clock)
+    await doctor.confirm_restore()
+    await doctor.close()
+    assert len((await other.exchange(Exchange(request=request))).claimed.claims) == 1
+    assert (await other.check()).problems == ()
+    await other.close()
+
+
+async def test_a_copy_without_jobs_needs_no_confirmation(
+    engine: SQLiteEngine, path: Path, tmp_path: Path, clock: ManualClock
+):  # X3
+    await add(engine)
+    (claim,) = await take(engine)
+    await complete(engine, claim)
+    copy(path, tmp_path / "copy.db")
+    other = await opened(tmp_path / "copy.db", clock)
+    assert await take(other) == ()
+    await add(other)
+    assert len(await take(other)) == 1
     await other.close()

@@ -130,6 +130,9 @@ class BullMQEngine:
         await self._listener.close()
         await self._connections.close()
 
+    async def confirm_restore(self) -> None:
+        """Do nothing: a store whose schema is not ours has no place for where it is."""
+
     async def check(self) -> EngineInfo:
         """Say what the engine stands on."""
         return await asyncio.to_thread(self._check)

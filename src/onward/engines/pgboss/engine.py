@@ -211,6 +211,9 @@ class PgBossEngine:
         await self._listener.close()
         await self._connections.close()
 
+    async def confirm_restore(self) -> None:
+        """Do nothing: a store whose schema is not ours has no place for where it is."""
+
     async def check(self) -> EngineInfo:
         """Say what the engine stands on; without opening it, and so without changing anything."""
         return await asyncio.to_thread(self._check)

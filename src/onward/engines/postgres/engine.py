@@ -17,6 +17,7 @@ from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature
 from onward.engine.event_reader import EventReader, Events, check_settings
+from onward.engine.restore import RESTORED, WENT_BACK, Home, RestoreGuard, no_claims, settle_only, without_claims
 from onward.engine.values import (
     Changed,
     Claim,
@@ -167,6 +168,7 @@ class PostgresEngine:
         self._next_due = maintenance.NextDue()
         self._watermark_state = maintenance.WatermarkState()
         self._identity = ("", "")
+        self._restore_guard = RestoreGuard()
         self._can_copy = False
         self._event_settings = (events, max_events)
         self._event_log = EventLog(self.schema, self._run)
@@ -220,10 +222,14 @@ class PostgresEngine:
     def _check(self) -> EngineInfo:
         with self.database.connect() as connection, self.database.translated():
             schema = migrations.check(connection, self.schema, self.database)
-            facts, problems, warnings = run(
-                diagnostics.diagnose(self.schema), caller_transaction.on_psycopg(connection)
-            )
+            execute = caller_transaction.on_psycopg(connection)
+            facts, problems, warnings = run(diagnostics.diagnose(self.schema), execute)
+            home = run(maintenance.home(self.schema), execute)
             self.database.detect_settings(connection)
+        if not home.is_same and home.has_jobs:
+            problems.append(RESTORED)
+        elif not home.is_same_timeline:
+            warnings.append(WENT_BACK)
         if self._direct.is_pooled:
             warnings.append(_POOLED)
         return EngineInfo(
@@ -361,6 +367,8 @@ class PostgresEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
+        if self._restore_guard.may_be_held and await self._is_held():
+            return no_claims()
         rotation = self._rotation(request.queues)
         taken = await self._run(lambda: claims.claim(self.schema, request, rotation))
         if taken.claims:
@@ -389,6 +397,8 @@ class PostgresEngine:
         """See the contract."""
         if (request := exchange.request) is None:
             return await self._exchange(exchange)
+        if self._restore_guard.may_be_held and await self._is_held():
+            return without_claims(await self._exchange(settle_only(exchange)))
         prefetch = self._claim_on_notify.current()
         if (sent := prefetch.take(request)) is None:
             exchanged = await self._exchange(exchange)
@@ -569,10 +579,22 @@ class PostgresEngine:
         self._single_producer = None
         return info
 
+    async def confirm_restore(self) -> None:
+        """See the contract."""
+        await self._run(lambda: maintenance.confirm_home(self.schema))
+
+    async def _is_held(self) -> bool:
+        home = await self._run(lambda: maintenance.home(self.schema))
+        if home.needs_adoption:
+            await self.confirm_restore()
+            home = Home(is_same=True)
+        return self._restore_guard.update(home, self.database)
+
     # Steward
 
     async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
+        await self._is_held()
         return await self._run(lambda: maintenance.elect(self.schema, candidate, lease, current_term))
 
     async def resign(self, term: Term) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from onward.batches.values import BATCH_KEPT
 from onward.clock import MICROSECOND, moment_of
+from onward.engine.restore import Home
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.postgres.statements import Schema
 from onward.engines.postgres.usage import roll_up
@@ -325,3 +326,14 @@ def prune(schema: Schema, term: Term, limit: int, upkeep: UpkeepSchedule) -> Pla
     return MaintenanceResult(
         changed=by_partition + pruned, more=by_partition > 0 or limit in {pruned, pruned_archive, forgotten, batches}
     )
+
+
+def home(schema: Schema) -> Plan[Home]:
+    """Say whether the store is where it was confirmed to be. One without jobs has none to repeat."""
+    ((is_same, is_same_timeline, has_jobs),) = yield Statement(schema.check_home)
+    return Home(is_same, is_same_timeline, has_jobs, needs_adoption=not is_same and not has_jobs)
+
+
+def confirm_home(schema: Schema) -> Plan[None]:
+    """Have the jobs of the store run where it is now."""
+    yield Statement(schema.confirm_home)

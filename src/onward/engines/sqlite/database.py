@@ -56,6 +56,10 @@ class Database:
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
 
+    def inode(self) -> str:
+        """By which the file is known. Not by its device: a disk may get another number at each start."""
+        return str(self.path.stat().st_ino)
+
     def __str__(self) -> str:
         """Name it as errors do."""
         return f"SQLite database {self.path}"

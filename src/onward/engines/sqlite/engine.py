@@ -12,6 +12,7 @@ from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.clock import Clock, SystemClock, moment_of
 from onward.engine.capabilities import NATIVE, Capabilities, Feature, emulated
 from onward.engine.event_reader import EventReader, Events, check_settings
+from onward.engine.restore import RESTORED, Home, RestoreGuard, no_claims, settle_only, without_claims
 from onward.engine.values import (
     Changed,
     Claim,
@@ -104,6 +105,7 @@ class SQLiteEngine:
         self._writer = SharedConnection(self.database, self._clock, writes=True, on_wake=self._watcher.notify)
         self._reader = SharedConnection(self.database, self._clock, writes=False)
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
+        self._restore_guard = RestoreGuard()
         self._event_settings = (events, max_events)
         self._event_log = EventLog(self._writer, self._reader)
         self._event_reader = EventReader(self._event_log, self._watcher.signals)
@@ -153,12 +155,15 @@ class SQLiteEngine:
                 "connection of yours to this file, such as one given as connection=, should run: "
                 "pragma wal_autocheckpoint = 0"
             )
+        home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
+        problems = () if home.is_same or not home.has_jobs else (RESTORED,)
         return EngineInfo(
             engine="SQLite",
             server=f"SQLite {sqlite3.sqlite_version}",
             schema=schema,
             now=moment_of(self._clock.micros()),
             durability=durability,
+            problems=problems,
             warnings=tuple(warnings),
         )
 
@@ -192,6 +197,8 @@ class SQLiteEngine:
 
     async def claim(self, request: ClaimRequest) -> Claims:
         """See the contract."""
+        if self._restore_guard.may_be_held and await self._is_held():
+            return no_claims()
         round_robin = self._round_robin(request)
         return await self._writer.run(lambda transaction: claims.claim(transaction, request, round_robin))
 
@@ -213,6 +220,8 @@ class SQLiteEngine:
 
     async def exchange(self, exchange: Exchange) -> Exchanged:
         """See the contract."""
+        if exchange.request is not None and self._restore_guard.may_be_held and await self._is_held():
+            return without_claims(await self.exchange(settle_only(exchange)))
         round_robin = self._round_robin(exchange.request)
         return await self._writer.run(lambda transaction: settle.exchange(transaction, exchange, round_robin))
 
@@ -299,10 +308,22 @@ class SQLiteEngine:
         """See the contract."""
         return await self._writer.run(lambda transaction: admin.configure(transaction, queue, change))
 
+    async def confirm_restore(self) -> None:
+        """See the contract."""
+        await self._writer.run(lambda transaction: maintenance.confirm_home(transaction, self.database))
+
+    async def _is_held(self) -> bool:
+        home = await self._reader.run(lambda transaction: maintenance.home(transaction, self.database))
+        if home.needs_adoption:  # without a write otherwise: an idle worker takes no lock for it
+            await self.confirm_restore()
+            home = Home(is_same=True)
+        return self._restore_guard.update(home, self.database)
+
     # Maintenance
 
     async def elect(self, candidate: str, *, lease: timedelta, current_term: Term | None = None) -> Term | None:
         """See the contract."""
+        await self._is_held()
         return await self._writer.run(
             lambda transaction: maintenance.elect(transaction, candidate, lease, current_term)
         )

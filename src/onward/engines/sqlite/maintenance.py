@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from onward.clock import MICROSECOND, moment_of
+from onward.engine.restore import Home
 from onward.engine.values import MaintenanceResult, Term
 from onward.engines.sqlite import archived_jobs, batches
+from onward.engines.sqlite.database import Database
 from onward.engines.sqlite.enqueue import default_retention, ensure_queues_open
 from onward.engines.sqlite.rows import failed_attempt, json_text
 from onward.engines.sqlite.statements import SQL
@@ -123,3 +125,19 @@ def _is_leader(transaction: Transaction, term: Term) -> bool:
 
 def _named(transaction: Transaction, term: Term) -> dict[str, Any]:
     return {"number": term.number, "leader_id": term.leader_id, "now": transaction.now}
+
+
+def home(transaction: Transaction, database: Database) -> Home:
+    """Say whether the jobs are in the file that was confirmed. A file that nobody has worked on is its own."""
+    confirmed, has_jobs = transaction.execute(SQL.home).fetchone()
+    is_same = confirmed == database.inode()
+    return Home(
+        is_same or confirmed is None,
+        has_jobs=bool(has_jobs),
+        needs_adoption=not is_same and (confirmed is None or not has_jobs),
+    )
+
+
+def confirm_home(transaction: Transaction, database: Database) -> None:
+    """Have the jobs of this file run."""
+    transaction.execute(SQL.home_confirm, {"home": database.inode()})

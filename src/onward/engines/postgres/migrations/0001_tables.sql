@@ -323,10 +323,28 @@ begin
   perform from onward.claim_gate for key share;
 end $$;
 
--- By which a connection is known to lead to this store and to no other.
+-- Where this store is: the cluster, the database and the schema by their own numbers. A dump that is restored, or a database made from
+-- another as its template, has other ones; a promoted standby and a copy of the data directory have the same.
+create function onward.current_home() returns text
+  language plpgsql stable as $$
+begin
+  return concat_ws('/', (select c.system_identifier from pg_control_system() c),
+                   (select d.oid from pg_database d where d.datname = current_database()),
+                   (select c.relnamespace from pg_class c where c.oid = 'onward.job'::regclass));
+end $$;
+
+-- The timeline of the server: a promotion and a point-in-time recovery begin a new one. Null on a standby.
+create function onward.current_timeline() returns text
+  language sql volatile
+  return case when not pg_is_in_recovery() then left(pg_walfile_name(pg_current_wal_lsn()), 8) end;
+
+-- By which a connection is known to lead to this store and to no other, and where the store was when somebody last said that its jobs
+-- are to be run: see doctor --confirm-restore.
 create table onward.identity (
-  one boolean primary key default true check (one),
-  id  uuid    not null default gen_random_uuid()
+  one      boolean primary key default true check (one),
+  id       uuid    not null default gen_random_uuid(),
+  home     text    not null default onward.current_home(),
+  timeline text    default onward.current_timeline()
 );
 
 insert into onward.identity default values;

@@ -138,6 +138,12 @@ create table onward_worker (
   last_heartbeat integer not null
 ) strict, without rowid;
 
+-- The file in which somebody last said that these jobs are to be run, by its inode: a copy or a restored file is another one.
+create table onward_identity (
+  one  integer primary key check (one = 1),
+  home text    not null
+);
+
 -- One row at most: the present or last term. Numbers only rise.
 create table onward_leader (
   one       integer primary key check (one = 1),
