@@ -806,6 +806,7 @@ _BULLMQ: Final = "engines/bullmq"
 _BULLMQ_TESTS: Final = "tests/engines/bullmq"
 _PARITY: Final = "tests/interop/bullmq/test_parity.py"
 _IDLE: Final = f"{_BULLMQ_TESTS}/test_idle.py"
+_SHARED: Final = f"{_BULLMQ_TESTS}/test_shared_queues.py"
 
 
 def _on_bullmq(name: str, edit: Edit, *tests: str, only: str = "") -> Mutant:
@@ -839,6 +840,31 @@ BULLMQ: Final = (
         "cron_pattern: without a zone a pattern is in UTC",
         Edit(f"{_BULLMQ}/cron_pattern.py", '(name or "local")', '(name or "utc")'),
         f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
+        "claim: a queue that left the registry is not looked after again",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "    register(base)\n", ""),
+        _SHARED,
+    ),
+    _on_bullmq(
+        "prune: a queue with settings leaves the registry",
+        Edit(f"{_BULLMQ}/lua/lib/queue.lua", "local places = {settings_key(base)}", "local places = {}"),
+        _SHARED,
+    ),
+    _on_bullmq(
+        "prune: jobs of other clients are removed",
+        Edit(f"{_BULLMQ}/lua/prune.lua", "if not is_default or is_ours(id) then", "if true then"),
+        _SHARED,
+    ),
+    _on_bullmq(
+        "settle: what Node's workers count is not counted",
+        Edit(f"{_BULLMQ}/lua/settle.lua", "if not max_points and call(", "if false and call("),
+        _SHARED,
+    ),
+    _on_bullmq(
+        "claim: a limiter without an end limits for ever",
+        Edit(f"{_BULLMQ}/lua/claim.lua", "if left == 0 or left == -1 then", "if left == 0 then"),
+        _SHARED,
     ),
     _on_bullmq(
         "split_key: the last colon ends the queue",

@@ -79,7 +79,6 @@ def claim(
     ``preceded_by`` says what that is: see ``lua/claim.lua``.
     """
     queues = yield from registry.matching(request.queues)
-    yield from registry.register(queues)  # before a job is taken: where nobody serves, nobody looks for lost ones
     has_patterns = any(is_pattern(pattern) for pattern in request.queues)
     result = ClaimResult()
     answers: list[Any] = []
@@ -110,7 +109,6 @@ def claim(
         if has_patterns and generation != registry.generation and tries == 1:
             yield from registry.refresh()
             queues = yield from registry.matching(request.queues)
-            yield from registry.register(queues)
             continue
         return answers, result
 

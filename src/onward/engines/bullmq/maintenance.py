@@ -86,7 +86,9 @@ def prune(keys: Keys, registry: QueueRegistry, term: Term, limit: int, sweep: Sw
     """Remove finished jobs that are no longer kept."""
     kept = Retention().completed
     age = "" if kept is None else rows.milliseconds(kept)
-    answers = yield from _run_for_each_queue("prune", keys, registry, term, limit, age)
+    answers = yield from _run_for_each_queue(
+        "prune", keys, registry, term, limit, age, "1" if registry.can_scan else ""
+    )
     (sweep.cursor,) = yield [
         script(
             "free_idempotency_keys",

@@ -1,8 +1,9 @@
 """Which queues there are, and which of them a name or a pattern means (X5).
 
-Onward notes the queues that it serves in a set of its own, with a counter that every new name moves on: a claim answers
-the counter, and who sees it moved reads the set anew, so a queue made a moment ago is found by the next claim. Queues
-that only Node knows are found by looking for their ``meta`` keys, every few seconds, where somebody asks by a pattern.
+Onward registers the queues that it adds jobs to, and those that it serves while they have active jobs, in a set, with a
+counter that every change increments: a claim returns the counter, and an engine that sees another value reads the set
+again, so the next claim finds a queue made a moment ago. The leader removes a queue that has no jobs left. Queues that
+only Node knows are found by scanning for their ``meta`` keys, every few seconds, where a pattern is asked for.
 
 A new queue's name is one that every engine takes. A name that exists in Redis is taken as it is; ``:`` is in none.
 """
@@ -10,7 +11,7 @@ A new queue's name is one that every engine takes. A name that exists in Redis i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
@@ -38,7 +39,8 @@ class QueueRegistry:
 
     def __init__(self, keys: Keys, *, can_scan: bool = True) -> None:
         self._keys = keys
-        self._can_scan = can_scan
+        self.can_scan = can_scan
+        """Whether queues are also found by their keys; not on a cluster."""
         self._registered: set[str] = set()
         self._scanned: set[str] = set()
         self._accepted: set[str] = set()
@@ -78,7 +80,7 @@ class QueueRegistry:
             return sorted(set(patterns))
         if self.generation < 0:
             yield from self.refresh()
-        if self._can_scan and monotonic() >= self._next_scan_at:
+        if self.can_scan and monotonic() >= self._next_scan_at:
             yield from self._scan()
         found = self._matching.get(patterns)
         if found is None:
@@ -102,20 +104,10 @@ class QueueRegistry:
             yield from self.refresh()
         return sorted(self._registered)
 
-    def register(self, names: Sequence[str]) -> Plan[None]:
-        """Note that these are served, where that is not known yet."""
-        new = [name for name in names if name not in self._registered]
-        if new:
-            exist = yield [("EXISTS", self._keys.meta(name)) for name in new]
-            existing = [name for name, exists in zip(new, exist, strict=True) if exists]
-            if existing:
-                yield [("SADD", self._keys.queues, *existing), ("INCR", self._keys.generation)]
-                self._registered.update(existing)
-
     def all_names(self) -> Plan[list[str]]:
         """List all queues there are."""
         yield from self.refresh()
-        if self._can_scan and monotonic() >= self._next_scan_at:
+        if self.can_scan and monotonic() >= self._next_scan_at:
             yield from self._scan()
         return sorted(self._registered | self._scanned)
 

@@ -73,7 +73,8 @@ for n, meta in ipairs(KEYS) do
     local used = tonumber(call('GET', base .. 'limiter')) or 0
     if used >= queue.max then
       local left = call('PTTL', base .. 'limiter')
-      if left == 0 then
+      -- Without an end it would limit for ever: a script that was cut off, or a restored copy, has left it so.
+      if left == 0 or left == -1 then
         call('DEL', base .. 'limiter')
         used = 0
       elseif left > 0 and queue.available > 0 then
@@ -200,6 +201,11 @@ for n, queue in ipairs(queues) do
     and not is_paused_or_maxed(base) and call('LLEN', base .. 'wait') == 0 and call('LLEN', base .. 'active') == 0
     and call('ZCARD', base .. 'prioritized') == 0 then
     emit(base, 'drained')
+  end
+  -- The leader looks for lost jobs in the queues that are registered: in every one that is served here and has active
+  -- jobs, those of Node's workers too.
+  if call('EXISTS', base .. 'active') == 1 then
+    register(base)
   end
   if queue.rate and queue.ready > queue.granted then
     retry_in(next_permit(queue.rate, queue.rate.next_permit_at) - micros)

@@ -1,4 +1,5 @@
--- Removes finished jobs of one queue that need not be kept, as its leader.
+-- Removes finished jobs of one queue that need not be kept, as its leader; and the queue from the registry once it has
+-- no jobs.
 --
 -- uses: queue finish
 -- KEYS[1]  the queue's meta
@@ -6,6 +7,7 @@
 -- ARGV[6]  the leader
 -- ARGV[7]  how many at most
 -- ARGV[8]  milliseconds for which completed jobs are kept where the queue is nobody's but ours and does not say; '' for ever
+-- ARGV[9]  '1': patterns find the queue by its meta key too, so that it need not be registered
 -- Answers how many; nothing: the term is another's.
 
 if not is_leader(ARGV[5], ARGV[6]) then
@@ -16,19 +18,24 @@ local left = tonumber(ARGV[7])
 local pruned = 0
 local values = call('HMGET', settings_key(base), 'retention', 'keep_completed', 'count_completed', 'keep_failed',
   'count_failed')
-if not values[1] then
-  -- Whoever made it in Node keeps finished jobs as each of them says.
-  if call('HGET', KEYS[1], 'version') then
-    return 0
-  end
+local is_default = not values[1]
+if is_default and not call('HGET', KEYS[1], 'version') then
   values[2] = ARGV[8]
+end
+-- By default only what Onward has added is removed: Node's clients, and BullMQ's for Python, keep finished jobs as each of
+-- them says. Only Node's leave their version.
+local function is_ours(id)
+  local opts = call('HGET', base .. id, 'opts')
+  return not opts or string.find(opts, '"onward":', 1, true)
 end
 local function drop(set, ids)
   for _, id in ipairs(ids) do
-    remove_finished_job(base, id)
-    call('ZREM', base .. set, id)
+    if not is_default or is_ours(id) then
+      remove_finished_job(base, id)
+      call('ZREM', base .. set, id)
+      pruned = pruned + 1
+    end
   end
-  pruned = pruned + #ids
   left = left - #ids
 end
 local function keep(set, age, count)
@@ -44,4 +51,5 @@ local function keep(set, age, count)
 end
 keep('completed', values[2], values[3])
 keep('failed', values[4], values[5])
+unregister_if_empty(base, ARGV[9] == '1')
 return pruned

@@ -3,7 +3,7 @@
 -- uses: queue finish
 -- KEYS[1]   the queue's meta
 -- ARGV[5]   '1': a claim follows, which says whether the queue has run dry
--- ARGV[6]   how many points of metrics to keep, '' for none
+-- ARGV[6]   how many points of metrics to keep, '' to count only where Node's workers do
 -- ARGV[7…]  for each: id, token, verb, then two values:
 --             complete  the result (JSON)      ''
 --             fail      the reason             the stack (JSON text), '' for none
@@ -54,7 +54,14 @@ local function trim_together()
 end
 local are_trimmed = #locks > 1 and trim_together()
 
-local function count_metric(kind, max_points)
+-- Node's workers keep as many points as each was told, which is not on record. Where they count, so do we, and leave it
+-- to them to cut the list shorter than two weeks, the most that BullMQ has a name for.
+local max_points = tonumber(ARGV[6])
+if not max_points and call('EXISTS', base .. 'metrics:completed', base .. 'metrics:failed') > 0 then
+  max_points = 20160
+end
+
+local function count_metric(kind)
   local key = base .. 'metrics:' .. kind
   local before = call('HINCRBY', key, 'count', 1) - 1
   local values = call('HMGET', key, 'prevTS', 'prevCount')
@@ -62,7 +69,7 @@ local function count_metric(kind, max_points)
     call('HSET', key, 'prevTS', timestamp, 'prevCount', 0)
     return
   end
-  local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(values[1]) / 60000), tonumber(max_points))
+  local minutes = math.min(math.floor(now / 60000) - math.floor(tonumber(values[1]) / 60000), max_points)
   if minutes > 0 then
     call('LPUSH', key .. ':data', before - tonumber(values[2]))
     for _ = 2, minutes do
@@ -152,8 +159,8 @@ local function finish(id, key, fields, verb, value, stack)
       emit(base, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
     end
   end
-  if ARGV[6] ~= '' then
-    count_metric(set, ARGV[6])
+  if max_points then
+    count_metric(set)
   end
   has_finished = true
 end

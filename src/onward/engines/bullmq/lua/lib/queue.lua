@@ -42,6 +42,21 @@ local function register(base)
   end
 end
 
+-- Removes a queue without jobs and settings of ours from the registry: the leader asks for each that is there.
+local function unregister_if_empty(base, has_patterns_without_it)
+  local places = {settings_key(base)}
+  for _, place in ipairs({'wait', 'paused', 'active', 'prioritized', 'delayed', 'waiting-children', 'completed',
+    'failed', 'repeat'}) do
+    places[#places + 1] = base .. place
+  end
+  if not has_patterns_without_it then
+    places[#places + 1] = base .. 'meta'
+  end
+  if call('EXISTS', unpack(places)) == 0 and call('SREM', onward_root .. 'queues', name_of(base)) == 1 then
+    call('INCR', onward_root .. 'generation')
+  end
+end
+
 local function trim_events(base)
   local max_length = call('HGET', base .. 'meta', 'opts.maxLenEvents')
   if not max_length then
