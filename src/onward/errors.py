@@ -26,6 +26,7 @@
     └── StoreUnavailable      the store did not do what it was asked; try again or see the remedy
         ├── StoreBusy         another program holds the write lock
         ├── StoreFull         no space left
+        ├── StoreMisconfigured  the store is set up so that it loses jobs
         ├── StoreReadOnly     the store may not be written to
         └── StoreCorrupt      the store is damaged or is no Onward store
 
@@ -170,6 +171,10 @@ class StoreBusy(StoreUnavailable):
 
 class StoreFull(StoreUnavailable):
     """The store has no space left; what was asked for was not written."""
+
+
+class StoreMisconfigured(StoreUnavailable):
+    """The store is set up so that it loses jobs; a worker does not start on it."""
 
 
 class StoreReadOnly(StoreUnavailable):

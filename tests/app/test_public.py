@@ -33,8 +33,8 @@ NAMES = """\
     JobCancelled JobContext JobError JobExpired JobFailed JobFilter JobHandle JobNotFound JobRef JobStatus LogLine
     Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
     Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
-    StoreFull StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook WorkerInfo WorkerOptions
-    __version__ events
+    StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
+    WorkerInfo WorkerOptions __version__ events
 """
 MEMBERS = {
     App: "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "

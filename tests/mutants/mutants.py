@@ -867,6 +867,16 @@ BULLMQ: Final = (
         _SHARED,
     ),
     _on_bullmq(
+        "server: no memory within a script is an unreachable store",
+        Edit(f"{_BULLMQ}/server.py", 'if code == "OOM":', "if False:"),
+        f"{_BULLMQ_TESTS}/test_memory.py",
+    ),
+    _on_bullmq(
+        "check_worker: jobs may be evicted",
+        Edit(f"{_BULLMQ}/engine.py", 'if policy.startswith("allkeys-"):', "if False:"),
+        f"{_BULLMQ_TESTS}/test_memory.py",
+    ),
+    _on_bullmq(
         "split_key: the last colon ends the queue",
         Edit(f"{_BULLMQ}/lua/lib/finish.lua", "if string.sub(key, 1, #root) == root then", "if false then"),
         f"{_BULLMQ_TESTS}/test_native.py::test_a_child_whose_id_has_colons_is_removed_with_its_parent",

@@ -27,6 +27,7 @@ from onward.engine.contract import (
     ForeignWorkers,
     ScheduleStore,
     UsageStore,
+    WorkerCheck,
 )
 from onward.engine.values import (
     Changed,
@@ -156,6 +157,12 @@ class CheckedEngine:
         """See the contract."""
         with self._observed("confirm_restore"):
             await self.inner.confirm_restore()
+
+    async def check_worker(self) -> None:
+        """Check that a worker may start, where the engine's server can be set up so that it must not."""
+        if isinstance(self.inner, WorkerCheck):
+            with self._observed("check_worker"):
+                await self.inner.check_worker()
 
     async def check(self) -> EngineInfo:
         """See the contract."""

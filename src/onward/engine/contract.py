@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from onward.batches.values import BatchInfo, Dependency, NewBatch
 from onward.engine.capabilities import Capabilities
@@ -326,6 +326,19 @@ class ForeignWorkers(Protocol):
 
     async def has_foreign_workers(self, queue: str) -> bool:
         """Say whether a worker of another program serves the queue now; True if that cannot be known."""
+        ...
+
+
+@runtime_checkable
+class WorkerCheck(Protocol):
+    """An engine on a server whose settings may lose jobs: a worker asks before it claims the first."""
+
+    async def check_worker(self) -> None:
+        """Check that a worker may start.
+
+        Raises:
+            StoreMisconfigured: the server would lose jobs.
+        """
         ...
 
 

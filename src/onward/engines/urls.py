@@ -170,16 +170,19 @@ def _open_bullmq(url: str, clock: Clock | None) -> Engine:
     address, _, query = url.partition("?")
     asked = parse_qsl(query, keep_blank_values=True)
     # Ours are taken out, the rest is the driver's: ssl_ca_certs, db and the like.
-    ours = {name: value for name, value in asked if name in {"prefix", "prioritized", "metrics"}}
+    ours = {name: value for name, value in asked if name in {"prefix", "prioritized", "metrics", "eviction"}}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
     metrics = ours.get("metrics", "0")
     if not metrics.isdecimal():
         raise InvalidValue("url", f"metrics={metrics}", "must be a number of minutes")
+    if (eviction := ours.get("eviction", "refuse")) not in {"refuse", "allow"}:
+        raise InvalidValue("url", f"eviction={eviction}", "must be refuse or allow")
     return BullMQEngine(
         f"{address}?{rest}" if rest else address,
         prefix=ours.get("prefix", DEFAULT_PREFIX),
         prioritized=[name for name in ours.get("prioritized", "").split(",") if name],
         metrics=int(metrics),
+        allow_eviction=eviction == "allow",
         clock=clock,
     )
 

@@ -15,7 +15,7 @@ from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import ANY_TYPE, HeartbeatReply, WorkerInfo
-from onward.errors import InvalidValue, StoreCorrupt, StoreUnavailable
+from onward.errors import InvalidValue, StoreCorrupt, StoreMisconfigured, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
@@ -223,7 +223,8 @@ class Session:
         while not self._stopping.is_set():
             try:
                 await self._engine.open()
-            except StoreCorrupt:
+                await self._engine.check_worker()
+            except (StoreCorrupt, StoreMisconfigured):
                 raise
             except StoreUnavailable as error:
                 failures += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +28,10 @@ MAX_CONNECTIONS: Final = 4
 """Connections for one event loop, and for all threads together. A verb takes one for a moment."""
 _RESPONSE_TIMEOUT: Final = 30.0
 """Seconds after which a server that does not answer counts as away."""
+_FULL_REMEDY: Final = "give it more memory, or remove finished jobs"
+_REPLICA_REMEDY: Final = "give the address of the master, or of the sentinels"
+_RAISED_IN_SCRIPT: Final = re.compile(r"-(OOM|READONLY) ")
+"""The code of an error within a script: before Redis 7 the reply itself begins with ERR."""
 _CONNECT_TIMEOUT: Final = 10.0
 """Seconds, in which a busy event loop must get round to it too."""
 
@@ -155,12 +160,9 @@ class Server:
         try:
             yield
         except exceptions.OutOfMemoryError as error:
-            raise StoreFull(
-                f"{self} is full ({error})", remedy="give it more memory, or remove finished jobs"
-            ) from error
+            raise StoreFull(f"{self} is full ({error})", remedy=_FULL_REMEDY) from error
         except exceptions.ReadOnlyError as error:
-            remedy = "give the address of the master, or of the sentinels"
-            raise StoreReadOnly(f"{self} is a replica ({error})", remedy=remedy) from error
+            raise StoreReadOnly(f"{self} is a replica ({error})", remedy=_REPLICA_REMEDY) from error
         except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
             remedy = "check the user and the password in the URL"
             raise StoreUnavailable(f"{self} does not let us in ({error})", remedy=remedy) from error
@@ -168,6 +170,12 @@ class Server:
             message = f"{self} does not answer ({error}): is it running, and is this its address?"
             raise StoreUnavailable(message) from error
         except exceptions.ResponseError as error:
+            raised_in_script = _RAISED_IN_SCRIPT.search(str(error))
+            code = raised_in_script[1] if raised_in_script else ""
+            if code == "OOM":
+                raise StoreFull(f"{self} is full ({error})", remedy=_FULL_REMEDY) from error
+            if code == "READONLY":
+                raise StoreReadOnly(f"{self} is a replica ({error})", remedy=_REPLICA_REMEDY) from error
             if "WRONGTYPE" in str(error):
                 message = f"{self} has something else where BullMQ's keys should be ({error})"
                 raise StoreCorrupt(message, remedy="choose another prefix") from error

@@ -38,6 +38,13 @@ class Facts(NamedTuple):
         return "a crash or restart of the server loses everything (appendonly no, save off)"
 
 
+def eviction_policy() -> Plan[str]:
+    """Read what the server does when its memory is short. INFO, since managed servers refuse CONFIG."""
+    (info,) = yield [("INFO", "memory")]
+    fields: Mapping[str, Any] = info if isinstance(info, dict) else _parsed(str(info))
+    return str(fields.get("maxmemory_policy", "noeviction"))
+
+
 def collect(keys: Keys) -> Plan[Facts]:
     """Ask the server."""
     (info,) = yield [("INFO",)]

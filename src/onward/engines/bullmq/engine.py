@@ -47,7 +47,7 @@ from onward.engines.bullmq.keys import DEFAULT_PREFIX, Keys
 from onward.engines.bullmq.plan_runner import LOAD_SCRIPTS, AsyncClient, Command, Plan, arun, run
 from onward.engines.bullmq.queue_registry import QueueRegistry
 from onward.engines.bullmq.subscriptions import Listener
-from onward.errors import InvalidValue, StoreUnavailable
+from onward.errors import InvalidValue, StoreMisconfigured, StoreUnavailable
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import Release
@@ -72,6 +72,7 @@ class BullMQEngine:
         prefix: str = DEFAULT_PREFIX,
         prioritized: Iterable[str] = (),
         metrics: int = 0,
+        allow_eviction: bool = False,
         clock: Clock | None = None,
     ) -> None:
         """Name a store; nothing is connected to yet.
@@ -82,9 +83,11 @@ class BullMQEngine:
                 keep all keys on one node.
             prioritized: queues, by names and patterns, in which jobs have priorities (B9).
             metrics: how many minutes of BullMQ's metrics to keep; none unless told.
+            allow_eviction: let workers start although the server may evict any key, jobs too.
             clock: for tests; the server's own unless given.
         """
         self.server = Server(url)
+        self._allow_eviction = allow_eviction
         if not prefix:
             raise InvalidValue("prefix", prefix, "must be a non-empty string")
         if self.server.is_cluster and not ("{" in prefix and "}" in prefix):
@@ -147,6 +150,20 @@ class BullMQEngine:
             durability=facts.durability,
             warnings=tuple(diagnostics.warnings(facts)),
         )
+
+    async def check_worker(self) -> None:
+        """See :class:`~onward.engine.contract.WorkerCheck`."""
+        if not self._allow_eviction:
+            await asyncio.to_thread(self._check_eviction)
+
+    def _check_eviction(self) -> None:
+        with self.server.translate_errors(), self.server.connected() as client:
+            policy = run(diagnostics.eviction_policy(), client)
+        if policy.startswith("allkeys-"):
+            raise StoreMisconfigured(
+                f"{self.server} evicts any key when memory is short (maxmemory-policy {policy}), and jobs are keys",
+                remedy="set maxmemory-policy noeviction, or add eviction=allow to the URL to accept lost jobs",
+            )
 
     def schema_script(self) -> None:
         """Say that the schema is not ours: it is BullMQ's."""
