@@ -80,6 +80,7 @@ class Core:
     async def close(self) -> None:
         """Close the store. Idempotent; the next use opens it again, unless it was a temporary one."""
         self._is_open = False
+        self.results.close()
         await self.engine.close()
 
     async def opened(self) -> CheckedEngine:

@@ -79,6 +79,14 @@ class Results:
                 raise TimeoutError(f"job {ref} has not ended after {timeout:g} s; it goes on") from None
             raise
 
+    def close(self) -> None:
+        """Fail all waits: the store is being closed, and nobody will see the jobs end. From any thread."""
+        for loop, watcher in list(self._watchers.items()):
+            with contextlib.suppress(RuntimeError):  # that loop has closed
+                loop.call_soon_threadsafe(
+                    watcher.fail, StoreUnavailable("the app was closed while the job was awaited")
+                )
+
     def _watcher(self) -> _Watcher:
         loop = asyncio.get_running_loop()
         if (watcher := self._watchers.get(loop)) is None:
@@ -110,6 +118,12 @@ class _Watcher:
                 self._task.cancel()
                 self._task = None  # it takes a moment to end, and whoever comes meanwhile needs another
 
+    def fail(self, error: Exception) -> None:
+        for waiters in self._waiting.values():
+            for future in waiters:
+                if not future.done():
+                    future.set_exception(error)
+
     async def _watch(self) -> None:
         listener = asyncio.create_task(self._listen(), name="onward-results-listener")
         pause = _FIRST_LOOK
@@ -129,10 +143,7 @@ class _Watcher:
                     pause = _LAST_LOOK
                 await asyncio.sleep(_BREATH)
         except Exception as error:  # noqa: BLE001 - those who wait must hear of it
-            for waiters in self._waiting.values():
-                for future in waiters:
-                    if not future.done():
-                        future.set_exception(error)
+            self.fail(error)
         finally:
             listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -257,3 +257,19 @@ async def test_who_follows_a_job_that_is_gone_is_told_so(app: App):
     with pytest.raises(JobNotFound):
         async for _ in handle.watch():
             pass
+
+
+async def test_a_wait_for_a_result_ends_when_the_app_is_closed(app: App):
+    @app.task
+    async def pay() -> None:
+        pass
+
+    handle = await pay.enqueue()
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    watcher = app._core.results._watcher()
+    while not watcher._waiting:  # noqa: ASYNC110 - it has begun to wait
+        await asyncio.sleep(0)
+    await app.close()
+    with pytest.raises(StoreUnavailable, match="closed while the job was awaited"):
+        await asyncio.wait_for(waiting, 20)

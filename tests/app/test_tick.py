@@ -15,7 +15,15 @@ import pytest
 
 from onward import App, Backoff, Cancel, ClaimLost, DoNotRetry, InvalidValue, JobContext, JobStatus, Snooze
 from onward.clock import ManualClock
-from onward.engine.values import DEFAULT_LEASE, Claim, ClaimRequest, HeartbeatReply, WorkerInfo
+from onward.engine.values import (
+    DEFAULT_LEASE,
+    Claim,
+    ClaimRequest,
+    GroupBy,
+    HeartbeatReply,
+    JobFilter,
+    WorkerInfo,
+)
 from onward.testing import detached_context
 from onward.worker.runner import CallNext, Runner
 from tests.app.test_app import Lesser
@@ -523,3 +531,55 @@ async def test_there_is_nothing_to_complete_when_a_handler_is_called_by_hand(led
     with pytest.raises(ClaimLost, match="called by hand"):
         detached_context().complete_sync(connection=connection)
     connection.close()
+
+
+@pytest.mark.parametrize("verb", ["elect", "rescue", "promote", "claim", "settle", "resign"])
+@pytest.mark.parametrize("is_done_first", [True, False])
+async def test_a_cancelled_tick_leaves_nothing_behind(
+    app: App, monkeypatch: pytest.MonkeyPatch, verb: str, is_done_first: bool
+):  # H7
+    """Whatever it was waiting for: a claim or a term that was granted is given back."""
+
+    @app.task
+    async def work() -> None:
+        pass
+
+    await work.enqueue_many([()] * 20)
+    engine: Any = app._core.engine
+    original = getattr(engine, verb)
+    reached = asyncio.Event()
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        if is_done_first:
+            answer = await original(*args, **options)
+            reached.set()
+            await asyncio.sleep(0.05)
+            return answer
+        reached.set()
+        await asyncio.sleep(0.05)
+        return await original(*args, **options)
+
+    monkeypatch.setattr(engine, verb, slow)
+    tick = asyncio.create_task(app.tick(limit=20))
+    await reached.wait()
+    tick.cancel()
+    await asyncio.wait([tick])
+    assert tick.cancelled()
+    monkeypatch.undo()
+    counts = dict(await engine.count(JobFilter(), by=GroupBy.STATUS))
+    assert counts.keys() <= {"pending", "completed"}
+    assert await engine.elect("another", lease=DEFAULT_LEASE) is not None
+
+
+async def test_a_cancelled_tick_gives_back_jobs_whose_handlers_have_not_begun(app: App):  # H7
+    @app.task
+    async def cancel_first(number: int) -> None:
+        if number == 0:
+            tick.cancel()
+        await asyncio.sleep(3600)
+
+    await cancel_first.enqueue_many([(number,) for number in range(20)])
+    tick = asyncio.create_task(app.tick(limit=20))
+    await asyncio.wait([tick])
+    assert tick.cancelled()
+    assert dict(await app._core.engine.count(JobFilter(), by=GroupBy.STATUS)) == {"pending": 20}

@@ -2820,6 +2820,30 @@ PROCESSES: Final = (
 
 SQLITE_FILES: Final = (
     Mutant(
+        "sqlite: closing waits for another process's lock",
+        (Edit(f"{_PY}/writer.py", "                self._is_stuck = True\n", ""),),
+        (f"{SQLITE}/test_write_lock.py",),
+        only="closing",
+    ),
+    Mutant(
+        "tick: a cancellation reaches what it waits for",
+        (Edit("worker/tick.py", "await asyncio.shield(work)", "await work"),),
+        ("tests/app/test_tick.py",),
+        only="cancelled_tick",
+    ),
+    Mutant(
+        "tick: a cancelled tick starts handlers that have not begun",
+        (Edit("worker/tick.py", "if is_late or self._is_stopping:", "if is_late:"),),
+        ("tests/app/test_tick.py",),
+        only="cancelled_tick",
+    ),
+    Mutant(
+        "results: a wait outlasts the app",
+        (Edit("core.py", "        self.results.close()\n", ""),),
+        ("tests/app/test_results.py",),
+        only="app_is_closed",
+    ),
+    Mutant(
         "supervisor: a process that ends in good order is started again at once, always",
         (Edit("worker/supervisor.py", "if child.failures > 1 else 0.0", "if child.failures > 1 and code else 0.0"),),
         ("tests/worker/test_supervisor.py",),

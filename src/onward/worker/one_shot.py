@@ -137,12 +137,31 @@ class Ticker:
                 engine, worker_id=self.worker_id, policy=unknown_tasks, grace=unknown_task_grace, clock=clock
             ),
         )
+        self._is_stopping = False
+        self._running: set[asyncio.Task[None]] = set()
+        """Those of the runs that may be cancelled: a handler is at work."""
         self.next_in: float | None = None
         """Seconds until there will be something to do, as far as the last tick could see; None: it saw nothing."""
 
     async def tick(self, limit: int, *, queues: tuple[str, ...] = ("*",)) -> TickReport:
-        """Run maintenance, then run at most ``limit`` jobs."""
+        """Run maintenance, then run at most ``limit`` jobs.
+
+        Cancelled, it stops its handlers, gives back its claims and its term, and only then raises. Cancelled once more,
+        it raises at once, and the rest of that goes on by itself.
+        """
         check_at_least("limit", limit, 1)
+        # In a task that is never cancelled: a claim or a term that the store has granted would be lost with its answer.
+        work = asyncio.create_task(self._tick(limit, queues), name="onward-tick")
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            self._is_stopping = True
+            for run in self._running:
+                run.cancel()
+            await asyncio.wait([work])
+            raise
+
+    async def _tick(self, limit: int, queues: tuple[str, ...]) -> TickReport:
         report = TickReport()
         self.next_in = None
         await self._run_maintenance(report)
@@ -151,7 +170,7 @@ class Ticker:
         # Most ticks are over long before a lease is in danger, and need no sign of life.
         heartbeat_start = loop.call_later(self._worker_timeout.total_seconds() / HEARTBEATS_PER_LEASE, heartbeat.start)
         try:
-            while report.claimed < limit:
+            while report.claimed < limit and not self._is_stopping:
                 requested_at = time.monotonic()
                 claims = await self._claim(queues, min(limit - report.claimed, _CONCURRENCY))
                 if not claims:
@@ -175,20 +194,32 @@ class Ticker:
     async def _run_maintenance(self, report: TickReport) -> None:
         if not self._engine.capabilities.has(Feature.LEADER):
             return
+        if self._is_stopping:
+            return
         term = await self._engine.elect(self.worker_id, lease=self._worker_timeout)
         if term is None:
             return  # somebody leads, and does this all the time
         try:
-            report.rescued = await _repeat(
+            report.rescued = await self._repeat(
                 lambda: self._engine.rescue(term, lease=self._worker_timeout, max_crashes=self._max_crashes)
             )
             if self._engine.capabilities.has(Feature.SCHEDULES):
                 await self._scheduler.declare()
-                report.fired = await _repeat(lambda: self._fire(term))
-            report.promoted = await _repeat(lambda: self._promote(term))
-            report.pruned = await _repeat(lambda: self._engine.prune(term))
+                report.fired = await self._repeat(lambda: self._fire(term))
+            report.promoted = await self._repeat(lambda: self._promote(term))
+            report.pruned = await self._repeat(lambda: self._engine.prune(term))
         finally:
             await self._engine.resign(term)
+
+    async def _repeat(self, step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
+        """Do a step of maintenance until it has nothing more to do, or the tick is to stop."""
+        done = 0
+        while not self._is_stopping:
+            result = await step()
+            done += result.changed
+            if not result.more:
+                break
+        return done
 
     async def _promote(self, term: Term) -> MaintenanceResult:
         result = await self._engine.promote(term)
@@ -211,10 +242,7 @@ class Ticker:
     async def _run(self, claim: Claim, requested_at: float, report: TickReport) -> None:
         began = time.monotonic()
         try:
-            if claim.start_within is not None and time.monotonic() - requested_at > claim.start_within:
-                result: Result | None = Interrupted()
-            else:
-                result = await self._runner.run(claim)
+            result = await self._run_handler(claim, requested_at)
         except asyncio.CancelledError:
             await self._settle(claim, Release(), report)
             raise
@@ -224,6 +252,18 @@ class Ticker:
             self._metering.count([Settlement(claim, Complete(), time.monotonic() - began)])
         else:
             await self._settle(claim, self._decide(claim, result), report, time.monotonic() - began)
+
+    async def _run_handler(self, claim: Claim, requested_at: float) -> Result | None:
+        is_late = claim.start_within is not None and time.monotonic() - requested_at > claim.start_within
+        if is_late or self._is_stopping:
+            return Interrupted()
+        run = asyncio.current_task()
+        assert run is not None  # noqa: S101 - for the type checker
+        self._running.add(run)
+        try:
+            return await self._runner.run(claim)
+        finally:
+            self._running.discard(run)
 
     async def _settle(self, claim: Claim, outcome: Outcome, report: TickReport, seconds: float = 0.0) -> None:
         settlements = [Settlement(claim, outcome, seconds)]
@@ -253,13 +293,3 @@ class Ticker:
                 loop.call_soon_threadsafe(self._runner.cancel, token)
 
         return Heartbeat(self._engine, self._inflight, info=info, lease=self._worker_timeout, on_reply=on_reply)
-
-
-async def _repeat(step: Callable[[], Awaitable[MaintenanceResult]]) -> int:
-    """Do a step of maintenance until it has nothing more to do."""
-    done = 0
-    while True:
-        result = await step()
-        done += result.changed
-        if not result.more:
-            return done

@@ -12,7 +12,7 @@ import pytest
 
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.write_lock import WriteLock
-from onward.errors import StoreBusy
+from onward.errors import StoreBusy, StoreUnavailable
 from tests.engines.sqlite.plain import add, new_job, states
 from tests.engines.sqlite.processes import processes, ready
 
@@ -107,6 +107,28 @@ async def test_a_held_turn_keeps_nobody_from_reading(engine, path):
         holder.send("begin")
         assert holder.receive() == "in"
         assert await states(engine) == {"pending": 1}
+
+
+@pytest.mark.parametrize("requests", [0, 3])
+async def test_closing_does_not_wait_for_a_process_that_keeps_the_lock(engine, path, requests):
+    await add(engine)
+    with processes(hold, path, count=1) as (holder,):
+        holder.send("begin")
+        assert holder.receive() == "in"
+        waiting = [asyncio.create_task(add(engine)) for _ in range(requests)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        closing = threading.Thread(target=engine._writer.close)  # it would hold up the loop
+        closing.start()
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {type(answer) for answer in answers} <= {StoreBusy, StoreUnavailable}
+        await asyncio.to_thread(closing.join, 30)
+        assert not closing.is_alive()
+        holder.send("out")
+    again = SQLiteEngine(path)
+    await again.open()
+    assert await states(again) == {"pending": 1}
+    await again.close()
 
 
 def test_two_write_locks_never_let_two_through(path):

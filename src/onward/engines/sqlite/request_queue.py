@@ -22,6 +22,9 @@ T = TypeVar("T")
 MAX_GROUP_SIZE: Final = 64
 """Requests in one transaction: enough to share the disk's flush, few enough to keep the lock short."""
 
+_STUCK_CHECK_INTERVAL: Final = 0.05
+"""Seconds."""
+
 
 @dataclass(slots=True)
 class Request(Generic[T]):
@@ -85,12 +88,13 @@ class RequestQueue:
         self._thread = threading.Thread(target=self._run, args=(serve_next,), name=self.name, daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Serve what waits, and end the thread."""
+    def stop(self, is_stuck: Callable[[], bool]) -> None:
+        """Serve what waits, and end the thread. If it is stuck it is left to end when it can."""
         if self._thread is not None:
             self._is_stopping = True
             self._wakeups.put(None)
-            self._thread.join()
+            while self._thread.is_alive() and not is_stuck():
+                self._thread.join(_STUCK_CHECK_INTERVAL)
             self._thread = None
 
     def reset_after_fork(self) -> None:

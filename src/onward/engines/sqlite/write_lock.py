@@ -39,6 +39,11 @@ class WriteLock:
         turn, write = (os.open(path, flags, 0o666) for path in self._paths)
         self._descriptors = (turn, write)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a lock to take."""
+        return self._descriptors is not None
+
     def close(self) -> None:
         """Let go of the lock files; they stay, for others may be using them."""
         if self._descriptors is not None:

@@ -77,6 +77,10 @@ class SharedConnection:
     """Held while ``_waiting`` is read or set."""
     _is_open: bool = field(default=False, init=False)
     _is_suspended: bool = field(default=False, init=False)
+    _is_stuck: bool = field(default=False, init=False)
+    """The thread waits for another process, and the requests that it did so for have been answered."""
+    _closes_late: bool = field(default=False, init=False)
+    """The thread closes the connection: it was waiting for another process when it was told to stop."""
     _waiting: Sequence[Request[Any]] | None = field(default=None, init=False)
     """Requests that wait for their turn to be written."""
     _waiting_since: float = field(default=0.0, init=False)
@@ -171,12 +175,15 @@ class SharedConnection:
         return request.get_result()
 
     def close(self) -> None:
-        """Finish what was asked, then end the thread and close the connection."""
+        """Finish what was asked, then end the thread and close the connection.
+
+        While another process holds the write lock, requests fail after ``busy_timeout``; this takes little longer.
+        """
         for loop in list(self._requests_by_loop):
             self._submit_all(self._requests_by_loop.pop(loop, []))
         with self._lifecycle_lock:
-            self._is_open = False
             self._stop()
+            self._is_open = False
 
     def suspend_before_fork(self) -> None:
         """See :class:`~onward.engines.sqlite.fork_safety.ForkParticipant`."""
@@ -198,7 +205,7 @@ class SharedConnection:
         )
         self._queue.reset_after_fork()
         self._requests_by_loop = {}
-        self._is_suspended = False
+        self._is_suspended = self._is_stuck = self._closes_late = False
 
     def _submit(self, *requests: Request[Any], urgent: bool = False) -> None:
         with self._lifecycle_lock:
@@ -219,11 +226,32 @@ class SharedConnection:
                 request.resolve_future()
 
     def _stop(self) -> None:
-        self._queue.stop()
-        with self._connection_lock:
-            if self._connection is not None:
-                with self._write_lock.held():
-                    self._disconnect()  # the last one to close checkpoints
+        self._queue.stop(lambda: self._is_stuck)
+        if self._is_stuck:  # the thread keeps the connection, and closes it when it is let through
+            self._closes_late = True
+            return
+        self._connection_lock.acquire()
+        try:
+            self._disconnect_in_turn(self.database.busy_timeout)
+        finally:
+            self._connection_lock.release()
+
+    def _disconnect_in_turn(self, timeout: float) -> None:
+        """Close the connection while no other process writes: the last one to close checkpoints."""
+        deadline = time.monotonic() + timeout
+        has_turn = False
+        while self._connection is not None and not has_turn and time.monotonic() < deadline:
+            has_turn = self._write_lock.try_acquire()
+            if not has_turn and not self._write_lock.is_open:
+                break
+            if not has_turn:
+                time.sleep(_BUSY_RETRY_DELAYS[-1])
+        # Without its turn too: a process that holds the lock has a connection, so that this one is not the last.
+        try:
+            self._disconnect()
+        finally:
+            if has_turn:
+                self._write_lock.release()
             self._write_lock.close()
 
     # On the caller's own thread
@@ -280,6 +308,9 @@ class SharedConnection:
             requests = self._queue.take()
             if requests:
                 self._serve(requests)
+            if self._closes_late and self._queue.is_empty:
+                self._closes_late = False
+                self._disconnect_in_turn(0)
         return requests
 
     def _serve(self, requests: Sequence[Request[Any]]) -> None:
@@ -373,6 +404,7 @@ class SharedConnection:
         """Say whether those who waited still do: they may have been told that it took too long."""
         with self._waiting_guard:
             still_wait, self._waiting = self._waiting is not None, None
+            self._is_stuck = False
         return still_wait
 
     def _start_watchdog(self) -> None:
@@ -391,6 +423,7 @@ class SharedConnection:
                 if self._waiting is None or time.monotonic() - self._waiting_since < timeout:
                     continue
                 expired, self._waiting = list(self._waiting), None
+                self._is_stuck = True
             while requests := self._queue.take():
                 expired += requests
             message = (
