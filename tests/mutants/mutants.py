@@ -666,7 +666,7 @@ LANES: Final = (
     ),
     Mutant(
         "writer: a commit tells nobody",
-        (Edit(f"{_PY}/writer.py", "            if transaction.wakes_workers:\n                self.on_wake()\n", ""),),
+        (Edit(f"{_PY}/writer.py", "        if transaction.wakes_workers:\n            self.on_wake()\n", ""),),
         (f"{SQLITE}/test_file_watcher.py",),
     ),
     Mutant(
@@ -2819,6 +2819,28 @@ PROCESSES: Final = (
 )
 
 SQLITE_FILES: Final = (
+    Mutant(
+        "sqlite: jobs are acknowledged into a file that is gone",
+        (
+            Edit(
+                f"{_PY}/writer.py",
+                "error = None if self.database.file_id() == self._file_id else self._file_changed()",
+                "error = None",
+            ),
+        ),
+        (f"{SQLITE}/test_file_changes.py",),
+    ),
+    Mutant(
+        "sqlite: an empty database takes the place of one that was removed",
+        (Edit(f"{_PY}/database.py", "if self.must_exist and not self.path.exists():", "if False:"),),
+        (f"{SQLITE}/test_file_changes.py",),
+    ),
+    Mutant(
+        "sqlite: a lock that the system refuses is not left to the thread",
+        (Edit(f"{_PY}/writer.py", "except OSError:  # the thread", "except BlockingIOError:  # the thread"),),
+        (f"{SQLITE}/test_file_changes.py",),
+        only="refuses",
+    ),
     Mutant(
         "sqlite: closing waits for another process's lock",
         (Edit(f"{_PY}/writer.py", "                self._is_stuck = True\n", ""),),

@@ -121,7 +121,9 @@ def mounts(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the list of mounts is Linux's")
-@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "lustre"])
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph", "lustre", "virtiofs", "vboxsf"]
+)
 @pytest.mark.parametrize("folder", ["share", "a share", "größe", os.fsdecode(b"not-utf-8-\xff")])
 def test_a_network_file_system_is_refused_with_what_to_use_instead(tmp_path, mounts, kind, folder):
     place = tmp_path / folder / "deep"

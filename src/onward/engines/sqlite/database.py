@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,9 +34,12 @@ that there are never two at once."""
 
 Synchronous = Literal["full", "normal"]
 
+FileId = tuple[int, int]
+"""Device and inode: the file that a path names at a moment."""
+
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gpfs", "lustre", "ncpfs",
-     "nfs", "nfs4", "smb3", "smbfs"}
+     "nfs", "nfs4", "prl_fs", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "fuse.vmhgfs-fuse"}
 )  # fmt: skip
 
 
@@ -49,12 +53,15 @@ class Database:
         self._creator_pid = os.getpid()
         if path is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="onward-"))
+            weakref.finalize(self, _remove_folder, self._temporary, os.getpid())  # at the latest when the program ends
             path = self._temporary / "jobs.db"
         # SQLite keeps the write-ahead log beside the file itself, not beside a symbolic link to it. Our lock files must
         # be the same for every process, by whatever path it came.
         self.path = Path(os.path.realpath(path))
         self.synchronous = synchronous
         self.busy_timeout = busy_timeout
+        self.must_exist = False
+        """Set while it is in use: a file that is gone must not be replaced by an empty one."""
 
     def inode(self) -> str:
         """By which the file is known. Not by its device: a disk may get another number at each start."""
@@ -69,6 +76,21 @@ class Database:
         """The write-ahead log beside it."""
         return self.path.with_name(f"{self.path.name}-wal")
 
+    def file_id(self) -> FileId | None:
+        """Return which file the path names now; None: there is none."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - before every answer
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def file_changed(self) -> StoreUnavailable:
+        """Make the error for a file that was removed, moved away or replaced while it was in use."""
+        return StoreUnavailable(
+            f"{self} was removed or replaced while it was in use, and the last write may be lost with it",
+            remedy="put the file back with its -wal file, or restart the program to begin with what is there",
+        )
+
     @property
     def is_temporary(self) -> bool:
         """Whether it goes when it is closed."""
@@ -76,8 +98,8 @@ class Database:
 
     def remove_if_temporary(self) -> None:
         """Remove a private file and what stands beside it, in the process that made it: a forked child may share it."""
-        if self._temporary is not None and self._creator_pid == os.getpid():
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        if self._temporary is not None:
+            _remove_folder(self._temporary, self._creator_pid)
 
     def check_location(self, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
         """Refuse a place where SQLite's locks do not hold, or where there is nothing to open."""
@@ -104,6 +126,8 @@ class Database:
 
     def connect(self, *, read_only: bool = False) -> sqlite3.Connection:
         """Open a connection with our settings, for use on one thread at a time."""
+        if self.must_exist and not self.path.exists():
+            raise self.file_changed()
         with translated(self):
             connection = sqlite3.connect(
                 self.path,
@@ -129,6 +153,11 @@ class Database:
                 connection.close()
                 raise
             return connection
+
+
+def _remove_folder(folder: Path, creator_pid: int) -> None:
+    if creator_pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # The kernel writes a space, a tab, a line's end and a backslash in a name of a mount point like this.

@@ -127,6 +127,7 @@ class SQLiteEngine:
             lambda transaction: migrations.is_up_to_date(transaction.connection, self.database)
         ):
             await self._writer.run(lambda transaction: migrations.migrate(transaction, self.database))
+        self.database.must_exist = True
         if self._event_settings != (None, None):
             await self._writer.run(lambda transaction: events.configure(transaction, *self._event_settings))
 
@@ -135,6 +136,7 @@ class SQLiteEngine:
         self._watcher.close()
         self._reader.close()
         self._writer.close()
+        self.database.must_exist = False
         self.database.remove_if_temporary()
 
     async def check(self) -> EngineInfo:

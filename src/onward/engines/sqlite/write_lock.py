@@ -11,6 +11,7 @@ locks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ class WriteLock:
     """The two lock files of one database, as one connection has them open."""
 
     def __init__(self, database: Path) -> None:
+        self._database = database
         self._paths = (database.with_name(f"{database.name}-turn"), database.with_name(f"{database.name}-write"))
         self._descriptors: tuple[int, int] | None = None
 
@@ -35,9 +37,19 @@ class WriteLock:
         """Make the lock files where there are none."""
         if fcntl is None or self._descriptors is not None:
             return
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        turn, write = (os.open(path, flags, 0o666) for path in self._paths)
+        turn, write = (self._open_file(path) for path in self._paths)
         self._descriptors = (turn, write)
+
+    def _open_file(self, path: Path) -> int:
+        """Open a lock file; a new one gets the database's mode, as SQLite does with the log: who may write may lock."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            return os.open(path, flags)
+        with contextlib.suppress(OSError):  # the database does not exist yet: the process's umask decides for both
+            os.fchmod(descriptor, self._database.stat().st_mode & 0o777)
+        return descriptor
 
     @property
     def is_open(self) -> bool:

@@ -35,7 +35,7 @@ from typing import Any, Final, TypeVar
 
 from onward.clock import Clock
 from onward.engines.sqlite import fork_safety
-from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database, is_busy, translate
+from onward.engines.sqlite.database import WAL_SIZE_LIMIT, Database, FileId, is_busy, translate
 from onward.engines.sqlite.request_queue import MAX_GROUP_SIZE, Request, RequestQueue, deliver, resolve_futures
 from onward.engines.sqlite.transaction import Transaction
 from onward.engines.sqlite.write_lock import WriteLock
@@ -72,6 +72,8 @@ class SharedConnection:
     _connection_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held by whoever works on the connection."""
     _connection: sqlite3.Connection | None = field(default=None, init=False)
+    _file_id: FileId | None = field(default=None, init=False)
+    """Which file the connection has open: the path may come to name another, or none."""
     _write_lock: WriteLock = field(init=False)
     _waiting_guard: threading.Lock = field(default_factory=threading.Lock, init=False)
     """Held while ``_waiting`` is read or set."""
@@ -265,7 +267,11 @@ class SharedConnection:
             is_first = self._queue.is_empty
             if connection is None or not is_first or not self._is_open or self._is_suspended:
                 return False
-            return self._write_lock.try_acquire() and self._write_inline(requests, connection)
+            try:
+                has_turn = self._write_lock.try_acquire()
+            except OSError:  # the thread will run into it too, and answers everyone
+                return False
+            return has_turn and self._write_inline(requests, connection)
         finally:
             self._connection_lock.release()
 
@@ -276,7 +282,8 @@ class SharedConnection:
                 connection.execute("begin immediate")
                 if not self._execute_and_commit(requests, connection):
                     return False
-            self._checkpoint_when_due(connection)
+            if self._connection is not None:
+                self._checkpoint_when_due(connection)
         except BaseException as error:  # noqa: BLE001 - as on the connection's thread
             if is_busy(error) and not requests[0].is_done:  # that thread will wait
                 return False
@@ -295,10 +302,8 @@ class SharedConnection:
         result = request.single_statement(transaction, request.item)
         if result is None:
             return False
+        self._acknowledge(requests, [result], transaction)
         self._record_commit(time.perf_counter() - began)
-        request.result, request.is_done = result, True
-        if transaction.wakes_workers:
-            self.on_wake()
         return True
 
     # On the connection's thread
@@ -327,8 +332,11 @@ class SharedConnection:
             self._fail(requests, error)
 
     def _connect(self) -> sqlite3.Connection:
+        if self._connection is not None and self.database.file_id() != self._file_id:
+            raise self._file_changed()
         if self._connection is None:
             self._connection = self.database.connect(read_only=not self.writes)
+            self._file_id = self.database.file_id()
             if self.writes:  # who waits, and for how long, is for us to say: see _begin_writing
                 self._connection.execute("pragma busy_timeout = 0")
         return self._connection
@@ -352,8 +360,9 @@ class SharedConnection:
             return
         if not self._execute(requests, connection):
             for request in requests:
-                self._execute([request], connection)
-        self._checkpoint_when_due(connection)
+                self._execute([request], self._connect())
+        if self._connection is not None:
+            self._checkpoint_when_due(connection)
 
     def _execute(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in one transaction; False: nothing was done, try them one by one."""
@@ -383,19 +392,29 @@ class SharedConnection:
             results = _results(transaction, requests)
             began = time.perf_counter()
             connection.execute("commit")
-            self._record_commit(time.perf_counter() - began)
         except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the one who asked
             if connection.in_transaction:
                 connection.execute("rollback")
             if len(requests) > 1:
                 return False
             requests[0].error = self._translated(error)
-        else:
-            for request, result in zip(requests, results, strict=True):
-                request.result, request.is_done = result, True
-            if transaction.wakes_workers:
-                self.on_wake()
+            return True
+        # Nothing from here on may undo or repeat what is written: first the answers, then the rest.
+        self._acknowledge(requests, results, transaction)
+        self._record_commit(time.perf_counter() - began)
         return True
+
+    def _acknowledge(self, requests: Sequence[Request[Any]], results: Sequence[Any], transaction: Transaction) -> None:
+        """Set the results of requests that are committed, if what they are committed to can still be found."""
+        error = None if self.database.file_id() == self._file_id else self._file_changed()
+        for request, result in zip(requests, results, strict=True):
+            request.result, request.error, request.is_done = result, error, True
+        if transaction.wakes_workers:
+            self.on_wake()
+
+    def _file_changed(self) -> StoreUnavailable:
+        self._disconnect()
+        return self.database.file_changed()
 
     def _record_commit(self, seconds: float) -> None:
         self._recent_commit_seconds = max(seconds, self._recent_commit_seconds * _COMMIT_SECONDS_DECAY)
