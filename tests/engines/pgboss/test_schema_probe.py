@@ -150,11 +150,11 @@ async def test_what_has_gone_to_the_archive_of_pg_boss_10_is_found(tmp_path: Pat
         await driver.advance(timedelta(days=8))
         await driver.prune()
         assert run_sql(store, "select count(*) from boss.job") == [(0,)]
-        for named in (ref, ref.id):
+        for named in (ref, str(ref)):
             job = await driver.engine.get(named)
             assert job is not None
             assert (job.ref, job.status, job.result) == (ref, JobStatus.COMPLETED, "kept")
-        assert await driver.engine.get("mail:00000000-0000-0000-0000-000000000000") is None
+        assert await driver.engine.get("q:00000000-0000-0000-0000-000000000000") is None
         found = await driver.engine.find(JobFilter(status=frozenset({JobStatus.COMPLETED})))
         assert [job.ref for job in found.items] == [ref]
         assert await driver.engine.count(JobFilter(), by=GroupBy.QUEUE) == {"q": 1}
