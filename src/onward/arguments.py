@@ -334,7 +334,7 @@ def _encode_plain_one(shape: _Shape, call: Mapping[str, Any], max_size: int) -> 
     try:
         written = _encoder.encode(call)
         shape.strict_decoder.decode(written)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, ValueError):  # UnicodeError, or a number of too many digits
         return None
     return None if len(written) > max_size or _DOUBTFUL.search(written) else written.decode()
 
@@ -352,7 +352,7 @@ def _encode_plain(shape: _Shape, calls: Sequence[Any], max_size: int) -> list[st
     try:
         written = _encoder.encode_lines(calls)
         shape.strict_decoder.decode_lines(written)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, ValueError):  # UnicodeError, or a number of too many digits
         return None
     if (
         len(written) > max_size

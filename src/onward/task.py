@@ -346,7 +346,7 @@ def check_queue_template(queue: str, *, foreign: bool = False) -> str:
 
 def fill_queue(queue: str, org_id: str | None, *, foreign: bool = False) -> str:
     """Put the organisation into a queue's name."""
-    if _ORG not in queue:
+    if not isinstance(queue, str) or _ORG not in queue:
         return queue
     if org_id is None:
         raise InvalidValue("org_id", None, f"is needed to name the queue {queue}: use using(org_id=…)")

@@ -265,6 +265,11 @@ def read_cursor(cursor: str, number: str | None = None, *, most: int = LAST_NUMB
     return int(digits)
 
 
+def read_number(text: str) -> int | None:
+    """Read a whole number that a person wrote; None: it is none, or one that no store could keep."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LAST_NUMBER)) else None
+
+
 # Queues ---------------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import re
 import socket
 import ssl
 import time
@@ -55,8 +56,12 @@ _LEAST_SECRET: Final = 16
 _HEAD: Final = 64 * 1024
 """Bytes of an answer that are read at most: nobody wants more than its first line."""
 _GONE: Final = 410
-_FOR_TRANSLATION: Final = ip_network("64:ff9b::/96")
-"""Addresses that stand for one of IPv4, which is their end."""
+_TIMESTAMP: Final = re.compile(r"[0-9]{1,12}")
+"""Seconds. Of thousands of digits Python makes no number, and raises."""
+_EMBEDDING: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+"""Addresses that stand for one of IPv4, which is their end: NAT64, IPv4-compatible, IPv4-translated."""
+_RESERVED: Final = tuple(map(IPv6Network, ("64:ff9b:1::/48", "fec0::/10", "::/96", "::ffff:0:0:0/96", "2001::/23")))
+"""Not public, which not every version of Python knows: local NAT64, site-local, and what no router passes on."""
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -89,11 +94,20 @@ class Webhook:
         validation.check_at_least("max_attempts", self.max_attempts, 1)
         for pattern in self.queues:
             validation.check_pattern(pattern)
-        parts = urlsplit(self.url)
+        # Before it is parsed: urlsplit drops tabs and line ends, and what it drops would be sent all the same.
+        if not self.url.isprintable() or any(character.isspace() for character in self.url):
+            raise InvalidValue("webhook", "…", "must have no spaces and no control characters in its URL")
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port
+        except ValueError:
+            raise InvalidValue("webhook", "…", "must have a port from 1 to 65535 in its URL, or none") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname or not self.url.isascii():
             raise InvalidValue("webhook", self.url, "must be a URL such as https://example.com/hook, in ASCII")
-        if parts.username is not None or parts.fragment or any(character.isspace() for character in self.url):
-            raise InvalidValue("webhook", parts.hostname, "must have no user, no fragment and no spaces in its URL")
+        if port == 0:
+            raise InvalidValue("webhook", parts.hostname, "must have a port from 1 to 65535 in its URL, or none")
+        if parts.username is not None or parts.fragment:
+            raise InvalidValue("webhook", parts.hostname, "must have no user and no fragment in its URL")
 
     def __repr__(self) -> str:
         """Name it, without its secrets."""
@@ -168,7 +182,7 @@ def verify(body: bytes, headers: Mapping[str, str], secret: str | Sequence[str],
     """Say, at the receiver, whether a message was signed with a secret, and lately."""
     sent = {name.lower(): value for name, value in headers.items()}
     message_id, timestamp = sent.get("webhook-id", ""), sent.get("webhook-timestamp", "")
-    if not timestamp.isdecimal() or abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE:
+    if not _TIMESTAMP.fullmatch(timestamp) or abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE:
         return False
     given = [part.removeprefix("v1,") for part in sent.get("webhook-signature", "").split() if part.startswith("v1,")]
     ours = [_signature(key, message_id, timestamp, body) for key in keys_of(secret)]
@@ -185,7 +199,10 @@ def _signature(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
 
 def is_public(address: Address) -> bool:
     """Say whether an address is one that everybody can reach, and so is each that it stands for."""
-    return all(each.is_global and not each.is_multicast for each in _meant(address))
+    return all(
+        each.is_global and not each.is_multicast and not any(each in network for network in _RESERVED)
+        for each in _meant(address)
+    )
 
 
 def _meant(address: Address) -> Iterator[Address]:
@@ -195,7 +212,7 @@ def _meant(address: Address) -> Iterator[Address]:
             yield address.ipv4_mapped
         if address.sixtofour is not None:
             yield address.sixtofour
-        if address in _FOR_TRANSLATION:
+        if any(address in network for network in _EMBEDDING):
             yield IPv4Address(int(address) & 0xFFFFFFFF)
 
 

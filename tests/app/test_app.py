@@ -129,6 +129,29 @@ def test_a_url_that_names_nothing_is_refused_and_shows_no_password(url, says):
     assert "swordfish" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "²", "١", "-1", ""])  # noqa: RUF001
+@pytest.mark.parametrize("setting", ["sqlite://?max_events=", "postgresql://h/d?query_timeout=", "redis://h?metrics="])
+def test_a_setting_that_is_no_number_or_one_of_too_many_digits_is_refused(setting: str, number: str):  # B3
+    with pytest.raises(InvalidValue):
+        open_engine(f"{setting}{number}")
+
+
+@pytest.mark.parametrize("option", ["delay", "priority", "max_attempts", "throttle", "debounce", "queue", "org_id"])
+async def test_a_number_of_too_many_digits_is_refused_by_its_field(app: App, option: str):  # B3, B4
+    @app.task
+    async def count(n: int) -> None: ...
+
+    using: dict[str, Any] = {option: 10**5000}
+    with pytest.raises(InvalidValue) as refusal:
+        await count.using(**using).enqueue(n=1)
+    assert refusal.value.field == option
+    for arguments in ({"n": 10**5000}, {"n": -(10**5000)}):
+        with pytest.raises(InvalidValue) as refusal:
+            await count.enqueue(**arguments)
+        assert refusal.value.field == "payload.n"
+    assert await app.jobs.count() == {}
+
+
 def test_a_sqlite_url_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def path_of(url: str) -> Path:
         engine = open_engine(url)

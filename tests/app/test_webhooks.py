@@ -276,6 +276,14 @@ async def test_an_event_that_is_told_twice_makes_one_delivery(tmp_path: Path):  
         ({"url": "https:///path"}, "must be a URL"),
         ({"url": "https://user:word@example.com"}, "no user"),
         ({"url": "https://example.com/a b"}, "no spaces"),
+        ({"url": "https://example.com/a\nb"}, "no control characters"),
+        ({"url": "https://example.com/a\r\nx-injected: 1"}, "no control characters"),
+        ({"url": "https://example.com/\x7f"}, "no control characters"),
+        ({"url": "https://example.com/\x00"}, "no control characters"),
+        ({"url": "https://example.com:0/"}, "port from 1 to 65535"),
+        ({"url": "https://example.com:65536/"}, "port from 1 to 65535"),
+        ({"url": "https://example.com:http/"}, "port from 1 to 65535"),
+        ({"url": f"https://example.com:{'9' * 5000}/"}, "port from 1 to 65535"),
         ({"secret": "short"}, "at least 16 bytes"),
         ({"secret": "whsec_!!!"}, "no base64"),
         ({"secret": []}, "must be given"),
@@ -327,6 +335,8 @@ def test_only_what_was_signed_lately_with_one_of_the_secrets_is_genuine():  # B7
     assert not verify(body, headers, "x" * 16, now=now)
     assert not verify(body, headers, SECRET, now=now + 301)
     assert not verify(body, {}, SECRET, now=now)
+    for absurd in ("9" * 5000, "9" * 13, "-1", "1e9", "", "²", "١٢٣", "nan", " 1"):
+        assert not verify(body, headers | {"webhook-timestamp": absurd}, SECRET, now=now)
 
 
 def test_what_is_too_long_is_left_out_and_named():  # B7
@@ -358,6 +368,8 @@ def test_what_is_too_long_is_left_out_and_named():  # B7
         *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
         *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:10.0.0.1"),
         *("::ffff:169.254.169.254", "64:ff9b::10.0.0.1", "2002:0a00:0001::1"),
+        *("::10.0.0.1", "::127.0.0.1", "::8.8.8.8", "::ffff:0:10.0.0.1", "::ffff:0:169.254.169.254"),
+        *("64:ff9b:1::1", "64:ff9b:1:a::10.0.0.1", "fec0::1", "feff::1", "2001::1"),
     ],
 )
 def test_an_address_inside_is_not_public_in_whatever_clothes(address: str):  # B7

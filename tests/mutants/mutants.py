@@ -2536,6 +2536,18 @@ def _of_webhooks(name: str, edit: Edit) -> Mutant:
 
 WEBHOOKS: Final = (
     _of_webhooks(
+        "an address that only newer Pythons know is public",
+        Edit("webhook.py", " and not any(each in network for network in _RESERVED)", ""),
+    ),
+    _of_webhooks(
+        "a timestamp of any length is read",
+        Edit("webhook.py", "if not _TIMESTAMP.fullmatch(timestamp) or", "if not timestamp.isdecimal() or"),
+    ),
+    _of_webhooks(
+        "control characters in an address are sent",
+        Edit("webhook.py", "if not self.url.isprintable() or any(", "if any("),
+    ),
+    _of_webhooks(
         "a delivery of any payload is signed",
         Edit(
             "webhook.py",

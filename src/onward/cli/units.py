@@ -11,6 +11,7 @@ import typer
 from onward.backoff import Backoff, BackoffKind
 from onward.engine.values import Rate
 from onward.errors import InvalidValue
+from onward.validation import read_number
 
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0}
 _UNIT: Final = "|".join(sorted((*_SECONDS, "day"), key=len, reverse=True))
@@ -47,7 +48,7 @@ def read_rate(text: str) -> Rate | None:
     count, number, unit = match.groups()
     try:
         return Rate(int(count), timedelta(seconds=float(number or 1) * _seconds(unit)))
-    except (InvalidValue, OverflowError) as error:
+    except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"{text!r}: {error}") from None
 
 
@@ -55,9 +56,10 @@ def read_limit(text: str) -> int | None:
     """Read a number of jobs at once; ``none`` takes a limit away."""
     if text.lower() == "none":
         return None
-    if not text.isdecimal() or int(text) < 1:
+    limit = read_number(text)
+    if not limit:
         raise typer.BadParameter(f"{text!r} is no limit: write a whole number of at least 1, or none")
-    return int(text)
+    return limit
 
 
 def read_optional_duration(text: str) -> timedelta | None:

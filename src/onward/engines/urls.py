@@ -27,6 +27,7 @@ from onward.engine.contract import Engine
 from onward.engine.event_reader import Events
 from onward.errors import EngineNotIncluded, InvalidValue
 from onward.store_url import check_credentials, hide_secrets
+from onward.validation import read_number
 
 _REDIS: Final = ("redis", "rediss", "unix")
 _SCHEMES: Final = ("sqlite", "postgresql", *_REDIS, "pgboss+postgresql", "pgmq+postgresql")
@@ -74,9 +75,10 @@ def _open(url: str, clock: Clock | None, events: Events | None) -> Engine:
 def _record(settings: dict[str, str], events: Events | None) -> dict[str, Any]:
     """Take what a URL says of the record of events out of its settings; what was said beside it counts more."""
     said, kept = settings.pop("events", None), settings.pop("max_events", None)
-    if kept is not None and not kept.isdecimal():
+    max_events = None if kept is None else read_number(kept)
+    if kept is not None and max_events is None:
         raise InvalidValue("url", f"max_events={kept}", "must be a whole number of at least 1")
-    return {"events": events or said, "max_events": None if kept is None else int(kept)}
+    return {"events": events or said, "max_events": max_events}
 
 
 def _open_sqlite(url: str, clock: Clock | None, events: Events | None) -> Engine:
@@ -122,7 +124,7 @@ def _open_postgres(url: str, clock: Clock | None, events: Events | None) -> Engi
     if notify not in {"on", "off"}:
         raise InvalidValue("url", f"notify={notify}", "must be on or off")
     query_timeout = ours.get("query_timeout", "30")
-    if not query_timeout.isdecimal() or not int(query_timeout):
+    if not read_number(query_timeout):
         raise InvalidValue("url", f"query_timeout={query_timeout}", "must be seconds, 1 or more")
     return PostgresEngine(
         f"{address}?{rest}",
@@ -172,16 +174,16 @@ def _open_bullmq(url: str, clock: Clock | None) -> Engine:
     # Ours are taken out, the rest is the driver's: ssl_ca_certs, db and the like.
     ours = {name: value for name, value in asked if name in {"prefix", "prioritized", "metrics", "eviction"}}
     rest = urlencode([(name, value) for name, value in asked if name not in ours], quote_via=quote)
-    metrics = ours.get("metrics", "0")
-    if not metrics.isdecimal():
-        raise InvalidValue("url", f"metrics={metrics}", "must be a number of minutes")
+    metrics = read_number(ours.get("metrics", "0"))
+    if metrics is None:
+        raise InvalidValue("url", f"metrics={ours['metrics']}", "must be a number of minutes")
     if (eviction := ours.get("eviction", "refuse")) not in {"refuse", "allow"}:
         raise InvalidValue("url", f"eviction={eviction}", "must be refuse or allow")
     return BullMQEngine(
         f"{address}?{rest}" if rest else address,
         prefix=ours.get("prefix", DEFAULT_PREFIX),
         prioritized=[name for name in ours.get("prioritized", "").split(",") if name],
-        metrics=int(metrics),
+        metrics=metrics,
         allow_eviction=eviction == "allow",
         clock=clock,
     )

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from onward.errors import InvalidValue
+from onward.validation import read_number
 
 MAX_READS: Final = 3
 """How often a message may be read without an outcome; the next time it is poison (G3)."""
@@ -144,7 +145,8 @@ def from_url(parameters: Iterable[tuple[str, str]]) -> tuple[dict[str, Any], lis
         if name in _SIMPLE_OPTIONS:
             ours[name] = value
         elif name == "max_reads":
-            ours[name] = int(value) if value.isdecimal() else value
+            number = read_number(value)
+            ours[name] = value if number is None else number
         elif kind in _QUEUE_OPTIONS and (queue or name != "type"):
             ours.setdefault(_QUEUE_OPTIONS[kind], {})[queue] = _condition(name, value) if kind == "where" else value
         else:
