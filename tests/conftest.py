@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +19,36 @@ IN_CI = os.environ.get("CI") == "true"
 settings.register_profile("local", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("local"), derandomize=True)
 settings.load_profile("ci" if IN_CI else "local")
+
+
+DIALLED: list[str] = []
+"""Addresses beyond this machine that the test under way has tried to reach."""
+
+
+def _loopback_only(event: str, args: tuple[Any, ...]) -> None:
+    """Refuse connections and datagrams to other machines; what libpq dials is not seen here."""
+    if event not in {"socket.connect", "socket.sendto"} or not isinstance(args[1], tuple):
+        return
+    host = str(args[1][0]).partition("%")[0]
+    try:
+        is_ours = ip_address(host).is_loopback
+    except ValueError:
+        is_ours = host == "localhost"
+    if not is_ours:
+        DIALLED.append(host)
+        raise PermissionError(f"tests may dial loopback only, and this one dials {host}")
+
+
+sys.addaudithook(_loopback_only)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_machine_is_dialled() -> Iterator[None]:
+    """Fail a test that swallowed the refusal."""
+    yield
+    dialled = DIALLED.copy()
+    DIALLED.clear()
+    assert dialled == []
 
 
 @pytest.fixture(scope="session")
