@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from onward.app import App
 from onward.engines.sqlite import database
 from onward.engines.sqlite.database import Database, file_system_of
 from onward.engines.sqlite.engine import SQLiteEngine
@@ -526,3 +527,18 @@ def test_an_error_that_is_no_fault_of_the_store_is_not_hidden(path):
     """A mistake in our own SQL must look like one."""
     with pytest.raises(sqlite3.OperationalError, match="syntax error"), database.translated(Database(path)):
         sqlite3.connect(":memory:").execute("select from")
+
+
+async def test_a_new_database_is_for_its_owner_only_and_the_mode_of_an_old_one_is_kept(tmp_path: Path):  # X6
+    before = os.umask(0)
+    try:
+        for name, mode in (("new.db", 0o600), ("old.db", 0o640)):
+            path = tmp_path / name
+            if name == "old.db":
+                path.touch(mode=mode)
+            async with App(f"sqlite:///{path}") as app:
+                await app.jobs.count()
+                beside = [path, path.with_name(f"{name}-wal"), path.with_name(f"{name}-shm")]
+                assert [each.stat().st_mode & 0o777 for each in beside] == [mode] * 3
+    finally:
+        os.umask(before)

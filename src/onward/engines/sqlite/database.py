@@ -11,7 +11,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -129,6 +129,9 @@ class Database:
         if self.must_exist and not self.path.exists():
             raise self.file_changed()
         with translated(self):
+            # SQLite would make it readable for everyone; what stands beside it gets its mode.
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             connection = sqlite3.connect(
                 self.path,
                 timeout=self.busy_timeout,
