@@ -868,7 +868,7 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "server: no memory within a script is an unreachable store",
-        Edit(f"{_BULLMQ}/server.py", 'if code == "OOM":', "if False:"),
+        Edit(f"{_BULLMQ}/client_factory.py", 'if code == "OOM":', "if False:"),
         f"{_BULLMQ_TESTS}/test_memory.py",
     ),
     _on_bullmq(
@@ -2861,13 +2861,13 @@ SQLITE_FILES: Final = (
     ),
     Mutant(
         "tick: a cancellation reaches what it waits for",
-        (Edit("worker/tick.py", "await asyncio.shield(work)", "await work"),),
+        (Edit("worker/one_shot.py", "await asyncio.shield(work)", "await work"),),
         ("tests/app/test_tick.py",),
         only="cancelled_tick",
     ),
     Mutant(
         "tick: a cancelled tick starts handlers that have not begun",
-        (Edit("worker/tick.py", "if is_late or self._is_stopping:", "if is_late:"),),
+        (Edit("worker/one_shot.py", "if is_late or self._is_stopping:", "if is_late:"),),
         ("tests/app/test_tick.py",),
         only="cancelled_tick",
     ),

@@ -13,7 +13,7 @@ from onward.engines.postgres.diagnostics import diagnose
 from onward.engines.postgres.engine import PostgresEngine
 from onward.lifecycle import Complete, Fail, JobStatus, Release
 from onward.pg.caller_transaction import on_psycopg
-from onward.pg.plans import run
+from onward.pg.plan_runner import run
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.postgres_case import PostgresStore
