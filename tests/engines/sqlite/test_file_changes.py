@@ -108,3 +108,10 @@ def test_a_temporary_database_goes_with_its_object():
     assert folder.exists()
     del database
     assert not folder.exists()
+
+
+async def test_a_caller_that_writes_by_itself_is_not_acknowledged_either(engine, path):  # X3
+    await add(engine)
+    path.unlink()
+    with pytest.raises(StoreUnavailable, match="removed or replaced"):
+        engine.enqueue_sync([new_job()])  # on this thread: the connection is open, and nobody is in the way
