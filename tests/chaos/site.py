@@ -245,7 +245,7 @@ class Site:
         assert not lost, f"not completed: {[(job.id, job.status, job.last_error) for job in lost]}"
         assert not [job.id for job in found if not effects[job.id]], "completed without ever having been run"
         # A claim is given once, and its number only rises: the outcome that stands must be of the newest that ran.
-        stale = [job.id for job in found if job.result["claim"] != max(effects[job.id])]
+        stale = [job.id for job in found if int(job.result["claim"]) != max(effects[job.id])]
         assert not stale, "outcomes recorded by workers that had lost their claim"
         assert all(len(numbers) == len(set(numbers)) for numbers in effects.values()), "a claim was run twice"
         assert all(job.attempts == 1 for job in found), "the loss of a worker must not cost an attempt"

@@ -38,13 +38,13 @@ def make_app(url: str, directory: Path) -> App:
     async def async_work(context: JobContext, seconds: float) -> dict[str, int]:
         number = record_effect(context)
         await asyncio.sleep(seconds)
-        return {"claim": number, "pid": os.getpid()}
+        return {"claim": str(number), "pid": os.getpid()}
 
     @app.task(name="sync_work", max_attempts=1)
     def sync_work(context: JobContext, seconds: float) -> dict[str, int]:
         number = record_effect(context)
         signal.sigtimedwait([], seconds)
-        return {"claim": number, "pid": os.getpid()}
+        return {"claim": str(number), "pid": os.getpid()}
 
     @app.task(name="kill_worker", max_attempts=1)
     async def kill_worker(context: JobContext) -> None:

@@ -319,6 +319,7 @@ ASKED_OF_ALL = [
     (ask("open"), 1),
     (ask("close"), 1),
     (ask("check"), 1),
+    (ask("confirm_restore"), 1),
     (ask("enqueue", [NewJob(type="t")] * 3), 3),
     (ask("enqueue_sync", [NewJob(type="t")] * 3), 3),
     (ask("claim", ClaimRequest(worker_id="w", queues=("mail",), slots=4, prefetch_claimed=2)), 6),

@@ -96,8 +96,8 @@ async def test_whoever_is_cancelled_while_no_answer_comes_learns_of_that_and_of_
 async def test_a_claim_whose_answer_is_lost_goes_back_with_its_lease_and_costs_nothing(
     far: CheckedEngine, driver: Driver, proxy: Proxy
 ):  # X3, Counting
+    await far.claim(ClaimRequest(worker_id="far", slots=1))  # the first one also asks where the store is
     ref = await driver.add()
-    await far.workers()
     proxy.deafen_all(hang_up=True)
     with pytest.raises(StoreUnavailable):
         await far.claim(ClaimRequest(worker_id="far", slots=1))

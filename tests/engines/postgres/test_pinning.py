@@ -100,6 +100,7 @@ async def test_a_session_of_another_database_is_not_accused(
 async def test_a_vacuum_is_not_accused_of_holding_up_others(driver: Driver, store: PostgresStore):
     with psycopg.connect(store.url, autocommit=True) as admin, psycopg.connect(store.url, autocommit=True) as slow:
         admin.execute(f"create table {store.schema}.wide as select repeat('x', 7000) from generate_series(1, 1000)")
+        admin.execute(f"alter table {store.schema}.wide replica identity full")
         slow.execute("set vacuum_cost_delay = 100")
         slow.execute("set vacuum_cost_limit = 1")
         pid = slow.info.backend_pid

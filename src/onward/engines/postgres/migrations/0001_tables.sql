@@ -314,6 +314,7 @@ create table onward.leader (
 -- Has no rows. Claims share a lock on it, and who changes settings takes it alone: see configure(). A table and not an advisory
 -- lock, because to lock it needs a privilege here, and anyone who can connect can take any advisory lock.
 create table onward.claim_gate (one boolean);
+alter table onward.claim_gate replica identity full;
 
 -- Keep settings as they are until the end of the transaction. Row share: a backup that reads all tables is in nobody's way.
 create function onward.enter_claims() returns void
