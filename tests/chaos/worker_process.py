@@ -35,13 +35,13 @@ def make_app(url: str, directory: Path) -> App:
         return number
 
     @app.task(name="async_work", max_attempts=1)
-    async def async_work(context: JobContext, seconds: float) -> dict[str, int]:
+    async def async_work(context: JobContext, seconds: float) -> dict[str, object]:
         number = record_effect(context)
         await asyncio.sleep(seconds)
         return {"claim": str(number), "pid": os.getpid()}
 
     @app.task(name="sync_work", max_attempts=1)
-    def sync_work(context: JobContext, seconds: float) -> dict[str, int]:
+    def sync_work(context: JobContext, seconds: float) -> dict[str, object]:
         number = record_effect(context)
         signal.sigtimedwait([], seconds)
         return {"claim": str(number), "pid": os.getpid()}
