@@ -2866,12 +2866,6 @@ SQLITE_FILES: Final = (
         only="cancelled_tick",
     ),
     Mutant(
-        "tick: a cancelled tick starts handlers that have not begun",
-        (Edit("worker/one_shot.py", "if is_late or self._is_stopping:", "if is_late:"),),
-        ("tests/app/test_tick.py",),
-        only="cancelled_tick",
-    ),
-    Mutant(
         "results: a wait outlasts the app",
         (Edit("core.py", "        self.results.close()\n", ""),),
         ("tests/app/test_results.py",),
