@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from onward.worker.one_shot import TickReport
-    from onward.worker.webhook_jobs import Relay
+    from onward.worker.webhook_relay import Relay
     from onward.worker.worker import Worker
 
 P = ParamSpec("P")
@@ -402,7 +402,7 @@ class App:
         return self._webhooks.declare(webhook)
 
     def _relays(self, holder: str) -> list[Relay]:
-        from onward.worker.webhook_jobs import Relay  # noqa: PLC0415 - as for the worker
+        from onward.worker.webhook_relay import Relay  # noqa: PLC0415 - as for the worker
 
         deliveries, engine = self._webhooks, self._core.engine
         if deliveries is None:

@@ -2727,7 +2727,7 @@ _STOP: Final = "tests/worker/test_stop.py"
 STOPPING: Final = (
     Mutant(
         "stop: a worker that is cancelled cuts its round trip",
-        (Edit("worker/worker.py", "                session.force_stop()\n", "                running.cancel()\n"),),
+        (Edit("worker/worker.py", "                running.force_stop()\n", "                running.cancel()\n"),),
         (f"{CONFORMANCE}/test_workers.py",),
     ),
     Mutant(
@@ -2743,13 +2743,13 @@ STOPPING: Final = (
     ),
     Mutant(
         "stop: a second cancellation changes nothing",
-        (Edit("worker/session.py", "        if self._is_force_stopped:", "        if False:"),),
+        (Edit("worker/running_worker.py", "        if self._is_force_stopped:", "        if False:"),),
         (_STOP,),
         only="second_cancellation",
     ),
     Mutant(
         "stop: a worker that is cancelled waits for its grace",
-        (Edit("worker/session.py", "        self._grace_deadline.bring_forward(0)\n", ""),),
+        (Edit("worker/running_worker.py", "        self._grace_deadline.bring_forward(0)\n", ""),),
         (_STOP,),
         only="cancelled",
     ),

@@ -207,7 +207,7 @@ async def cancelled_twice(running: asyncio.Task[None]) -> None:
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store: FaultyEngine, monkeypatch):
-    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 3600)
+    monkeypatch.setattr("onward.worker.running_worker._FLUSH_TIMEOUT", 3600)
     asked = asyncio.Event()
 
     async def never_answers(_: object) -> Exchanged:
@@ -222,7 +222,7 @@ async def test_a_second_cancellation_does_not_wait_for_the_store(app: App, store
 
 
 async def test_a_second_cancellation_does_not_wait_for_handlers_that_clean_up(app: App, monkeypatch):  # Counting
-    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 3600)
+    monkeypatch.setattr("onward.worker.running_worker._FLUSH_TIMEOUT", 3600)
     began, clean = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -303,7 +303,7 @@ def test_a_loop_that_ends_under_a_worker_loses_no_outcome(tmp_path: Path):  # X3
 
 
 async def test_stopping_while_the_store_is_away_ends_all_the_same(app: App, store: FaultyEngine, monkeypatch):
-    monkeypatch.setattr("onward.worker.session._FLUSH_TIMEOUT", 0.2)
+    monkeypatch.setattr("onward.worker.running_worker._FLUSH_TIMEOUT", 0.2)
     began = asyncio.Event()
 
     @app.task

@@ -21,7 +21,7 @@ from onward.engine.values import ClaimRequest, QueueChange
 from onward.errors import InvalidValue, StoreUnavailable
 from onward.job import NewJob
 from onward.lifecycle import JobStatus
-from onward.worker import session
+from onward.worker import running_worker
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
 
@@ -382,7 +382,7 @@ async def test_a_worker_retires_when_it_has_done_its_share(app: App):
 
 async def test_a_worker_retires_when_it_has_grown_too_large(app: App, monkeypatch: pytest.MonkeyPatch):
     held = iter([10 * 1024 * 1024])
-    monkeypatch.setattr(session, "resident_memory", lambda: next(held, 2**40))
+    monkeypatch.setattr(running_worker, "resident_memory", lambda: next(held, 2**40))
     async with asyncio.timeout(20):
         await app.worker(max_memory=11).run()
 

@@ -29,9 +29,9 @@ from onward.schedule import Schedule
 from onward.task import queue_pattern
 from onward.worker.maintenance import MaintenanceTask
 from onward.worker.options import WorkerSettings
+from onward.worker.running_worker import RunningWorker
 from onward.worker.scheduler import Scheduler
-from onward.worker.session import Session
-from onward.worker.webhook_jobs import Relay
+from onward.worker.webhook_relay import Relay
 
 
 class Worker:
@@ -73,7 +73,7 @@ class Worker:
         self._stopping: asyncio.Event | None = None
         self._started: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session: Session | None = None
+        self._running: RunningWorker | None = None
         self._is_running = False
         self._background_task: asyncio.Task[None] | None = None
 
@@ -93,7 +93,7 @@ class Worker:
         started, self._started = self._started or asyncio.Event(), None
         if self._is_stop_requested:
             self._stopping.set()
-        self._session = Session(
+        self._running = RunningWorker(
             self._engine,
             self._handlers,
             self.options,
@@ -105,8 +105,8 @@ class Worker:
             catch_all=self._catch_all,
         )
         try:
-            if await self._session.open(started):
-                await self._run_session(self._session, started)
+            if await self._running.open(started):
+                await self._run_until_stopped(self._running, started)
         except BaseExceptionGroup as group:
             # One part failed and took the others down: what people want to see is why.
             raise group.exceptions[0] from None
@@ -114,19 +114,19 @@ class Worker:
             self._is_running = self._is_stop_requested = False
             self._loop = self._stopping = None
 
-    async def _run_session(self, session: Session, started: asyncio.Event) -> None:
-        """Wait for a session to its end, which is soon if this is cancelled."""
-        running = asyncio.create_task(session.run(started), name="onward-session")
+    async def _run_until_stopped(self, running: RunningWorker, started: asyncio.Event) -> None:
+        """Wait until it has stopped, which is soon if this is cancelled."""
+        task = asyncio.create_task(running.run(started), name="onward-worker")
         cancelled: asyncio.CancelledError | None = None
-        while not running.done():
+        while not task.done():
             try:
-                await asyncio.wait([running])
+                await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
-                session.force_stop()
+                running.force_stop()
         if cancelled is not None:
             raise cancelled
-        running.result()
+        task.result()
 
     def stop(self) -> None:
         """Stop in good order, within the grace. From any thread, and from signal handlers."""
@@ -168,22 +168,22 @@ class Worker:
     @property
     def worker_id(self) -> str | None:
         """The name of the present or the last run; None: there was none."""
-        return None if self._session is None else self._session.worker_id
+        return None if self._running is None else self._running.worker_id
 
     @property
     def is_leader(self) -> bool:
         """Whether this worker leads now."""
-        return self._is_running and self._session is not None and self._session.leader.term is not None
+        return self._is_running and self._running is not None and self._running.leader.term is not None
 
     @property
     def tally(self) -> Mapping[str, int]:
         """What became of the jobs of the present or last run, by move; the fence's are ``stale_rejections``."""
-        return {} if self._session is None else dict(self._session.inflight.tally)
+        return {} if self._running is None else dict(self._running.inflight.tally)
 
     @property
     def unstoppable(self) -> int:
         """How many handlers of the last run would not stop, and still run."""
-        return 0 if self._session is None else self._session.unstoppable
+        return 0 if self._running is None else self._running.unstoppable
 
 
 def _select_handlers(

@@ -15,7 +15,7 @@ from onward.engines.pgboss.leases import heartbeat
 from onward.engines.pgboss.maintenance import rescue
 from onward.engines.pgboss.settle import settle
 from onward.lifecycle import Complete, Fail, Failure, Outcome, Release
-from onward.pg.claim_batches import ClaimBatches
+from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan, Row, Statement, run
 from tests.conformance.driver import PAST_LEASE, Driver
 from tests.conformance.pgboss_case import PgBossStore
@@ -80,7 +80,7 @@ async def test_a_claim_reads_no_more_than_it_takes_though_the_statistics_are_sta
     stale_engine: PgBossEngine, store: PgBossStore, mode: str
 ):
     seen = rows_touched(
-        store, claim(stale_engine.schema, stale_engine.queue_cache, REQUEST, RoundRobin(), ClaimBatches()), mode
+        store, claim(stale_engine.schema, stale_engine.queue_cache, REQUEST, RoundRobin(), OpenClaims()), mode
     )
     assert seen <= 10 * BATCH
 

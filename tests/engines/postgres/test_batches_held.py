@@ -15,7 +15,7 @@ import pytest
 
 from onward.batches.values import BatchInfo, Callbacks, NewBatch
 from onward.engine.values import ClaimRequest, Settlement
-from onward.engines.postgres import batch_progress, batches
+from onward.engines.postgres import batch_updater, batches
 from onward.engines.postgres.engine import PostgresEngine
 from onward.engines.postgres.maintenance import NextDue
 from onward.errors import StoreBusy
@@ -254,7 +254,7 @@ def test_what_is_held_is_asked_for_now_and_then():
                 raise StoreBusy("somebody holds a lock")
             return answers.pop(0) if answers else False
 
-        progress = batch_progress.BatchProgress(step)
+        progress = batch_updater.BatchUpdater(step)
         progress.request(immediately=True)
         await asyncio.sleep(3)
         progress.request(immediately=True)
@@ -296,7 +296,7 @@ async def test_the_leader_comes_back_soon_after_the_caller_is_done(
     await engine.save_batch(NewBatch(name="b", sealed=True), [NewJob(type="t", batch="b")])
     (claim,) = (await engine.claim(ClaimRequest(worker_id="w", slots=1))).claims
     await asyncio.to_thread(add, engine, caller)
-    monkeypatch.setattr(engine._batch_progress, "request", lambda **_: None)  # the process that ends the job dies
+    monkeypatch.setattr(engine._batch_updater, "request", lambda **_: None)  # the process that ends the job dies
     await engine.settle([Settlement(claim, Complete())])
     term = await engine.elect("leader", lease=LEASE)
     assert term is not None

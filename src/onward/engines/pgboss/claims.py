@@ -15,7 +15,7 @@ from onward.engine.values import Claim, ClaimRequest, Claims
 from onward.engines.pgboss.queue_cache import QueueCache
 from onward.engines.pgboss.rows import Queue, claim_of
 from onward.engines.pgboss.statements import Schema
-from onward.pg.claim_batches import ClaimBatches
+from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan
 
 _CLAIM_VARIANTS: Final = {"singleton": "one_per_key", "stately": "one_per_key", "key_strict_fifo": "strict_fifo"}
@@ -34,7 +34,7 @@ class RoundRobin:
 
 
 def claim(
-    schema: Schema, queue_cache: QueueCache, request: ClaimRequest, round_robin: RoundRobin, batches: ClaimBatches
+    schema: Schema, queue_cache: QueueCache, request: ClaimRequest, round_robin: RoundRobin, batches: OpenClaims
 ) -> Plan[Claims]:
     """Take what the request has room for."""
     wanted = request.slots + request.prefetch_started

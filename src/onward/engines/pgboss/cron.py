@@ -26,7 +26,7 @@ from onward.engines.pgboss.settle import settle
 from onward.engines.pgboss.statements import Schema
 from onward.errors import OnwardError
 from onward.lifecycle import Complete
-from onward.pg.claim_batches import ClaimBatches
+from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan, Row
 
 log = logging.getLogger("onward.engines.pgboss")
@@ -74,7 +74,7 @@ def _forward_due_jobs(
     schema: Schema, queue_cache: QueueCache, term: Term, ids: IdGenerator, *, notify: bool
 ) -> Plan[frozenset[str]]:
     request = ClaimRequest(worker_id=term.leader_id, queues=(SEND_IT,), slots=_MAX_FORWARDED)
-    claimed = yield from claim(schema, queue_cache, request, RoundRobin(), ClaimBatches())
+    claimed = yield from claim(schema, queue_cache, request, RoundRobin(), OpenClaims())
     names = set()
     for each in claimed.claims:
         message = msgspec.json.decode(each.payload)

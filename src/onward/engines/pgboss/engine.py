@@ -44,7 +44,6 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import JobStatus
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg
-from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
@@ -52,6 +51,7 @@ from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import Listener
 from onward.pg.migrations import Migrations
+from onward.pg.open_claims import OpenClaims
 from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, Row, Statement, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
@@ -159,7 +159,7 @@ class PgBossEngine:
         self._migrations = Migrations(self.schema.companion.name, self.database, MIGRATIONS)
         self.ids = enqueue.IdGenerator()
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
-        self._batches = ClaimBatches()
+        self._batches = OpenClaims()
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
         self._identity = ("", "")
         self._caller_transactions = CallerTransactions(self._connections, self.database, self._same_store)

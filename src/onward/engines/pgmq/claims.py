@@ -17,7 +17,7 @@ from onward.engines.pgmq.statements import SQL
 from onward.job import JobRef
 from onward.lifecycle import MAX_ATTEMPTS
 from onward.pg.arrays import numbers, texts
-from onward.pg.claim_batches import ClaimBatches
+from onward.pg.open_claims import OpenClaims
 from onward.pg.plan_runner import Plan, Row, Statement
 
 _backoffs = msgspec.json.Decoder(Backoff)
@@ -31,7 +31,7 @@ class RoundRobin:
 
 
 def claim(
-    request: ClaimRequest, settings: PgmqSettings, columns: str, round_robin: RoundRobin, batches: ClaimBatches
+    request: ClaimRequest, settings: PgmqSettings, columns: str, round_robin: RoundRobin, batches: OpenClaims
 ) -> Plan[Claims]:
     """Take what the request has room for. No more are read than there are free hands, so that a read means a run."""
     names, prefixes = names_and_prefixes(request.queues)

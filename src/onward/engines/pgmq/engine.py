@@ -44,7 +44,6 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
-from onward.pg.claim_batches import ClaimBatches
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.companion_tables import CompanionSchema
 from onward.pg.database import Database
@@ -53,6 +52,7 @@ from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import exchange_concurrently, exchange_in_order
 from onward.pg.listener import ALL_QUEUES, Listener
 from onward.pg.migrations import Migrations
+from onward.pg.open_claims import OpenClaims
 from onward.pg.per_loop import PerLoop
 from onward.pg.plan_runner import Plan, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
@@ -165,7 +165,7 @@ class PGMQEngine:
             self._direct, CHANNEL, probe_interval=_PROBE_INTERVAL, external_channels=_notify_channels
         )
         self._round_robins: dict[tuple[str, ...], claims.RoundRobin] = {}
-        self._batches = ClaimBatches()
+        self._batches = OpenClaims()
         self._notifies = notify
         self._coalescers = PerLoop(lambda: Coalescer(self._enqueue))
         self._identity = ("", "")

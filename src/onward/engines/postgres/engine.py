@@ -58,7 +58,7 @@ from onward.engines.postgres import (
     settle,
     usage,
 )
-from onward.engines.postgres.batch_progress import RETRY_INTERVAL, BatchProgress
+from onward.engines.postgres.batch_updater import RETRY_INTERVAL, BatchUpdater
 from onward.engines.postgres.claim_on_notify import ClaimOnNotify, SentClaim
 from onward.engines.postgres.enqueue import EnqueuePlan, SingleInsert
 from onward.engines.postgres.enqueue_cache import EnqueueCache
@@ -174,7 +174,7 @@ class PostgresEngine:
         self._event_log = EventLog(self.schema, self._run)
         self._event_listener = Listener(self._direct, f"{self.schema.channel}.events")
         self._event_reader = EventReader(self._event_log, lambda: self._event_listener.signals((ALL_QUEUES,)))
-        self._batch_progress = BatchProgress(self._advance)
+        self._batch_updater = BatchUpdater(self._advance)
         self._caller_transactions = caller_transaction.CallerTransactions(
             self._connections, self.database, self._same_store
         )
@@ -209,7 +209,7 @@ class PostgresEngine:
     async def close(self) -> None:
         """Let go of all connections."""
         await self._claim_on_notify.current().close()
-        await self._batch_progress.close()
+        await self._batch_updater.close()
         await asyncio.to_thread(self._notify_throttle.close)
         await self._listener.close()
         await self._event_listener.close()
@@ -707,7 +707,7 @@ class PostgresEngine:
 
     def _advance_soon(self, *, immediately: bool) -> None:
         if self.schema.now is None:  # in a test whose clock stands still, nothing happens by itself
-            self._batch_progress.request(immediately=immediately)
+            self._batch_updater.request(immediately=immediately)
 
     async def _advance(self) -> bool | None:
         more, _ = await self._run(lambda: batches.advance(self.schema), atomic=True)

@@ -11,8 +11,8 @@ import pytest
 
 from onward.batches.values import BatchInfo, Callbacks, NewBatch
 from onward.engine.values import Claim, ClaimRequest, JobFilter, Settlement
-from onward.engines.postgres import batch_progress
-from onward.engines.postgres.batch_progress import BatchProgress
+from onward.engines.postgres import batch_updater
+from onward.engines.postgres.batch_updater import BatchUpdater
 from onward.engines.postgres.engine import PostgresEngine
 from onward.job import JobRef, NewJob
 from onward.lifecycle import Complete, JobStatus
@@ -86,7 +86,7 @@ async def test_two_processes_at_once_count_everything_once(engines: list[Postgre
 async def test_what_a_process_leaves_undone_the_leader_goes_on_with(
     engines: list[PostgresEngine], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(batch_progress, "_MIN_DELAY", 60)
+    monkeypatch.setattr(batch_updater, "_MIN_DELAY", 60)
     dies, leads = engines
     await put(dies, NewJob(type="t", batch="b"))
     await eventually(lambda: take_if_there(dies))
@@ -118,7 +118,7 @@ def test_the_longer_it_takes_to_count_the_more_seldom_it_is_done():
             await asyncio.sleep(takes)
             return False
 
-        progress = batch_progress.BatchProgress(step)
+        progress = batch_updater.BatchUpdater(step)
         for takes in (0.0, 0.01, 9.0, 0.0, 0.0):
             began = loop.time()
             progress.request(immediately=False)
@@ -133,7 +133,7 @@ def test_a_loop_that_has_closed_is_not_kept():
     async def step() -> bool:
         return False
 
-    progress = BatchProgress(step)
+    progress = BatchUpdater(step)
 
     async def act() -> weakref.ref[asyncio.AbstractEventLoop]:
         progress.request(immediately=True)

@@ -1,4 +1,4 @@
-"""What one claim took from one queue is a batch, kept beside somebody else's schema in one row for all its jobs.
+"""Tracks the open claims of this process on a foreign schema: one companion row for each claim statement and queue.
 
 The row says who holds them and until when. It can go when all of them have ended: who has taken a batch counts that,
 and tells the store with its next claim. Where that is missed, a leader finds it out when the batch's time has run out.
@@ -25,7 +25,7 @@ def _count_by_batch(claims: Iterable[Claim]) -> Iterable[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class ClaimBatches:
+class OpenClaims:
     """The batches that this process has taken, by how much of each is still to be settled."""
 
     open: dict[int, int] = field(default_factory=dict)

@@ -28,7 +28,7 @@ RETRY_INTERVAL: Final = 0.5
 """Seconds after which it is tried again where somebody's transaction is in the way."""
 
 
-class BatchProgress:
+class BatchUpdater:
     """One task for each event loop, while there is something to do."""
 
     def __init__(self, step: Callable[[], Awaitable[bool | None]]) -> None:

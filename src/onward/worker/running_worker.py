@@ -41,8 +41,8 @@ from onward.worker.slot_pool import Pool
 from onward.worker.threads import Threads
 from onward.worker.unknown_tasks import UnknownTasks
 from onward.worker.waker import Waker
-from onward.worker.webhook_jobs import POLL_INTERVAL as EVENT_POLL_INTERVAL
-from onward.worker.webhook_jobs import Relay
+from onward.worker.webhook_relay import POLL_INTERVAL as EVENT_POLL_INTERVAL
+from onward.worker.webhook_relay import Relay
 
 _MEBIBYTE: Final = 1024 * 1024
 log = logging.getLogger("onward.worker")
@@ -59,7 +59,7 @@ _DECLARE_INTERVAL: Final = timedelta(days=1)
 _USAGE_INTERVAL: Final = timedelta(seconds=1)
 
 
-class Session:
+class RunningWorker:
     """The actors of one run."""
 
     def __init__(
