@@ -51,6 +51,7 @@ from onward.errors import (
     StoreUnavailable,
     TaskNotFound,
     Unsupported,
+    WrongIsolation,
 )
 from onward.explain import Reason
 from onward.handle import JobHandle
@@ -132,6 +133,7 @@ __all__ = [
     "Webhook",
     "WorkerInfo",
     "WorkerOptions",
+    "WrongIsolation",
     "__version__",
     "events",
 ]

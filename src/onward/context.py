@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from onward import validation
 from onward.connection import Connection
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import Claim, Settlement
-from onward.errors import ClaimLost
+from onward.errors import ClaimLost, WrongIsolation
 from onward.job import Job, JobRef
 from onward.lifecycle import Complete
 from onward.surrogates import decode_json
@@ -44,6 +45,8 @@ class RunState(msgspec.Struct, eq=False):
     """The job was taken back, its claim is lost, or its time is up."""
     is_settled: bool = False
     """The handler has completed the job in a transaction of its own."""
+    wrong_isolation: WrongIsolation | None = None
+    """The handler has tried to complete the job in a transaction in which that cannot be done."""
     progress: tuple[int, str | None] | None = None
     lines: deque[str] | None = None
 
@@ -184,14 +187,27 @@ class JobContext:
         Raises:
             ClaimLost: the job is no longer held by this run; roll back.
             Unsupported: the engine cannot take part in a transaction of yours.
+            WrongIsolation: the transaction is REPEATABLE READ or SERIALIZABLE (PostgreSQL). A run that fails because of
+                it costs no attempt: the job runs again a minute later.
         """
         engine, settlement = self._completion(result)
-        self._completed(await engine.settle([settlement], connection=connection))
+        with self._noted_isolation():
+            self._completed(await engine.settle([settlement], connection=connection))
 
     def complete_sync(self, result: Any = None, *, connection: Connection) -> None:
         """Do the same from a plain function."""
         engine, settlement = self._completion(result)
-        self._completed(engine.settle_sync([settlement], connection=connection))
+        with self._noted_isolation():
+            self._completed(engine.settle_sync([settlement], connection=connection))
+
+    @contextmanager
+    def _noted_isolation(self) -> Iterator[None]:
+        """Note a refusal with the run: the handler may wrap the error, or raise another."""
+        try:
+            yield
+        except WrongIsolation as error:
+            self._run.wrong_isolation = error
+            raise
 
     def _completion(self, result: Any) -> tuple[CheckedEngine, Settlement]:
         run = self._run

@@ -18,6 +18,7 @@
     │   ├── JobCancelled
     │   └── JobExpired        cancelled, because it had not started by ``start_by``
     ├── ClaimLost             the caller no longer holds the job it wanted to finish
+    ├── WrongIsolation        the caller's transaction is too strict to complete a job in it; nothing was written
     ├── Unsupported           the engine cannot do what was asked; nothing was written
     ├── EngineNotIncluded     the URL names an engine that this version does not have
     ├── SchemaTooOld          the store's tables are older than this code: run ``onward migrate``
@@ -99,6 +100,21 @@ class Unsupported(OnwardError):
 
 class ClaimLost(OnwardError):
     """Somebody else owns the job now, or it has ended: the outcome was not recorded."""
+
+
+class WrongIsolation(OnwardError):
+    """A job cannot be completed in a transaction of this isolation level. Raised before anything is written.
+
+    Under REPEATABLE READ and SERIALIZABLE a transaction can change no row that has changed since its first statement,
+    and each heartbeat and each progress report changes the job's.
+    """
+
+    def __init__(self, isolation: str) -> None:
+        self.isolation = isolation
+        super().__init__(
+            f"a job cannot be completed in a {isolation.upper()} transaction, which cannot change a row that a "
+            "heartbeat has changed since; begin it as READ COMMITTED, or return the result after the commit"
+        )
 
 
 class NotFound(OnwardError, LookupError):

@@ -34,7 +34,7 @@ NAMES = """\
     Middleware NewJob NotFound OnwardError Page PayloadTooLarge QueueInfo QueueNotFound QueueSettings Rate Reason
     Retention Schedule ScheduleNotFound SchemaChanged SchemaTooNew SchemaTooOld Snooze Step StoreBusy StoreCorrupt
     StoreFull StoreMisconfigured StoreReadOnly StoreUnavailable Task TaskNotFound Unsupported Usage Webhook
-    WorkerInfo WorkerOptions __version__ events
+    WorkerInfo WorkerOptions WrongIsolation __version__ events
 """
 MEMBERS = {
     App: "archive batch batches capabilities close dead enqueue_many enqueue_many_sync events flow gather jobs metrics "

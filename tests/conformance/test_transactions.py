@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 
+import psycopg
 import pytest
 
 from onward.engine.capabilities import Feature
 from onward.engine.values import Settlement
-from onward.errors import InvalidValue, OnwardError
+from onward.errors import InvalidValue, OnwardError, WrongIsolation
 from onward.job import EnqueueStatus, JobRef
 from onward.lifecycle import Complete, Fail, JobStatus
 from tests.conformance.cases import BOOM, Caller, needs
@@ -236,3 +237,23 @@ async def test_a_committed_job_wakes_whoever_waits_for_work(driver: Driver, call
     async with asyncio.timeout(10):
         await waiting
     await listening.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_a_job_is_not_completed_in_a_transaction_that_keeps_its_snapshot(
+    driver: Driver, caller: Caller, level: str
+):  # X3
+    if not isinstance(caller.handle, psycopg.Connection):
+        pytest.skip("SQLite has one isolation level")
+    ref = await driver.add()
+    claim = await driver.take_one()
+    caller.handle.execute(f"set transaction isolation level {level}")
+    caller.note("before")
+    with pytest.raises(WrongIsolation, match=level.upper()):
+        await driver.engine.settle([Settlement(claim, Complete())], connection=caller.handle)
+    with pytest.raises(WrongIsolation, match=level.upper()):
+        driver.engine.settle_sync([Settlement(claim, Complete())], connection=caller.handle)
+    caller.commit()
+    assert caller.notes() == ["before"]
+    assert await driver.state(ref) is JobStatus.RUNNING
+    assert await driver.end(claim, Complete())

@@ -1145,6 +1145,16 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 POSTGRES: Final = (
     _on_postgres(
+        "settle: a job is completed in a transaction that keeps its snapshot",
+        Edit(f"{_PG}/migrations/0003_settle.sql", "in ('repeatable read', 'serializable')", "in ('serializable')"),
+        f"{_OF_PG}/test_isolation.py",
+    ),
+    _on_postgres(
+        "settle: a refused isolation level costs an attempt",
+        Edit("worker/runner.py", "case _ if run.wrong_isolation is not None:", "case _ if False:"),
+        f"{_OF_PG}/test_isolation.py",
+    ),
+    _on_postgres(
         "restore: a copy is not held",
         Edit("engine/restore.py", "is_held = not home.is_same and home.has_jobs", "is_held = False"),
         f"{_OF_PG}/test_lost_commits.py",

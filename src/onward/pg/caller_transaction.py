@@ -21,7 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from onward.errors import InvalidValue
+from onward.errors import InvalidValue, WrongIsolation
 from onward.pg.database import Database
 from onward.pg.plan_runner import AsyncExecute, Execute, Plan, Row, Statement, arun, run
 from onward.pg.pools import ConnectionPools
@@ -167,6 +167,19 @@ class CallerTransactions:
     def _mark_verified(self, handle: object) -> None:
         with suppress(TypeError):
             self._verified.add(handle)
+
+
+def read_committed(plan: Plan[T]) -> Plan[T]:
+    """Drive a plan that writes rows which others change, in a transaction in which that can be done.
+
+    Raises:
+        WrongIsolation: the transaction is REPEATABLE READ or SERIALIZABLE; it can go on.
+    """
+    ((isolation,),) = yield Statement("select current_setting('transaction_isolation')")
+    if isolation in {"repeatable read", "serializable"}:
+        plan.close()
+        raise WrongIsolation(isolation)
+    return (yield from plan)
 
 
 def _atomic(plan: Plan[T], bounds: Bounds) -> Plan[T]:

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -42,6 +44,8 @@ from onward.worker.timeouts import Timeouts
 from onward.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
+
+log = logging.getLogger("onward.job")
 
 __all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "run_in_thread"]
 
@@ -72,6 +76,8 @@ class _Stop(enum.Enum):
     TIMED_OUT = "timed out"
 
 
+_WRONG_ISOLATION_DELAY: Final = timedelta(minutes=1)
+"""Until a job runs again whose handler could not complete it in its transaction."""
 _MAX_MESSAGE_LENGTH: Final = 4_000
 _MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters kept of what a failure says: enough for a person, little enough for a row."""
@@ -258,6 +264,10 @@ class Runner:
                 return Stopped(_sanitize(reason, _MAX_MESSAGE_LENGTH))
             case DoNotRetry():
                 return Raised(_failure(handler, error), retryable=False)
+            case _ if run.wrong_isolation is not None:
+                # A mistake in the program, not in the job: it runs again when the program is mended.
+                log.warning("job put back: %s", run.wrong_isolation, extra=_log_fields(run.claim))
+                return Snoozed(_WRONG_ISOLATION_DELAY)
             case _:
                 return self._failed(handler, run, error)
 
@@ -279,6 +289,10 @@ class Runner:
         if job is None or job.status in FINISHED:
             return None
         return Raised(Failure("RolledBack", "its handler completed it in a transaction that was not committed"))
+
+
+def _log_fields(claim: Claim) -> dict[str, object]:
+    return {"job_id": claim.ref.id, "queue": claim.ref.queue, "task": claim.type, "attempt": claim.attempts}
 
 
 def _call_sync(call: Callable[[], Any]) -> Any:

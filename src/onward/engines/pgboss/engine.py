@@ -43,7 +43,7 @@ from onward.errors import SchemaTooOld, Unsupported
 from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import JobStatus
-from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg
+from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
@@ -291,14 +291,17 @@ class PgBossEngine:
 
     async def settle(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
-        lost = await self.run_plan(lambda: self._settle(settlements), connection=connection)
+        if connection is not None:
+            lost = await self._caller_transactions.drive(connection, lambda: read_committed(self._settle(settlements)))
+        else:
+            lost = await self.run_plan(lambda: self._settle(settlements))
         self._batches.mark_settled(each.claim for each in settlements)
         return lost
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
         """See the contract."""
         if connection is not None:
-            return self._caller_transactions.drive_sync(connection, lambda: self._settle(settlements))
+            return self._caller_transactions.drive_sync(connection, lambda: read_committed(self._settle(settlements)))
         lost = self.run_plan_sync(lambda: self._settle(settlements))
         self._batches.mark_settled(each.claim for each in settlements)
         return lost

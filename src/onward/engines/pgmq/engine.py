@@ -319,7 +319,9 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if connection is not None:
-            return await self._caller_transactions.drive(connection, lambda: self._settle_plan(settlements))
+            return await self._caller_transactions.drive(
+                connection, lambda: caller_transaction.read_committed(self._settle_plan(settlements))
+            )
         return await self._run_plan(lambda: self._settle_plan(settlements))
 
     def settle_sync(self, settlements: Sequence[Settlement], *, connection: object | None = None) -> frozenset[Token]:
@@ -328,7 +330,9 @@ class PGMQEngine:
             return frozenset()
         self._batches.mark_settled(each.claim for each in settlements)
         if connection is not None:
-            return self._caller_transactions.drive_sync(connection, lambda: self._settle_plan(settlements))
+            return self._caller_transactions.drive_sync(
+                connection, lambda: caller_transaction.read_committed(self._settle_plan(settlements))
+            )
         return self._run_plan_sync(lambda: self._settle_plan(settlements))
 
     def _settle_plan(self, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:

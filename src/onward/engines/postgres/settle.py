@@ -13,6 +13,7 @@ from onward.engine.values import Claim, Claims, Exchange, Exchanged, Settlement,
 from onward.engines.postgres.claims import RoundRobin, claim, claim_values, no_claims, read_claims
 from onward.engines.postgres.rows import failure_text
 from onward.engines.postgres.statements import Schema
+from onward.errors import WrongIsolation
 from onward.lifecycle import Bury, Cancel, Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
 from onward.pg import arrays
 from onward.pg.listener import DUE
@@ -34,8 +35,15 @@ def settle(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[
 
 
 def settle_and_notify(schema: Schema, settlements: Sequence[Settlement]) -> Plan[frozenset[Token]]:
-    """Record outcomes in somebody else's transaction; whoever leads is told of news of a batch with its commit."""
-    lost = yield from settle(schema, settlements)
+    """Record outcomes in a caller's transaction. Its commit notifies the leader of batch changes.
+
+    Raises:
+        WrongIsolation: the transaction is REPEATABLE READ or SERIALIZABLE; it can go on.
+    """
+    rows = yield Statement(schema.settle_in_transaction, [schema.now, schema.channel, *_columns(settlements)])
+    if rows and (isolation := rows[0][2]) is not None:
+        raise WrongIsolation(isolation)
+    lost = frozenset((seq, claim_no) for seq, claim_no, _ in rows)
     if lost & {BATCH_CHANGED, DEPENDENCY_ENDED}:
         yield Statement(schema.notify, [schema.channel, DUE])
     return lost - {BATCH_CHANGED, DEPENDENCY_ENDED}

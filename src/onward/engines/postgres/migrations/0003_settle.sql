@@ -151,6 +151,28 @@ begin
   if freed or due_soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when due_soon then '@' end)); end if;
 end $$;
 
+-- Do the same in a caller's transaction. One that keeps its snapshot from statement to statement is not used: it can change no row that
+-- has changed since its first statement, and a heartbeat or a progress report changes the job's. Answers its isolation level instead.
+create function onward.settle_in_transaction(
+  now bigint, channel text,
+  completed_seqs bigint[], completed_claims bigint[], completed_results text[],
+  ended_seqs bigint[], ended_claims bigint[], ended_statuses text[], ended_reasons text[], ended_failures text[],
+  returned_seqs bigint[], returned_claims bigint[], returned_moves text[], returned_delays bigint[], returned_reasons text[],
+  returned_failures text[]
+) returns table (seq bigint, claim_no bigint, refused text)
+  language plpgsql
+as $$
+begin
+  if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    return query select null::bigint, null::bigint, current_setting('transaction_isolation');
+    return;
+  end if;
+  return query
+  select s.seq, s.claim_no, null from onward.settle(
+    now, channel, completed_seqs, completed_claims, completed_results, ended_seqs, ended_claims, ended_statuses, ended_reasons,
+    ended_failures, returned_seqs, returned_claims, returned_moves, returned_delays, returned_reasons, returned_failures) s;
+end $$;
+
 -- Hold those of some jobs that nobody else does, until the transaction ends; answer the others. Somebody's transaction may have
 -- named one as a dependency, have met its key, or be cancelling it: how long that takes is anybody's guess, and the outcomes of all
 -- others need not wait for it.
