@@ -1107,6 +1107,7 @@ _OF_PG: Final = "tests/engines/postgres"
 _MIGRATING: Final = "pg/migrations.py"
 MIGRATING: Final = f"{_OF_PG}/test_migrations.py"
 _S6: Final = f"{_PG}/migrations/0006_maintenance.sql"
+_S7: Final = f"{_PG}/migrations/0007_partitions.sql"
 _GRANTS: Final = f"{_PG}/migrations/0013_grants.sql"
 _SQL_API: Final = f"{_OF_PG}/test_sql_api.py"
 _UPGRADING: Final = f"{_OF_PG}/test_upgrades.py"
@@ -1144,6 +1145,38 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 
 POSTGRES: Final = (
+    _on_postgres(
+        "archive: the keys of a whole day are removed at once",
+        Edit(_S7, "where h.seq > $1 order by h.seq limit $2", "where h.seq > $1 and $2 > 0"),
+        f"{_OF_PG}/test_history.py",
+    ),
+    _on_postgres(
+        "archive: a day is read when the archive takes it over",
+        Edit(
+            _S7, "check (completed_at >= %L and completed_at < %L)", "check (completed_at >= %L or completed_at < %L)"
+        ),
+        f"{_OF_PG}/test_history.py",
+    ),
+    _on_postgres(
+        "archive: the next leader begins a day anew",
+        Edit(_S7, "set seq = greatest(p.seq, excluded.seq), jobs", "set jobs"),
+        f"{_OF_PG}/test_history.py::test_a_big_day_is_archived_in_bounded_steps_that_the_next_leader_goes_on_with",
+    ),
+    _on_postgres(
+        "archive: steps do not shrink under a statement timeout",
+        Edit(f"{_PG}/maintenance.py", "self.prune_limit(limit) // 2", "self.prune_limit(limit)"),
+        f"{_OF_PG}/test_history.py::test_a_day_is_archived_by_a_role_whose_statements_may_take_little_time",
+    ),
+    _on_postgres(
+        "replay: a key that has gone is not restored",
+        Edit(f"{_PG}/migrations/0005_admin.sql", "if old.key_digest is not null then", "if false then"),
+        f"{_OF_PG}/test_history.py",
+    ),
+    _on_postgres(
+        "delete: the key of a newer job goes too",
+        Edit(f"{_PG}/migrations/0005_admin.sql", "k.digest = g.key_digest and k.id = g.id", "k.digest = g.key_digest"),
+        f"{_OF_PG}/test_history.py",
+    ),
     _on_postgres(
         "settle: a job is completed in a transaction that keeps its snapshot",
         Edit(f"{_PG}/migrations/0003_settle.sql", "in ('repeatable read', 'serializable')", "in ('serializable')"),
@@ -2720,7 +2753,7 @@ ARCHIVE: Final = (
     ),
     _of_archive(
         "days are never dropped",
-        Edit(_PARTITIONS, "      execute format('drop table %I.%I', own_schema, part);\n", "      null;\n"),
+        Edit(_PARTITIONS, "      execute format('drop table %s', day_part);\n", "      null;\n"),
         "postgres",
         _HISTORY_TESTS,
     ),

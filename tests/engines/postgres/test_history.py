@@ -9,12 +9,14 @@ import psycopg
 import pytest
 
 from onward.engine.values import Claim, JobFilter, Retention, Settlement
+from onward.errors import StoreBusy
 from onward.job import JobRef
-from onward.lifecycle import Bury, Complete, JobStatus, Outcome
+from onward.lifecycle import Bury, Cancel, Complete, JobStatus, Outcome
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import Driver
 from tests.conformance.postgres_case import PostgresStore
 from tests.conformance.processes import eventually
+from tests.engines.postgres.test_lanes import by_hand
 
 DAY = timedelta(days=1)
 
@@ -195,3 +197,95 @@ async def test_a_reader_in_the_way_delays_the_drop_and_nobody_else(driver: Drive
         await ended(driver, Complete())
     await prune_as_new_leader(driver)
     assert "history_day_20300101" not in days(store)
+
+
+async def test_a_big_day_is_archived_in_bounded_steps_that_the_next_leader_goes_on_with(
+    driver: Driver, store: PostgresStore
+):  # P9, O6
+    await driver.prune()
+    refs = [await ended(driver, Complete(), idempotency_key=f"k{number}") for number in range(5)]
+    await driver.advance(9 * DAY)
+    keys = "select count(*) from onward.key"
+    lines = "select count(*) from onward.log"
+    steps = []
+    for left in (3, 1):  # each step by another leader: nothing that is done is kept in memory
+        step = await Driver(store, await store.connect()).prune(limit=2)
+        steps.append((step.changed, step.more))
+        assert (by_hand(store, keys), by_hand(store, lines)) == ([(left,)], [(left,)])
+        assert len(await driver.jobs()) == 5
+    assert steps == [(0, True)] * 2
+    step = await Driver(store, await store.connect()).prune(limit=2)
+    assert (step.changed, step.more) == (5, True)
+    assert await archived(driver) == refs[::-1]
+    assert by_hand(store, "select count(*) from onward.archive_progress") == [(0,)]
+
+
+async def test_a_day_is_archived_without_reading_its_rows(driver: Driver, store: PostgresStore):  # P9, O6
+    """Its bounds are a check from the beginning: else it would be read while the leader's row is held."""
+    await driver.prune()
+    await ended(driver, Complete())
+    await driver.advance(9 * DAY)
+    term = await driver.lead()
+    said: list[str] = []
+    with psycopg.connect(store.url) as connection:
+        connection.execute("set client_min_messages = debug1")
+        connection.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+        connection.execute(
+            f"select {store.schema}.rotate_partitions(%s, %s, %s, 1000)",
+            [store.clock.micros(), term.number, term.leader_id],
+        )
+    assert days(store, "archive_days") == ["history_day_20300101"]
+    (attached,) = [line for line in said if "20300101" in line and "partition constraint" in line]
+    assert "is implied by existing constraints" in attached
+
+
+async def test_a_cancelled_job_that_is_replayed_while_its_day_goes_has_its_key_again(
+    driver: Driver, store: PostgresStore
+):  # O4
+    await driver.prune()
+    ref = await ended(driver, Cancel("no"), idempotency_key="k")
+    await ended(driver, Complete())
+    await driver.advance(9 * DAY)
+    await Driver(store, await store.connect()).prune(limit=1)
+    assert by_hand(store, "select count(*) from onward.key") == [(0,)]
+    assert await driver.replay(ref)
+    assert (await driver.enqueue(idempotency_key="k")).ref == ref
+
+
+async def test_a_key_that_a_new_job_has_stays_when_the_old_job_is_deleted(driver: Driver, store: PostgresStore):  # O4
+    await driver.prune()
+    old = await ended(driver, Complete(), idempotency_key="k")
+    await ended(driver, Complete())
+    await driver.advance(9 * DAY)
+    await Driver(store, await store.connect()).prune(limit=1)
+    new = await driver.enqueue(idempotency_key="k")
+    assert new.is_new
+    assert await driver.engine.delete(JobFilter(ids=(old.id,)))
+    assert (await driver.enqueue(idempotency_key="k")).ref == new.ref
+
+
+async def test_a_day_is_archived_by_a_role_whose_statements_may_take_little_time(
+    driver: Driver, store: PostgresStore
+):  # P9
+    """Each key takes 20 ms to delete, and a statement may take 200 ms: steps shrink until they fit."""
+    await driver.prune()
+    refs = [await ended(driver, Complete(), idempotency_key=f"k{number}") for number in range(20)]
+    await driver.advance(9 * DAY)
+    by_hand(
+        store,
+        "create function onward.slow() returns trigger language plpgsql"
+        " as $$ begin perform pg_sleep(0.02); return old; end $$;"
+        " create trigger slow before delete on onward.key for each row execute function onward.slow()",
+    )
+    store.url += "&options=-cstatement_timeout%3D200"
+    leader = Driver(store, await store.connect())
+    term = await leader.lead()
+    gave_up = 0
+    while await archived(driver) == []:
+        try:
+            await leader.engine.prune(term)
+        except StoreBusy:
+            gave_up += 1
+        assert gave_up < 30, "steps do not get smaller"
+    assert gave_up > 0
+    assert await archived(driver) == refs[::-1]

@@ -38,7 +38,7 @@ class Write(NamedTuple):
 WRITES = [
     Write(
         "rotate_partitions",
-        (),
+        (1000,),
         "select inhparent::regclass::text, inhrelid::regclass::text from pg_inherits"
         " where inhparent in ('onward.history_done'::regclass, 'onward.archive_days'::regclass) order by 1, 2",
     ),

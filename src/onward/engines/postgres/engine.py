@@ -634,7 +634,15 @@ class PostgresEngine:
     async def prune(self, term: Term, *, limit: int = 1000) -> MaintenanceResult:
         """See the contract."""
         await self._event_log.trim()
-        return await self._run(lambda: maintenance.prune(self.schema, term, limit, self._upkeep), no_timeout=True)
+        plan = partial(maintenance.prune, self.schema, term, limit, self._upkeep)
+        try:
+            result = await self._run(plan, no_timeout=True)
+        except StoreBusy as error:
+            if isinstance(error.__cause__, pg.QueryCanceled):
+                self._upkeep.prune_timed_out(limit)
+            raise
+        self._upkeep.prune_succeeded()
+        return result
 
     # Calendar
 

@@ -36,6 +36,8 @@ _SHARDS: Final = 64
 """Shards of the lanes, as ``onward.is_in_shard`` has it: empty lanes are removed one shard at a time."""
 _MAX_SNAPSHOTS: Final = 100
 """Moments that are kept in mind, while transactions from before them are still open."""
+_MAX_PRUNED: Final = 1_000_000
+"""More jobs than anyone asks to prune at once."""
 _PARTITIONS_INTERVAL: Final = 600.0
 """Seconds between looks after the days of the history, which are made three days ahead."""
 
@@ -161,6 +163,7 @@ class UpkeepSchedule:
         self._checks = 0
         self._deep_shards = 1
         self._partitions_due = 0.0
+        self._prune_limit = _MAX_PRUNED
 
     def is_due(self) -> bool:
         """Say whether it is time for a look."""
@@ -186,8 +189,21 @@ class UpkeepSchedule:
         return is_due
 
     def repeat_partition_check(self) -> None:
-        """Note that one has gone, and that there may be more."""
+        """Have the next prune step go on with the days of the history."""
         self._partitions_due = 0.0
+
+    def prune_limit(self, limit: int) -> int:
+        """Return how many jobs one statement may prune."""
+        return min(limit, self._prune_limit)
+
+    def prune_timed_out(self, limit: int) -> None:
+        """Prune fewer jobs with each statement: one took longer than the role's statement_timeout allows."""
+        self._prune_limit = max(self.prune_limit(limit) // 2, 1)
+        self.repeat_partition_check()
+
+    def prune_succeeded(self) -> None:
+        """Prune some more with each statement again. Slowly: each that is given up has done its work for nothing."""
+        self._prune_limit = min(self._prune_limit + max(self._prune_limit // 10, 1), _MAX_PRUNED)
 
     def finish(self, began: float) -> None:
         """Record a repair: the longer it took, the later the next one, and the fewer lanes are scanned completely."""
@@ -312,19 +328,20 @@ def rescue(
 
 def prune(schema: Schema, term: Term, limit: int, upkeep: UpkeepSchedule) -> Plan[MaintenanceResult]:
     """Archive ended jobs that are no longer kept: by whole days where it can be, else one by one."""
-    by_partition = 0
-    if upkeep.is_partition_check_due(schema.now):
-        ((by_partition,),) = yield Statement(schema.rotate_partitions, [schema.now, term.number, term.leader_id])
-        if by_partition:
-            upkeep.repeat_partition_check()
+    by_partition, has_more_partitions = 0, False
+    limit = upkeep.prune_limit(limit)
     values = [schema.now, term.number, term.leader_id, limit]
+    if upkeep.is_partition_check_due(schema.now):
+        ((by_partition, has_more_partitions),) = yield Statement(schema.rotate_partitions, values)
+        if has_more_partitions:
+            upkeep.repeat_partition_check()
     ((pruned,),) = yield Statement(schema.prune, values)
     ((pruned_archive,),) = yield Statement(schema.prune_archive, values)
     yield from roll_up(schema, term)
     ((forgotten,),) = yield Statement(schema.throttle_prune, values)
     ((batches,),) = yield Statement(schema.batch_prune, [*values, BATCH_KEPT // MICROSECOND])
     return MaintenanceResult(
-        changed=by_partition + pruned, more=by_partition > 0 or limit in {pruned, pruned_archive, forgotten, batches}
+        changed=by_partition + pruned, more=has_more_partitions or limit in {pruned, pruned_archive, forgotten, batches}
     )
 
 

@@ -63,6 +63,9 @@ begin
             old.key_digest, old.dedupe_key, old.dedupe_digest, old.backoff, old.last_error, old.errors, old.batch)
     on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
     continue when not found;
+    if old.key_digest is not null then  -- its day may be on its way into the archive, and the key gone: see remove_keys_of_day()
+      insert into onward.key (digest, id, queue) values (old.key_digest, old.id, old.queue) on conflict do nothing;
+    end if;
     delete from onward.history h where h.seq = old.seq and h.status = old.status and h.completed_at = old.completed_at;
     if old.batch is not null then
       insert into onward.batch_event (batch, failed, cancelled)
@@ -93,7 +96,7 @@ begin
     delete from onward.history h where h.seq = any (seqs)
     returning h.seq, h.queue, h.id, h.status, h.key_digest),
   gone as (select seq, queue, id, status, key_digest from live union all select * from ended),
-  keys as (delete from onward.key k using gone g where k.digest = g.key_digest),
+  keys as (delete from onward.key k using gone g where k.digest = g.key_digest and k.id = g.id),
   logs as (delete from onward.log l using gone g where l.seq = g.seq)
   select g.seq, g.queue, g.id::text, g.status from gone g order by g.seq;
 end $$;

@@ -495,7 +495,7 @@ begin
                      else coalesce(now_at + q.keep_archived, timestamptz 'infinity') end
       from ended e left join onward.queue q on q.name = e.queue
      where q.keep_archived is distinct from interval '0'),
-  keys as (delete from onward.key k using ended e where k.digest = e.key_digest),
+  keys as (delete from onward.key k using ended e where k.digest = e.key_digest and k.id = e.id),
   logs as (delete from onward.log l using ended e where l.seq = e.seq)
   select count(*), max(e.completed_at) into pruned, newest from ended e;
   -- How these jobs ended can no longer be told to who was not listening.
