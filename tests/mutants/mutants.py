@@ -3002,6 +3002,42 @@ TASKS: Final = (
         engine="bullmq",
     ),
     Mutant(
+        "threads: one that could not be started is counted",
+        (
+            Edit(
+                "worker/threads.py",
+                "        except RuntimeError as error:  # the system's",
+                "        except RuntimeError as error:\n            self._threads += 1  # the system's",
+            ),
+        ),
+        ("tests/worker/test_threads.py",),
+        only="tries_again",
+    ),
+    Mutant(
+        "threads: a handler that never began costs an attempt",
+        (
+            Edit(
+                "worker/runner.py",
+                "                return Snoozed(_START_RETRY_DELAY)\n",
+                "                return self._failed(handler, run, error)\n",
+            ),
+        ),
+        ("tests/worker/test_worker.py",),
+        only="costs_no_attempt",
+    ),
+    Mutant(
+        "processes: a child that was never ready has run the job",
+        (
+            Edit(
+                "worker/processes.py",
+                "            if not self._is_ready and not self._is_killed:",
+                "            if False:",
+            ),
+        ),
+        ("tests/worker/test_processes.py",),
+        only="before_it_is_ready",
+    ),
+    Mutant(
         "schedules: declared on an engine that has none",
         (Edit("app.py", "        self.capabilities.require(Feature.SCHEDULES)\n", ""),),
         ("tests/app/test_schedules.py",),

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
@@ -127,3 +128,8 @@ def fail(how: str) -> None:
 def run_forever(path: str) -> None:
     Path(path).write_text(f"{os.getpid()}\n", encoding="utf-8")
     time.sleep(3600)
+
+
+def end_before_ready(_: Connection) -> None:
+    """Stand for a child that the system gives no thread."""
+    raise SystemExit(1)

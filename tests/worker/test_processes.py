@@ -17,6 +17,7 @@ from onward.context import RunState
 from onward.control_flow import Cancel, DoNotRetry, Snooze
 from onward.handler import Handler, TaskOptions
 from onward.worker.processes import ProcessDied, Processes
+from onward.worker.threads import StartFailed
 from tests.worker import processtasks
 from tests.worker.harness import claim, eventually
 
@@ -197,3 +198,32 @@ async def test_a_worker_survives_jobs_that_kill_their_process():
 async def _ended(job_id: str) -> bool:
     job = await processtasks.app._core.engine.get(job_id)
     return job is not None and job.completed_at is not None
+
+
+async def test_a_process_that_cannot_be_started_is_no_crash(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+):  # Counting, X3
+    run = RunState(claim(1, payload='{"one":1,"two":2}'))
+
+    def refuse(_: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("onward.worker.processes._Child.start", refuse)
+        for _ in range(3):
+            with pytest.raises(StartFailed):
+                await processes.call(HERE, "add", run)
+    assert not processes._children
+    assert (await processes.call(HERE, "add", run))["sum"] == 3
+
+
+async def test_a_process_that_ends_before_it_is_ready_is_no_crash(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+):  # Counting, X3
+    run = RunState(claim(1, payload='{"one":1,"two":2}'))
+    with monkeypatch.context() as patched:
+        patched.setattr("onward.worker.processes._child_main", processtasks.end_before_ready)
+        with pytest.raises(StartFailed, match="before it was ready: exit code 1"):
+            await processes.call(HERE, "add", run)
+    assert not processes._children
+    assert (await processes.call(HERE, "add", run))["sum"] == 3

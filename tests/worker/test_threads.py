@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from onward.worker.threads import Threads
+from onward.worker.threads import StartFailed, Threads
 from tests.worker.harness import eventually
 
 
@@ -134,3 +134,38 @@ async def test_the_threads_end_when_they_are_let_go():
     assert living() == 4
     threads.close()
     await eventually(lambda: not living())
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch, prefix: str) -> list[bool]:
+    """Let threads of these names fail to start while the list that is returned is not empty."""
+    refusing, start = [True], threading.Thread.start
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if refusing and thread.name.startswith(prefix):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+    return refusing
+
+
+async def test_a_call_without_any_thread_is_refused_and_the_next_one_tries_again(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+):  # X3
+    refusing = refuse_threads(monkeypatch, "onward-thread")
+    called = threading.Event()
+    for _ in range(10):
+        with pytest.raises(StartFailed):
+            await threads.call(called.set)
+    refusing.clear()
+    barrier = threading.Barrier(4)
+    await asyncio.gather(*(threads.call(lambda: barrier.wait(20)) for _ in range(4)))
+    assert not called.is_set()
+
+
+async def test_a_call_waits_for_a_thread_that_exists_if_no_other_can_be_started(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch
+):  # X3
+    assert await threads.call(lambda: 1) == 1
+    refuse_threads(monkeypatch, "onward-thread")
+    assert await asyncio.gather(*(threads.call(lambda n=n: n) for n in range(20))) == list(range(20))  # type: ignore[misc]

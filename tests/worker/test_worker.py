@@ -168,6 +168,28 @@ async def test_a_job_without_a_handler_fails_at_once_if_the_worker_says_so(app: 
     assert "NoHandler" in (job.last_error or "")
 
 
+async def test_a_thread_that_cannot_be_started_costs_no_attempt(app: App, monkeypatch: pytest.MonkeyPatch):  # X3, O8
+    failures, start = [1, 2, 3], threading.Thread.start
+
+    def start_or_fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("onward-thread") and failures:
+            failures.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_fail)
+
+    @app.task(max_attempts=1)
+    def plain() -> None: ...
+
+    handle = await plain.enqueue()
+    async with app.worker():
+        await eventually(lambda: all_in(app, JobStatus.COMPLETED, 1))
+    assert not failures
+    job = await app.jobs.get(handle)
+    assert (job.attempts, job.crashes, job.errors) == (1, 0, ())
+
+
 async def test_a_job_that_fails_is_retried_and_in_the_end_buried(app: App):  # O8
     runs = []
 

@@ -3,7 +3,8 @@
 Each child runs one call at a time. It is started by *spawn*, never by fork, so it shares no connection, lock or thread
 with the worker; it imports the module that defines the task and is kept for the next call. Nothing but JSON goes
 through the pipe. A child that dies takes one run with it, which fails as :class:`ProcessDied`; the worker and its
-other jobs do not notice. A call that is given up on (cancelled, out of time) is really stopped: its child is killed.
+other jobs do not notice. A child that cannot be started, or dies before it is ready for a call, has run nothing:
+:class:`StartFailed`. A call that is given up on (cancelled, out of time) is really stopped: its child is killed.
 
 Children ignore the signals that are meant for the worker, and end when the pipe to it closes, however it ended.
 """
@@ -30,7 +31,7 @@ from onward.engine.values import Claim
 from onward.errors import OnwardError
 from onward.task import Task, handler_of
 from onward.worker.remote_error import RemoteError, describe, rebuild
-from onward.worker.threads import Threads
+from onward.worker.threads import StartFailed, Threads
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -45,6 +46,10 @@ class CallRequest(msgspec.Struct, frozen=True):
     module: str
     name: str
     claim: Claim
+
+
+class ChildReady(msgspec.Struct, frozen=True, tag=True):
+    """Sent once, when the child has started and takes calls."""
 
 
 class JobReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -63,7 +68,8 @@ class CallResponse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: RemoteError | None = None
 
 
-_decoder: Final = msgspec.json.Decoder(JobReport | CallResponse)
+_Message = ChildReady | JobReport | CallResponse
+_decoder: Final = msgspec.json.Decoder(_Message)
 
 
 class Processes:
@@ -80,6 +86,7 @@ class Processes:
 
         Raises:
             ProcessDied: the child died under it.
+            StartFailed: no child can be started now; the task was not called.
         """
         child: _Child | None = None
         is_abandoned = False
@@ -128,9 +135,17 @@ class Processes:
                 if child.is_alive:
                     return child
                 self._children.discard(child)
-            child = _Child()
+            try:
+                child = _Child()
+            except OSError as error:  # no file descriptor for its pipe
+                raise StartFailed(f"no process can be started now: {error}") from error
             self._children.add(child)
-        child.start()
+        try:
+            child.start()
+        except OSError as error:  # the system's limit of processes or open files, or no memory
+            with self._lock:
+                self._children.discard(child)
+            raise StartFailed(f"no process can be started now: {error}") from error
         return child
 
     def _put_back(self, child: _Child) -> None:
@@ -150,6 +165,7 @@ class _Child:
         self._child_end = child_end
         self._is_killed = False
         self._is_calling = False
+        self._is_ready = False
         self._process = _spawn.Process(target=_child_main, args=(child_end,), name="onward-child", daemon=True)
 
     @property
@@ -170,14 +186,20 @@ class _Child:
         try:
             self._pipe.send_bytes(request)
             while True:
-                message: JobReport | CallResponse = _decoder.decode(self._pipe.recv_bytes())
-                if isinstance(message, CallResponse):
-                    self._is_calling = False
-                    return message
-                _apply_report(message, run)
+                match _decoder.decode(self._pipe.recv_bytes()):
+                    case ChildReady():
+                        self._is_ready = True
+                    case JobReport() as report:
+                        _apply_report(report, run)
+                    case CallResponse() as response:
+                        self._is_calling = False
+                        return response
         except (EOFError, OSError):
             self._process.join()
-            raise ProcessDied(f"the process that ran the job died: {_exit_reason(self._process.exitcode)}") from None
+            reason = _exit_reason(self._process.exitcode)
+            if not self._is_ready and not self._is_killed:
+                raise StartFailed(f"the process for the job ended before it was ready: {reason}") from None
+            raise ProcessDied(f"the process that ran the job died: {reason}") from None
 
     def kill(self) -> None:
         self._is_killed = True
@@ -217,10 +239,11 @@ def _child_main(pipe: Connection) -> None:
     threading.Thread(target=_receive_requests, args=(pipe, requests.put), daemon=True).start()
     send_lock = threading.Lock()
 
-    def send(message: JobReport | CallResponse) -> None:
+    def send(message: _Message) -> None:
         with send_lock:  # a function may report from threads of its own
             pipe.send_bytes(msgspec.json.encode(message))
 
+    send(ChildReady())
     while True:
         send(_execute(msgspec.json.decode(requests.get(), type=CallRequest), send))
 

@@ -40,12 +40,13 @@ from onward.handler import Handler
 from onward.lifecycle import FINISHED, Failure, Interrupted, Raised, Result, Returned, Snoozed, Stopped
 from onward.worker.progress_reporter import Reporter
 from onward.worker.remote_error import StandIn
+from onward.worker.threads import StartFailed
 from onward.worker.timeouts import Timeouts
 from onward.worker.unknown_tasks import UnknownTasks
 
 T = TypeVar("T")
 
-log = logging.getLogger("onward.job")
+log = logging.getLogger("onward.worker")
 
 __all__ = ["CallNext", "Invocation", "Invoke", "Middleware", "Runner", "run_in_thread"]
 
@@ -78,6 +79,8 @@ class _Stop(enum.Enum):
 
 _WRONG_ISOLATION_DELAY: Final = timedelta(minutes=1)
 """Until a job runs again whose handler could not complete it in its transaction."""
+_START_RETRY_DELAY: Final = timedelta(seconds=1)
+"""How long a job waits for which the system had no thread or process. Its handler has not begun: it costs nothing."""
 _MAX_MESSAGE_LENGTH: Final = 4_000
 _MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters kept of what a failure says: enough for a person, little enough for a row."""
@@ -262,6 +265,10 @@ class Runner:
                 return Snoozed(snooze.delay_from(moment_of(self._clock.micros())))
             case Cancel(reason=reason):
                 return Stopped(_sanitize(reason, _MAX_MESSAGE_LENGTH))
+            case StartFailed() as not_started:
+                fields = _log_fields(run.claim) | {"error": str(not_started)}
+                log.warning("handler not started, put back", extra=fields)
+                return Snoozed(_START_RETRY_DELAY)
             case DoNotRetry():
                 return Raised(_failure(handler, error), retryable=False)
             case _ if run.wrong_isolation is not None:

@@ -19,7 +19,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from onward.errors import OnwardError
+
 T = TypeVar("T")
+
+
+class StartFailed(OnwardError):
+    """The system has no thread or process for a handler now. The handler has not begun."""
 
 
 class _Call:
@@ -56,6 +62,9 @@ class Threads:
         """Call a function on a thread and wait for what it returns or raises.
 
         Cancelling the wait does not stop the function.
+
+        Raises:
+            StartFailed: no thread exists and none can be started; the function was not called.
         """
         loop = self._loop
         if loop is None:
@@ -63,8 +72,7 @@ class Threads:
         future: asyncio.Future[T] = loop.create_future()
         self._pending += 1
         if self._pending + self._abandoned > self._threads < self.size + self._abandoned:
-            self._threads += 1
-            threading.Thread(target=self._run, name=f"{self._name}-{self._threads}", daemon=True).start()
+            self._start_thread()
         call = _Call(function, future)
         self._calls.put(call)
         try:
@@ -75,6 +83,22 @@ class Threads:
                 call.is_abandoned = True
                 self._abandoned += 1
             raise
+
+    def _start_thread(self) -> None:
+        """Start one more thread. If that fails, the call waits for a thread that exists.
+
+        Raises:
+            StartFailed: no thread exists that will take the call.
+        """
+        thread = threading.Thread(target=self._run, name=f"{self._name}-{self._threads + 1}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system's limit of threads, or no memory for a stack
+            if self._threads <= self._abandoned:
+                self._pending -= 1
+                raise StartFailed(f"no thread can be started now: {error}") from error
+        else:
+            self._threads += 1
 
     def close(self) -> None:
         """Let the threads end when they have done what was asked. Does not wait for them."""
