@@ -833,7 +833,17 @@ BULLMQ: Final = (
     ),
     _on_bullmq(
         "schedules: a damaged job ends its schedule",
-        Edit(f"{_BULLMQ}/schedules.py", "if repeat_of(opts) is None:", "if False:"),
+        Edit(f"{_BULLMQ}/schedules.py", "if repeat_of(job.opts) is None:", "if False:"),
+        f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
+        "schedules: a zone that is no text fails the whole claim",
+        Edit(f"{_BULLMQ}/cron_pattern.py", "if name is not None and not isinstance(name, str):", "if False:"),
+        f"{_BULLMQ_TESTS}/test_schedules.py",
+    ),
+    _on_bullmq(
+        "schedules: a time beyond the calendar fails the whole claim",
+        Edit(f"{_BULLMQ}/schedules.py", "except (OSError, OverflowError, ValueError):", "except KeyError:"),
         f"{_BULLMQ_TESTS}/test_schedules.py",
     ),
     _on_bullmq(

@@ -29,7 +29,17 @@ def millis(*parts: int) -> int:
     return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
 
 
-@pytest.mark.parametrize("repeat", [{"pattern": "RRULE:FREQ=DAILY"}, {"pattern": "0 6 * * *", "tz": "Mars/Olympus"}])
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        {"pattern": "RRULE:FREQ=DAILY"},
+        {"pattern": "0 6 * * *", "tz": "Mars/Olympus"},
+        {"pattern": "0 6 * * *", "tz": "utc+99"},
+        {"pattern": "0 6 * * *", "tz": 5},
+        {"pattern": "0 6 * * *", "startDate": 2**70},
+        {"pattern": "0 6 * * *", "limit": "many"},
+    ],
+)
 async def test_a_schedule_that_only_node_can_read_is_left_to_it(queue: Queue, repeat: dict[str, Any]):  # B1
     add_scheduled(queue, repeat)
     assert await queue.take() == ()
@@ -47,6 +57,16 @@ async def test_a_schedule_that_came_back_is_left_to_node_for_longer(queue: Queue
         assert queue.job(JOB)["delay"] == str(delay)
         queue.client.zrem(queue.key("delayed"), JOB)
         queue.client.lpush(queue.key("wait"), JOB)
+
+
+async def test_damaged_schedules_do_not_keep_a_claim_from_its_other_jobs(queue: Queue):  # B1
+    add_scheduled(queue, {"pattern": "0 6 * * *", "tz": 5})
+    queue.client.hset(queue.key(JOB), "ats", "often")
+    queue.add_as_node("repeat:other:1", opts="{broken", rjk="other")
+    queue.client.hset(queue.key("repeat:other"), mapping={"pattern": "@daily", "ic": "often", "startDate": "soon"})
+    queue.add_as_node("7")
+    assert [claim.ref.id for claim in await queue.take(slots=3)] == ["7"]
+    assert queue.client.lrange(queue.key("active"), 0, -1) == ["7"]
 
 
 @pytest.mark.parametrize(("opts", "data"), [("{broken", "{}"), ("null", "{}"), (None, "{broken")])

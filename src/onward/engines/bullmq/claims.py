@@ -202,7 +202,7 @@ def _parse(
 
 def _deferral(scheduler: str, queue: str, job: Mapping[str, str], error: Exception) -> int:
     """Choose for how many milliseconds a job is left to Node's workers: longer each time it came back."""
-    started = int(job.get("ats") or 0)
+    started = int(text) if (text := job.get("ats", "")).isdecimal() else 0
     delay = min(_MIN_DEFERRAL << min(started, 10), _MAX_DEFERRAL)
     log.warning(
         "the schedule cannot be read here (%s); its job is left to Node workers for %s s",

@@ -198,6 +198,8 @@ def zone_of(name: str | None) -> tzinfo:
     Raises:
         UnreadablePattern: there is no such zone.
     """
+    if name is not None and not isinstance(name, str):
+        raise UnreadablePattern(f"{name!r} is not a time zone such as Europe/Berlin")
     lowered = (name or "local").lower()
     if lowered in ("local", "system", "default"):
         return local_zone()
@@ -205,7 +207,10 @@ def zone_of(name: str | None) -> tzinfo:
         return UTC
     if offset := _UTC_OFFSET.fullmatch(lowered):
         hours, minutes = int(offset[1] or 0), int(offset[2] or 0)
-        return timezone(timedelta(hours=hours, minutes=-minutes if hours < 0 else minutes))
+        try:
+            return timezone(timedelta(hours=hours, minutes=-minutes if hours < 0 else minutes))
+        except ValueError:
+            raise UnreadablePattern(f"{name!r} is a day or more from UTC") from None
     try:
         return ZoneInfo(name or "")
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -66,13 +66,13 @@ def add_next_jobs(keys: Keys, claimed: Sequence[ScheduledJob], now: int) -> Plan
     """
     commands: list[Command] = []
     for job in claimed:
-        opts = job.opts
-        if repeat_of(opts) is None:
+        known: Mapping[str, str] | None = None
+        if repeat_of(job.opts) is None:
             settings = f"{keys.base(job.queue)}repeat:{job.scheduler}"
             (values,) = yield [("HGETALL", settings)]
             known = values if isinstance(values, dict) else dict(zip(values[::2], values[1::2], strict=True))
-            opts = _options_on_record(known)
         try:
+            opts = job.opts if known is None else _options_on_record(known)
             next_job = compute_next(job.scheduler, opts, now // 1000)
         except Exception:
             log.exception("schedule ends: it cannot be read", extra={"scheduler": job.scheduler, "queue": job.queue})
@@ -153,7 +153,11 @@ def compute_next(scheduler: str, text: str, now: int) -> tuple[int | str, str] |
 
 def next_time(pattern: str, since: int, zone: str | None, seed: str = "") -> int | None:
     """Compute when a cron pattern comes due next, in milliseconds since 1970; None: never."""
-    at = parse(pattern, seed).next_after(datetime.fromtimestamp(since / 1000, tz=UTC), zone_of(zone))
+    try:
+        moment = datetime.fromtimestamp(since / 1000, tz=UTC)
+    except (OSError, OverflowError, ValueError):
+        raise UnreadablePattern(f"{since} is no time in milliseconds since 1970") from None
+    at = parse(pattern, seed).next_after(moment, zone_of(zone))
     return None if at is None else int(at.timestamp() * 1000)
 
 
