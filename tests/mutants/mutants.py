@@ -1156,6 +1156,40 @@ def _termless_on_postgres(verb: str, then: str) -> Mutant:
 
 POSTGRES: Final = (
     _on_postgres(
+        "two-phase: a transaction that is to be prepared notifies",
+        Edit(f"{_PG}/leases.py", "'off', true)", "'on', true)"),
+        f"{_OF_PG}/test_two_phase.py",
+    ),
+    _on_postgres(
+        "two-phase: events of a transaction that is to be prepared notify",
+        Edit(f"{_PG}/migrations/0010_events.sql", "(own_schema || '.notify', true)", "(own_schema || '.none', true)"),
+        f"{_OF_PG}/test_two_phase.py",
+    ),
+    _on_postgres(
+        "two-phase: a completed job notifies",
+        Edit(f"{_PG}/migrations/0003_settle.sql", "perform onward.send_notice(channel,", "perform pg_notify(channel,"),
+        f"{_OF_PG}/test_two_phase.py",
+    ),
+    _on_postgres(
+        "rescue: the leases of a clock that went back are believed",
+        Edit(_S6, "  if rescue.since is null then perform onward.shorten_leases(now_at); end if;\n", ""),
+        f"{_OF_PG}/test_recovery.py",
+    ),
+    _on_postgres(
+        "rescue: a leader does not notice that the clock went back",
+        Edit(f"{_PG}/maintenance.py", "None if has_gone_back else checked_until", "checked_until"),
+        f"{_OF_PG}/test_recovery.py",
+    ),
+    _on_postgres(
+        "rescue: a deferred heartbeat of a clock that went back is believed",
+        Edit(
+            _S6,
+            "                          and d.until <= now_at + j.lease + interval '1 second')",
+            "                          )",
+        ),
+        f"{_OF_PG}/test_recovery.py",
+    ),
+    _on_postgres(
         "archive: the keys of a whole day are removed at once",
         Edit(_S7, "where h.seq > $1 order by h.seq limit $2", "where h.seq > $1 and $2 > 0"),
         f"{_OF_PG}/test_history.py",

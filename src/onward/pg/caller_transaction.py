@@ -63,6 +63,8 @@ class CallerConnection:
     """Around everything, so that it is all or none where the caller has no transaction open."""
     bounds: Bounds | None
     """Around a plan of several statements; None: ``transaction`` is as good."""
+    is_two_phase: bool = False
+    """Whether the transaction is to be prepared, as far as its driver says so: it must not notify then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +75,26 @@ class AsyncCallerConnection:
     execute: AsyncExecute
     transaction: AbstractAsyncContextManager[object]
     bounds: Bounds | None
+    is_two_phase: bool = False
 
 
 def caller_connection_of(connection: object) -> CallerConnection | None:
     """Say how to execute on a connection; None: it is none for plain code."""
     if isinstance(connection, psycopg.Connection):
-        return CallerConnection(connection, on_psycopg(connection), *_transaction_of(connection))
+        return CallerConnection(
+            connection, on_psycopg(connection), *_transaction_of(connection), is_two_phase=_is_two_phase(connection)
+        )
     if (sqlalchemy := sys.modules.get("sqlalchemy.orm")) and isinstance(
         connection, (sqlalchemy.Session, sqlalchemy.scoped_session)
     ):
         connection = connection.connection()
     if (sqlalchemy := sys.modules.get("sqlalchemy")) and isinstance(connection, sqlalchemy.Connection):
         return CallerConnection(
-            _driver_of(connection), _on_sqlalchemy(connection), nullcontext(), _bounds_of(connection)
+            _driver_of(connection),
+            _on_sqlalchemy(connection),
+            nullcontext(),
+            _bounds_of(connection),
+            is_two_phase=isinstance(connection.get_transaction(), sqlalchemy.TwoPhaseTransaction),
         )
     if "django.db" in sys.modules and getattr(connection, "vendor", None) == "postgresql":
         return _django_connection(connection)
@@ -95,7 +104,12 @@ def caller_connection_of(connection: object) -> CallerConnection | None:
 async def async_caller_connection_of(connection: object) -> AsyncCallerConnection | None:
     """Say how to execute on a connection; None: it is none for an event loop."""
     if isinstance(connection, psycopg.AsyncConnection):
-        return AsyncCallerConnection(connection, on_async_psycopg(connection), *_transaction_of(connection))
+        return AsyncCallerConnection(
+            connection,
+            on_async_psycopg(connection),
+            *_transaction_of(connection),
+            is_two_phase=_is_two_phase(connection),
+        )
     if (asyncpg := sys.modules.get("asyncpg")) and isinstance(
         connection, (asyncpg.Connection, asyncpg.pool.PoolConnectionProxy)
     ):
@@ -119,7 +133,16 @@ class CallerTransactions:
     Each connection is asked once whether it leads to our store: ``same_store`` refuses one that does not.
     """
 
-    def __init__(self, connections: ConnectionPools, database: Database, same_store: Callable[[], Plan[None]]) -> None:
+    def __init__(
+        self,
+        connections: ConnectionPools,
+        database: Database,
+        same_store: Callable[[], Plan[None]],
+        *,
+        without_notices: Callable[[], Plan[None]] | None = None,
+    ) -> None:
+        """``without_notices`` has nothing of the transaction notify, so that it can be prepared (two-phase commit)."""
+        self._without_notices = without_notices
         self._connections = connections
         self._database = database
         self._same_store = same_store
@@ -140,6 +163,8 @@ class CallerTransactions:
                 if not self._is_verified(caller.handle):
                     await arun(self._same_store(), caller.execute)
                     self._mark_verified(caller.handle)
+                if caller.is_two_phase and self._without_notices is not None:
+                    await arun(self._without_notices(), caller.execute)
                 bounds = caller.bounds if multi_statement else None
                 return await arun(plan() if bounds is None else _atomic(plan(), bounds), caller.execute)
 
@@ -155,6 +180,8 @@ class CallerTransactions:
             if not self._is_verified(caller.handle):
                 run(self._same_store(), caller.execute)
                 self._mark_verified(caller.handle)
+            if caller.is_two_phase and self._without_notices is not None:
+                run(self._without_notices(), caller.execute)
             bounds = caller.bounds if multi_statement else None
             return run(plan() if bounds is None else _atomic(plan(), bounds), caller.execute)
 
@@ -232,6 +259,11 @@ def on_async_psycopg(connection: psycopg.AsyncConnection[Any]) -> AsyncExecute:
             return await cursor.fetchall() if cursor.description is not None else []
 
     return execute
+
+
+def _is_two_phase(connection: Any) -> bool:
+    """Say whether a transaction of psycopg's was begun by ``tpc_begin``, for which it has no public attribute."""
+    return getattr(connection, "_tpc", None) is not None
 
 
 def _transaction_of(connection: Any) -> tuple[Any, Bounds | None]:

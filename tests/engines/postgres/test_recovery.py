@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from onward.errors import StoreBusy
+from onward.job import JobRef
 from onward.lifecycle import Complete, Fail, JobStatus
 from tests.conformance.cases import BOOM
 from tests.conformance.driver import LEASE, Driver
@@ -57,3 +58,59 @@ async def test_a_replay_gives_up_where_another_transaction_has_the_job_locked(
             await driver.replay(held)
     await driver.replay(held)
     assert await driver.state(held) is JobStatus.PENDING
+
+
+HOUR = timedelta(hours=1)
+
+
+def set_clock_back(store: PostgresStore) -> None:
+    store.clock._micros -= HOUR // timedelta(microseconds=1)
+
+
+async def is_rescued_within_its_lease(driver: Driver, ref: JobRef, handle: Driver) -> None:
+    """Look as a leader does, every two seconds, and find the job given back at the end of its lease (O7)."""
+    for _ in range(14):
+        await handle.rescue()
+        assert await driver.state(ref) is JobStatus.RUNNING
+        await driver.advance(2)
+    for _ in range(3):
+        await driver.advance(2)
+        await handle.rescue()
+    assert await driver.state(ref) is JobStatus.PENDING
+    assert await driver.engine.workers() == []
+
+
+@pytest.mark.parametrize("leader", ["lives on", "died too"])
+@pytest.mark.parametrize("beats", ["before", "after", "deferred"])
+async def test_a_dead_workers_job_is_rescued_after_one_lease_though_the_clock_went_back(
+    driver: Driver, store: PostgresStore, leader: str, beats: str
+):  # O7
+    ref = await driver.add()
+    claim = await driver.take_one()
+    handle = Driver(store, await store.connect())
+    await handle.rescue()
+    if beats == "deferred":
+        with psycopg.connect(store.url) as holder:
+            holder.execute(f"select from {store.schema}.job for update")
+            await driver.beat(claim)
+    else:
+        await driver.beat(claim)
+    set_clock_back(store)
+    if beats == "after":
+        assert not (await driver.beat(claim)).lost
+    await is_rescued_within_its_lease(
+        driver, ref, handle if leader == "lives on" else Driver(store, await store.connect())
+    )
+
+
+async def test_a_live_worker_keeps_its_jobs_when_the_clock_goes_back(driver: Driver, store: PostgresStore):  # O7
+    await driver.add()
+    claim = await driver.take_one()
+    await driver.rescue()
+    set_clock_back(store)
+    for _ in range(12):
+        await driver.rescue()
+        await driver.advance(9)
+        assert not (await driver.beat(claim)).lost
+    assert [worker.id for worker in await driver.engine.workers()] == ["worker-1"]
+    assert await driver.end(claim, Complete())

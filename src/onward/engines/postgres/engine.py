@@ -176,7 +176,10 @@ class PostgresEngine:
         self._event_reader = EventReader(self._event_log, lambda: self._event_listener.signals((ALL_QUEUES,)))
         self._batch_updater = BatchUpdater(self._advance)
         self._caller_transactions = caller_transaction.CallerTransactions(
-            self._connections, self.database, self._same_store
+            self._connections,
+            self.database,
+            self._same_store,
+            without_notices=partial(leases.without_notices, self.schema),
         )
 
     @property

@@ -34,6 +34,11 @@ def report(schema: Schema, claim: Claim, progress: int | None, message: str | No
     return bool(rows)
 
 
+def without_notices(schema: Schema) -> Plan[None]:
+    """Have the rest of a transaction notify nobody, so that it can be prepared (two-phase commit)."""
+    yield Statement("select set_config($1::text, 'off', true)", [f"{schema.channel}.notify"])
+
+
 def notify(schema: Schema, notice: str) -> Plan[None]:
     """Tell whoever listens."""
     yield Statement(schema.notify, [schema.channel, notice])

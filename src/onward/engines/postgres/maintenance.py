@@ -138,7 +138,7 @@ class RescueState:
         return not self._is_busy and now < self._checked_at + self._IDLE_TTL and now + self._NEXT_CHECK < self._next_at
 
     def begin(self) -> int | None:
-        """Note that a look begins; say up to when it has been done; None: look at all."""
+        """Note that a look begins; say up to when it has been done; None: look at all, the clock may have gone back."""
         self._is_busy = False
         self._checks += 1
         return (
@@ -152,7 +152,8 @@ class RescueState:
         self._checked_at = monotonic()
         self._next_at = math.inf if next_in is None else self._checked_at + next_in
         if checked_until is not None:
-            self._checked_until = checked_until
+            has_gone_back = self._checked_until is not None and checked_until < self._checked_until
+            self._checked_until = None if has_gone_back else checked_until
 
 
 class UpkeepSchedule:

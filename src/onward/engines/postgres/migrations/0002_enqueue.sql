@@ -8,14 +8,21 @@ create function onward.has_listener(channel text) returns boolean
   return case when pg_try_advisory_lock(hashtextextended(channel, 1))
               then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
 
--- Tell whoever listens, with the commit, if anybody does, and answer whether: a commit that tells waits for every other that does.
+-- Notify listeners with the commit. PostgreSQL refuses to prepare a transaction that has notified (two-phase commit), so one that is
+-- to be prepared says `set local onward.notify = off` before (the name of the channel, which is the schema's): workers find its jobs by
+-- polling.
+create function onward.send_notice(channel text, notice text) returns void
+  language sql volatile
+  return case when current_setting(channel || '.notify', true) is distinct from 'off' then pg_notify(channel, notice) end;
+
+-- Notify listeners with the commit, if there are any, and answer whether: a commit that notifies waits for every other that does.
 create function onward.notify_if_listened(channel text, notice text) returns boolean
   language plpgsql
 as $$
 declare
   has_listener boolean := onward.has_listener(channel);
 begin
-  if has_listener then perform pg_notify(channel, notice); end if;
+  if has_listener then perform onward.send_notice(channel, notice); end if;
   return has_listener;
 end $$;
 

@@ -148,7 +148,7 @@ begin
   end if;
   if in_batch then return query select 0::bigint, coalesce(has_dependents, false)::integer::bigint; end if;
   -- A job is ready, or there is a permit for one that waits; one comes due before whoever leads would look by itself.
-  if freed or due_soon then perform pg_notify(channel, concat_ws(',', case when freed then '*' end, case when due_soon then '@' end)); end if;
+  if freed or due_soon then perform onward.send_notice(channel, concat_ws(',', case when freed then '*' end, case when due_soon then '@' end)); end if;
 end $$;
 
 -- Do the same in a caller's transaction. One that keeps its snapshot from statement to statement is not used: it can change no row that

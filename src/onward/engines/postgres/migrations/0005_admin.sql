@@ -36,8 +36,8 @@ begin
     select batch, case when has_dependents then id end, false, count(*) from ended where batch is not null group by 1, 2)
   select e.seq, e.queue, e.id::text, onward.status_of(e.ready_at, e.next_run_at, e.lease_until, e.started_at) from ended e order by e.seq;
   if found then
-    perform pg_notify(channel, '!');
-    perform pg_notify(channel, '*');  -- their permits are free
+    perform onward.send_notice(channel, '!');
+    perform onward.send_notice(channel, '*');  -- their permits are free
   end if;
 end $$;
 

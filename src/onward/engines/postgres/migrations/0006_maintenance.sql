@@ -104,9 +104,34 @@ begin
   return next;
 end $$;
 
+-- Shorten what lasts longer from now on than it could if the clock had never gone back: leases of jobs, lease batches and heartbeats
+-- of workers. Otherwise the jobs of a worker that died before stay held until the old time comes again.
+create function onward.shorten_leases(now_at timestamptz) returns void
+  language plpgsql
+  set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+  set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+  update onward.job j set lease_until = now_at + j.lease
+   where j.ctid = any (array(
+           select h.ctid from onward.job h
+            where h.seq = any (array(select distinct unnest(g.seqs) from onward.lease_batch g where g.until > now_at))
+              and h.lease_until > now_at + h.lease + interval '1 second'
+              for update skip locked));
+  update onward.lease_batch b set until = f.first_end
+    from (select g.ctid as row_id,
+                 (select min(j.lease_until) from onward.job j where j.seq = any (g.seqs) and j.lease_until is not null) as first_end
+            from onward.lease_batch g where g.until > now_at for update skip locked) f
+   where b.ctid = f.row_id and f.first_end < b.until;
+  update onward.worker w set last_heartbeat = now_at
+   where w.ctid = any (array(
+           select s.ctid from onward.worker s where s.last_heartbeat > now_at + interval '1 second' for update skip locked));
+end $$;
+
 -- Give back jobs whose lease has run out, looking at nothing but the lease; forget workers gone silent.
--- since  lease batches from before then have been looked at. Answers, too, the moment up to which they have been now, and in how many
--- seconds the next ends.
+-- since  lease batches from before then have been looked at; null: look at all, and whether the clock has gone back. Answers, too, the
+-- moment up to which they have been looked at now, and in how many seconds the next ends.
 create function onward.rescue(
   now bigint, channel text, number bigint, leader_id text, lease bigint, max_crashes integer, max_rows integer, since bigint
 ) returns table (rescued bigint, buried bigint, queues text[], checked_until bigint, next_in float8)
@@ -129,12 +154,14 @@ begin
     return;
   end if;
 
+  if rescue.since is null then perform onward.shorten_leases(now_at); end if;
   lost := array(
     select j.seq from onward.job j
      where j.seq = any (array(select distinct unnest(g.seqs) from onward.lease_batch g where g.until > low and g.until <= now_at))
        and j.lease_until <= now_at
        and not exists (select from onward.deferred_heartbeat d
-                        where d.seq = j.seq and d.claim_no = j.claim_no and d.until > now_at)
+                        where d.seq = j.seq and d.claim_no = j.claim_no and d.until > now_at
+                          and d.until <= now_at + j.lease + interval '1 second')  -- else the clock has gone back since
      order by j.seq limit max_rows for update skip locked);
   if cardinality(lost) > 0 then
     with ended as (

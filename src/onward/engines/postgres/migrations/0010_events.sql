@@ -71,7 +71,8 @@ as $$
 declare
   turn text := floor(date_part('epoch', clock_timestamp()) * 50)::bigint::text;
 begin
-  if current_setting(own_schema || '.notified_at', true) is distinct from turn then
+  if current_setting(own_schema || '.notified_at', true) is distinct from turn
+     and current_setting(own_schema || '.notify', true) is distinct from 'off' then  -- see send_notice()
     perform set_config(own_schema || '.notified_at', turn, false);
     perform pg_notify(own_schema || '.events', '*');
   end if;
