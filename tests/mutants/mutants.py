@@ -1311,8 +1311,8 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
-        "listener: a stranger's lock is waited for",
-        Edit("pg/listener.py", "select pg_try_advisory_lock_shared(hash", "select pg_advisory_lock_shared(hash"),
+        "listener: it does not show that it exists",
+        Edit(f"{_PG}/sql/show_listener.sql", "setval('onward.listener_until', (", "coalesce(null, ("),
         f"{_SQL_API}::test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrations",
     ),
     _on_postgres(
@@ -1705,7 +1705,7 @@ POSTGRES: Final = (
         "single producer: who looks does not see that somebody listens",
         Edit(
             f"{_PG}/migrations/0002_enqueue.sql",
-            "return not found and not onward.has_listener(channel);",
+            "return not found and not onward.has_listener();",
             "return not found;",
         ),
         f"{_OF_PG}/test_single_producer.py",
@@ -1714,8 +1714,8 @@ POSTGRES: Final = (
         "single producer: who looks does not see what a queue says",
         Edit(
             f"{_PG}/migrations/0002_enqueue.sql",
-            "return not found and not onward.has_listener(channel);",
-            "return not onward.has_listener(channel);",
+            "return not found and not onward.has_listener();",
+            "return not onward.has_listener();",
         ),
         f"{_OF_PG}/test_single_producer.py",
     ),
@@ -3142,6 +3142,24 @@ def _on_pgmq(name: str, edit: Edit, *tests: str) -> Mutant:
 
 PGMQ: Final = (
     _on_pgmq(
+        "doctor: who blocks a queue is not named",
+        Edit(
+            "engines/pgmq/sql/claim_blockers.sql",
+            "::regclass, true from pgmq.meta m)",
+            "::regclass, false from pgmq.meta m)",
+        ),
+        f"{_PGMQ_TESTS}/test_locks.py",
+    ),
+    _on_pgmq(
+        "locks: a stranger holds up settings",
+        Edit(
+            f"{_PGMQ_SQL}/0006_admin.sql",
+            "lock table onward.queue in share row exclusive mode;",
+            "perform pg_advisory_xact_lock(hashtextextended('onward_pgmq.configure', 0));",
+        ),
+        f"{_PGMQ_TESTS}/test_locks.py",
+    ),
+    _on_pgmq(
         "fence: a token repeats when a queue is created again",
         Edit(
             f"{_PGMQ_SQL}/0004_settle.sql",
@@ -3171,6 +3189,36 @@ PGMQ: Final = (
 )
 
 PGBOSS: Final = (
+    Mutant(
+        "pgboss keys: two add a job with the same key at once",
+        (
+            Edit(
+                "engines/pgboss/migrations/0001_tables.sql",
+                "on conflict do nothing;\n  delete from onward.key_lock",
+                "limit 0;\n  delete from onward.key_lock",
+            ),
+        ),
+        ("tests/engines/pgboss/test_locks.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss keys: the lock of a key is left behind",
+        (Edit("engines/pgboss/migrations/0001_tables.sql", "where key = any (keys);", "where false;"),),
+        ("tests/engines/pgboss/test_locks.py",),
+        engine="pgboss",
+    ),
+    Mutant(
+        "pgboss doctor: who blocks the table of a queue is not named",
+        (
+            Edit(
+                "engines/pgboss/sql/claim_blockers.sql",
+                "pg_partition_tree('pgboss.job') t)",
+                "pg_partition_tree('pgboss.queue') t)",
+            ),
+        ),
+        ("tests/engines/pgboss/test_locks.py",),
+        engine="pgboss",
+    ),
     Mutant(
         "pgboss settle: a snoozed job keeps its keep_until",
         (

@@ -46,12 +46,10 @@ PROBE_INTERVAL: Final = 20.0
 """Seconds of silence after which the server is asked whether it is there: a connection that has gone deaf says nothing,
 and so does one on which there is nothing to say."""
 
-_PRESENCE_LOCK: Final = "select pg_try_advisory_lock_shared(hashtextextended($1::text, 1))"
-"""Shows those who enqueue that a listener exists: see ``has_listener`` in the schema of Onward. Tried and not waited
-for: where another session holds it, a stranger too, they notify all the same."""
-_PRESENCE_TRIES: Final = 20
-_PRESENCE_PAUSE: Final = 0.005
-"""Seconds. Those who enqueue hold the lock for microseconds, to see whether they can have it."""
+_BUSY_PAUSE: Final = 1.0
+"""Seconds until a connection is probed that was waiting for an answer when it was due."""
+PRESENCE_LEASE: Final = 2 * PROBE_INTERVAL
+"""Seconds for which a listener shows that it exists. Renewed by each probe, so one that is late by less stays shown."""
 
 ALL_QUEUES: Final = "*"
 """Told where work is ready in queues that nobody lists."""
@@ -81,16 +79,20 @@ class Listener:
         probe_interval: float = PROBE_INTERVAL,
         external_channels: ExternalChannels | None = None,
         on_notification: Callable[[str], None] = lambda _: None,
+        show_presence: Statement | None = None,
     ) -> None:
         """Listen on a channel of ours, and on those that ``external_channels`` names: it is called now and then.
 
-        ``on_notification`` is called with all that is told, before those who wait for it are woken.
+        ``on_notification`` is called with all that is told, before those who wait for it are woken. ``show_presence``
+        shows those who enqueue that a listener exists, and answers whether one was shown until now. Without it they
+        notify always.
         """
         self.database = database
         self.channel = channel
         self.probe_interval = probe_interval
         self.external_channels = external_channels
         self.on_notification = on_notification
+        self.show_presence = show_presence
         self.reset_after_fork()
         fork_safety.register(self)
 
@@ -137,8 +139,6 @@ class _LoopListener:
         self._listener = listener
         self._queues: dict[str, str] = {}
         """Of others' channels, which queue each is for."""
-        self._is_present = False
-        """Whether we hold the lock that shows that we listen."""
         self._task: asyncio.Task[None] | None = None
         """While it lasts: it would keep a loop that has closed."""
         self._listening: _ListenConnection | None = None
@@ -185,7 +185,7 @@ class _LoopListener:
                 connection = await database.aconnect()
                 try:
                     await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-                    self._is_present = await self._show_presence(connection)
+                    await self._probe(connection)
                     self.is_listening = True
                     self._dispatch(SETTINGS_CHANGED)
                     backoff = _MIN_BACKOFF
@@ -205,51 +205,45 @@ class _LoopListener:
         listening = _ListenConnection(
             connection, lambda channel, payload: self._dispatch(self._queues.get(channel, payload))
         )
-        probed_at = await self._listen_to_external(connection)
+        await self._listen_to_external(connection)
+        probe_at = monotonic() + listener.probe_interval
         try:
             while True:
                 self._listening = listening
                 listening.start_reading()
                 try:
-                    timeout = probed_at + listener.probe_interval - monotonic()
-                    timeout = timeout if self._is_present else min(timeout, _POLL_INTERVAL)
-                    await asyncio.wait([listening.broken], timeout=timeout)
+                    await asyncio.wait([listening.broken], timeout=probe_at - monotonic())
                 finally:
                     listening.stop_reading()
                     self._listening = None
                 if listening.broken.done():
                     listening.broken.result()
                 if listening.has_pending_query:
-                    probed_at = monotonic()  # it has its own timeout
-                elif not self._is_present and await self._show_presence(connection):
-                    self._is_present = True
-                    self._dispatch(SETTINGS_CHANGED)  # between the stranger's lock and ours, nobody was notified
-                elif listener.external_channels is None:
-                    await connection.execute("select")
-                    probed_at = monotonic()
-                else:
-                    probed_at = await self._listen_to_external(connection)
+                    probe_at = monotonic() + _BUSY_PAUSE  # the query has its own timeout
+                    continue
+                if not await self._probe(connection):
+                    self._dispatch(SETTINGS_CHANGED)  # since the presence ran out, those who enqueue have not notified
+                await self._listen_to_external(connection)
+                probe_at = monotonic() + listener.probe_interval
         finally:
             listening.abort_query()
 
-    async def _show_presence(self, connection: TimedAsyncConnection) -> bool:
-        """Take the lock that shows that we listen; return whether we have it."""
-        for _ in range(_PRESENCE_TRIES):
-            cursor = await connection.execute(_PRESENCE_LOCK, [self._listener.channel])
-            if (await cursor.fetchone() or (False,))[0]:
-                return True
-            await asyncio.sleep(_PRESENCE_PAUSE)
-        return False
+    async def _probe(self, connection: TimedAsyncConnection) -> bool:
+        """Ask the server something; show that a listener exists, and return whether one was shown until now."""
+        if (statement := self._listener.show_presence) is not None:
+            return bool((await connection.query(statement.text, statement.values))[0][0])
+        if self._listener.external_channels is None:  # which asks for them in any case
+            await connection.execute("select")
+        return True
 
-    async def _listen_to_external(self, connection: TimedAsyncConnection) -> float:
-        """Listen to channels of others that have come since; say when."""
+    async def _listen_to_external(self, connection: TimedAsyncConnection) -> None:
+        """Listen to channels of others that have come since."""
         external_channels = self._listener.external_channels
         for channel, queue in (await external_channels(connection) if external_channels is not None else {}).items():
             if channel not in self._queues:
                 await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
                 self._queues[channel] = queue
                 self._dispatch(queue)
-        return monotonic()
 
 
 class _ListenConnection:

@@ -1,4 +1,4 @@
-"""Brings a schema of ours up to date, under a lock of the database's: ten workers may start at once.
+"""Brings a schema of ours up to date, one at a time: ten workers may start at once.
 
 There are two ways, which come to the same: our own, and a script for whoever applies SQL by hand. Both refuse a schema
 that a later version made, one whose steps are not those shipped, and one that is in use for something else.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -38,6 +39,9 @@ RETRY_DELAY: Final = 1.0
 """Seconds until it is tried again."""
 MAX_TRIES: Final = 40
 """How often it is tried: for a minute or so."""
+
+CREATED_MEANWHILE: Final = (pg.DuplicateSchema, pg.DuplicateTable, pg.DuplicateObject, pg.UniqueViolation)
+"""What the server says to those who create what another has just created."""
 
 NO_STATEMENTS: Final = "select $1::text where false"
 """No statements to be run again."""
@@ -97,23 +101,29 @@ begin
     raise exception 'this is PostgreSQL %, Onward needs {min_major_version}: upgrade the server',
       current_setting('server_version');
   end if;
-  if {has_migration_table} then
-    lock table onward.migration in share row exclusive mode;
-  else
-    perform pg_advisory_xact_lock(hashtextextended(schema_name || '.migration', 0));
-  end if;
+  -- One at a time. Of several that create the table at once, all but one wait for that one, and find it then.
+  while not {has_migration_table} loop
+    if {has_objects} then
+      raise exception 'schema % {is_foreign}', schema_name;
+    end if;
+    begin
+      if not {schema_exists} then
+        create schema onward;
+      end if;
+      {migration_table};
+    exception when duplicate_schema or duplicate_table or duplicate_object or unique_violation then
+      tries := tries + 1;
+      if tries = {max_tries} then
+        raise exception 'another session has created schema %, and this transaction cannot see it: try again',
+          schema_name;
+      end if;
+    end;
+  end loop;
+  tries := 0;
+  lock table onward.migration in share row exclusive mode;
   loop
     begin
       perform set_config('lock_timeout', '{lock_timeout_ms}', true);
-      if not {has_migration_table} then
-        if {has_objects} then
-          raise exception 'schema % {is_foreign}', schema_name;
-        end if;
-        if not {schema_exists} then
-          create schema onward;
-        end if;
-        {migration_table};
-      end if;
       latest := (select max(m.number) from onward.migration m);
       if latest > newest then
         raise exception 'schema % is at step %, this script knows %: upgrade Onward, and have it write the script',
@@ -181,6 +191,8 @@ class Migrations:
         if isinstance(connection, TimedConnection):
             connection.query_timeout = None  # others may be at it, and what is changed may be large
         with connection.transaction():
+            # Whatever the role's default: who has waited for another's commit must see it.
+            connection.execute("set transaction isolation level read committed")
             # Kept while we pause: of ten that wait for a table one after the other, nobody would get past.
             self._lock(connection)
             tries = 1
@@ -194,22 +206,25 @@ class Migrations:
                 tries += 1
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
-        """Let one migrate at a time. An advisory lock, which any role can take, is for the first time only."""
-        _, has_migration_table, _ = self._inspect(connection)
-        if has_migration_table:
-            lock = "lock table onward.migration in share row exclusive mode"
-            connection.execute(insert_schema_name(self._schema, lock))
-        else:
-            connection.execute("select pg_advisory_xact_lock(hashtextextended($1, 0))", [f"{self._schema}.migration"])
+        """Let one migrate at a time.
+
+        Of several that create the table at once, all but one wait for that one, and find it then. No advisory lock: any
+        role that can connect can take one.
+        """
+        while True:
+            self.applied(connection)  # refuses a schema that is in use for something else
+            schema_exists, has_migration_table, _ = self._inspect(connection)
+            if has_migration_table:
+                break
+            with suppress(*CREATED_MEANWHILE), connection.transaction():
+                if not schema_exists:
+                    connection.execute(insert_schema_name(self._schema, "create schema onward"))
+                connection.execute(insert_schema_name(self._schema, _MIGRATION_TABLE))
+        connection.execute(insert_schema_name(self._schema, "lock table onward.migration in share row exclusive mode"))
 
     def _apply(self, connection: psycopg.Connection[Any]) -> list[Migration]:
         missing = list(self._missing(connection))
         connection.execute(f"set local lock_timeout = {LOCK_TIMEOUT_MS}")
-        schema_exists, has_migration_table, _ = self._inspect(connection)
-        if not schema_exists:
-            connection.execute(insert_schema_name(self._schema, "create schema onward"))
-        if not has_migration_table:
-            connection.execute(insert_schema_name(self._schema, _MIGRATION_TABLE))
         post_statements = connection.execute(
             insert_schema_name(self._schema, self._post_query), [self._schema]
         ).fetchall()

@@ -227,8 +227,7 @@ def enqueue_one(at: Session) -> Iterator[None]:
 @hot("lane_open", "queue_pkey", rows=5)
 def enqueue_plain_and_check(at: Session) -> Iterator[None]:
     yield
-    values = [new_id(), "{}", "default", "greet", 0, at.schema.channel]
-    at.ask(Statement(at.schema.enqueue_plain_and_check, values))
+    at.ask(Statement(at.schema.enqueue_plain_and_check, [new_id(), "{}", "default", "greet", 0]))
 
 
 @hot("lane_open", rows=5)

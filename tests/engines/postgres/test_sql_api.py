@@ -339,14 +339,25 @@ async def test_who_may_only_connect_cannot_stop_claims_nor_listeners_nor_migrati
             with pytest.raises(psycopg.errors.InsufficientPrivilege), stranger.transaction():
                 stranger.execute(f"lock table {store.schema}.claim_gate in {mode} mode")
         await driver.add()
+        assert call(store, "has_listener()") is False  # so that enqueues do not notify for nothing
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            stranger.execute(f"select setval('{store.schema}.listener_until', 2000000000)")
         async with asyncio.timeout(20):
             async with aclosing(driver.engine.signals(["q"])) as signals:  # type: ignore[type-var]
                 await anext(signals)  # it listens
+                assert call(store, "has_listener()") is True
                 await driver.add(queue="q")
                 await anext(signals)
             await driver.take_one()
             await driver.set("q", weight=2)
             await asyncio.to_thread(allow_within, store, role)
+
+
+async def test_no_stranger_can_hold_up_the_first_migration(store: PostgresStore):  # G8, O9
+    with psycopg.connect(store.url, autocommit=True) as stranger:
+        stranger.execute("select pg_advisory_lock(hashtextextended(%s, 0))", [f"{store.schema}.migration"])
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(store.connect(), store.connect())
 
 
 async def test_a_worker_that_owns_nothing_can_do_all_that_workers_do(

@@ -132,8 +132,8 @@ def configure(schema: Schema, queue_cache: QueueCache, queue: str, change: Queue
 
 
 def create(schema: Schema, queue: str, options: dict[str, Any]) -> Plan[None]:
-    """Make a queue as pg-boss does, under its own lock."""
-    yield schema.statement("lock_queues", [schema.name])
+    """Make a queue as pg-boss does, one at a time."""
+    yield schema.statement("lock_queues")
     yield schema.statement("create_queue", [queue, msgspec.json.encode(options).decode()])
 
 

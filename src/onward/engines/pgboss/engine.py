@@ -44,6 +44,7 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob, UniformJobs
 from onward.lifecycle import JobStatus
 from onward.pg.caller_transaction import CallerTransactions, on_async_psycopg, on_psycopg, read_committed
+from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.database import Database
 from onward.pg.durability_report import Durability
@@ -224,6 +225,7 @@ class PgBossEngine:
             run(self._detect(), execute)
             self._migrations.check(connection)
             ((server, fsync, full_page_writes, synchronous_commit, now),) = run(_facts(), execute)
+            blockers = run(claim_problems(self.schema.text("claim_blockers")), execute)
         durability = Durability(fsync, full_page_writes, synchronous_commit)
         warning = self.schema.probe.warning
         return EngineInfo(
@@ -232,7 +234,7 @@ class PgBossEngine:
             schema=self.schema.probe.version,
             now=self.schema.companion.now or now,
             durability=str(durability),
-            problems=tuple(durability.problems()),
+            problems=(*durability.problems(), *blockers),
             warnings=(*durability.warnings(), *(() if warning is None else (warning,))),
         )
 

@@ -44,6 +44,7 @@ from onward.events import AnyEvent
 from onward.job import Enqueued, Job, JobRef, NewJob
 from onward.lifecycle import JobStatus
 from onward.pg import caller_transaction
+from onward.pg.claim_blockers import claim_problems
 from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.companion_tables import CompanionSchema
 from onward.pg.database import Database
@@ -231,6 +232,7 @@ class PGMQEngine:
             ((version, synchronous_commit, fsync, full_page_writes, now),) = connection.execute(
                 SQL.server_settings
             ).fetchall()
+            blockers = run(claim_problems(SQL.claim_blockers), caller_transaction.on_psycopg(connection))
             self.database.detect_settings(connection)
         durability = Durability(fsync, full_page_writes, synchronous_commit)
         return EngineInfo(
@@ -239,7 +241,7 @@ class PGMQEngine:
             schema=schema,
             now=now,
             durability=str(durability),
-            problems=tuple(durability.problems()),
+            problems=(*durability.problems(), *blockers),
             warnings=(*durability.warnings(), *((_POOLED,) if self._direct.is_pooled else ())),
         )
 

@@ -11,6 +11,7 @@ import psycopg
 from onward.engines.pgmq.settings import PgmqSettings
 from onward.engines.pgmq.statements import SQL
 from onward.errors import InvalidValue, SchemaTooOld
+from onward.pg.migrations import CREATED_MEANWHILE
 from onward.pg.plan_runner import Plan, Statement
 
 _REQUIRED_FUNCTIONS: Final = frozenset({"create", "send_batch", "read", "archive"})
@@ -69,10 +70,13 @@ def install(connection: psycopg.Connection[Any]) -> str | None:
     except (ModuleNotFoundError, FileNotFoundError):
         rule = "needs the package that carries PGMQ's SQL: pip install 'pgmq>=1.1.3'"
         raise InvalidValue("pgmq", "…", rule) from None
-    with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtextextended('onward_pgmq.install', 0))")
-        ((exists,),) = connection.execute("select to_regclass('pgmq.meta') is not null").fetchall()
-        if exists:
-            return None
-        psycopg.ClientCursor(connection).execute(text)  # many statements at once, none of them with parameters
-    return version
+    while True:
+        try:
+            with connection.transaction():
+                ((exists,),) = connection.execute("select to_regclass('pgmq.meta') is not null").fetchall()
+                if exists:
+                    return None
+                psycopg.ClientCursor(connection).execute(text)  # many statements at once, without parameters
+        except CREATED_MEANWHILE:  # it has waited for another that did the same, and whose transaction has ended
+            continue
+        return version

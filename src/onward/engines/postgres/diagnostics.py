@@ -8,14 +8,13 @@ from typing import Final, NamedTuple
 
 from onward.clock import MICROSECOND
 from onward.engines.postgres.statements import Schema
+from onward.pg.claim_blockers import LONG_LOCK, claim_problems
 from onward.pg.durability_report import Durability
 from onward.pg.listener import PROBE_INTERVAL
 from onward.pg.plan_runner import Plan, Row, Statement
 
 LONG_TRANSACTION: Final = timedelta(minutes=5)
 """How long a transaction may be open before it is worth a word."""
-LONG_LOCK: Final = timedelta(seconds=2)
-"""How long a session may hold a lock that claims need before it is a problem: to change settings takes ms."""
 OLD_SLOT_AGE: Final = 10_000_000
 """Transactions after which a replication slot that holds them back is worth a word."""
 WRAPAROUND_AGE: Final = 1_000_000_000
@@ -92,17 +91,6 @@ class VacuumBlocker(NamedTuple):
     query: str
 
 
-class ClaimBlocker(NamedTuple):
-    """A row of ``sql/claim_blockers.sql``: a session that lets nobody claim."""
-
-    session: str
-    user: str
-    state: str
-    seconds: float | None
-    table: str
-    query: str
-
-
 class Diagnosis(NamedTuple):
     """What there is to know, and what is wrong with it: see :class:`EngineInfo`."""
 
@@ -122,10 +110,10 @@ def diagnose(
     (row,) = yield Statement(schema.server_facts, [schema.name])
     facts = ServerFacts(*row)
     blockers: Sequence[Row] = yield Statement(schema.vacuum_blockers, [long_transaction // MICROSECOND, old_slot_age])
-    locks: Sequence[Row] = yield Statement(schema.claim_blockers, [long_lock // MICROSECOND])
+    claims = yield from claim_problems(schema.claim_blockers, long_lock)
     return Diagnosis(
         facts,
-        [*_problems(facts), *(_claim_problem(ClaimBlocker(*lock)) for lock in locks)],
+        [*_problems(facts), *claims],
         [*_warnings(facts), *(_blocker_warning(VacuumBlocker(*blocker)) for blocker in blockers)],
     )
 
@@ -142,15 +130,6 @@ def _problems(facts: ServerFacts) -> Iterator[str]:
             + facts.setting("default_transaction_read_only", "off")
         )
     yield from facts.durability.problems()
-
-
-def _claim_problem(blocker: ClaimBlocker) -> str:
-    session, user, state, seconds, table, query = blocker
-    since = "" if seconds is None else f" for {timedelta(seconds=int(seconds))}"
-    return (
-        f"session {session} (user {user}, {state}) holds a lock on {table}{since}: no worker can claim a job. "
-        f"Its last statement: {query!r}. To end it: select pg_terminate_backend({session})"
-    )
 
 
 def _warnings(facts: ServerFacts) -> Iterator[str]:

@@ -76,9 +76,9 @@ from onward.pg.coalescing import MAX_COALESCED, Coalescer
 from onward.pg.database import QUERY_TIMEOUT, Database
 from onward.pg.errors import RETRYABLE
 from onward.pg.exchange import release_claims
-from onward.pg.listener import ALL_QUEUES, DUE, Listener
+from onward.pg.listener import ALL_QUEUES, DUE, PRESENCE_LEASE, Listener
 from onward.pg.per_loop import PerLoop
-from onward.pg.plan_runner import Plan, arun, run
+from onward.pg.plan_runner import Plan, Statement, arun, run
 from onward.pg.pools import MAX_CONNECTIONS, ConnectionPools
 from onward.pg.store_identity import identity_of, same_store
 from onward.schedule import Firing, Schedule
@@ -145,7 +145,12 @@ class PostgresEngine:
             if listen_url is None
             else Database(listen_url, query_timeout=query_timeout, grant_hint=grant_hint)
         )
-        self._listener = Listener(self._direct, self.schema.channel, on_notification=self._on_notice)
+        self._listener = Listener(
+            self._direct,
+            self.schema.channel,
+            on_notification=self._on_notice,
+            show_presence=Statement(self.schema.show_listener, (PRESENCE_LEASE,)),
+        )
         self._rotations: dict[tuple[str, tuple[str, ...]], claims.RoundRobin] = {}
         """By who works, and for which queues. Those who claim now and then, a tick each time another, share one."""
         self._claim_on_notify = PerLoop(

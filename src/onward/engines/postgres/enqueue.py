@@ -126,11 +126,11 @@ def plan_for(schema: Schema, jobs: Sequence[NewJob], *, notifies: bool) -> Enque
     if options.count(None) == len(options):
         plain_insert = Statement(schema.enqueue_plain, plain)
         notifying = Statement(schema.enqueue_plain_and_notify, (*plain, schema.channel))
-        checking = Statement(schema.enqueue_plain_and_check, (*plain, schema.channel))
+        checking = Statement(schema.enqueue_plain_and_check, plain)
     else:
         plain_insert = Statement(schema.enqueue_one, (*plain, *options))
         notifying = Statement(schema.enqueue_one_and_notify, (*plain, *options, schema.channel))
-        checking = Statement(schema.enqueue_one_and_check, (*plain, *options, schema.channel))
+        checking = Statement(schema.enqueue_one_and_check, (*plain, *options))
     return EnqueuePlan(job, notification, lane, SingleInsertStatements(job.queue, plain_insert, notifying, checking))
 
 

@@ -46,3 +46,17 @@ create table onward.identity (
 );
 
 insert into onward.identity default values;
+
+-- The keys of jobs that are being added, by transactions that have not ended. See lock_keys().
+create unlogged table onward.key_lock (key bigint primary key);
+
+-- Let nobody else lock these keys until the transaction ends: who inserts a key waits for another that has inserted the same, until that
+-- one's transaction ends; and since the rows are deleted at once, none is left. Not advisory locks: anyone who can connect can take any
+-- of those.
+create function onward.lock_keys(keys bigint[]) returns void
+  language plpgsql
+as $$
+begin
+  insert into onward.key_lock (key) select k.key from unnest(keys) k (key) order by k.key on conflict do nothing;
+  delete from onward.key_lock where key = any (keys);
+end $$;

@@ -1,4 +1,3 @@
--- The lock that pg-boss takes to make a queue.
--- $1 schema
-select pg_advisory_xact_lock(
-  ('x' || encode(sha224((current_database() || '.pgboss.' || $1::text || 'create-queue')::bytea), 'hex'))::bit(64)::bigint)
+-- Let nobody else create a queue until the transaction ends: pg-boss inserts into this table first. Not pg-boss's own advisory lock,
+-- which any role that can connect can take.
+lock table pgboss.queue in share row exclusive mode

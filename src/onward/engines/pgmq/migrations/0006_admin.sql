@@ -134,7 +134,7 @@ create function onward.configure(queue text, changes jsonb) returns text
 declare
   clash text;
 begin
-  perform pg_advisory_xact_lock(hashtextextended('onward_pgmq.configure', 0));
+  lock table onward.queue in share row exclusive mode;  -- one at a time; to take it needs a privilege here
   if not exists (select from pgmq.meta m where m.queue_name = queue) then
     select m.queue_name into clash from pgmq.meta m where lower(m.queue_name) = lower(queue);
     if found then

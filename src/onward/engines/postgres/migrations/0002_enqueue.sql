@@ -1,12 +1,14 @@
 -- Putting jobs in. Functions, so that one round trip does it all on anybody's connection, and their plans are kept by the
 -- server: nothing needs to be prepared, which poolers would not allow.
 
--- Say whether somebody listens. Who does holds a lock that says so, and looks for itself after taking it. It is tried and given back in
--- one expression, which nothing interrupts.
-create function onward.has_listener(channel text) returns boolean
+-- Until when a listener has shown that it exists, in seconds since 1970. A sequence, because a change of it is seen at once by
+-- everybody, in whatever transaction they are. Not an advisory lock: anyone who can connect can take any of those.
+create sequence onward.listener_until;
+
+-- Say whether somebody listens: see show_listener.sql. Who begins to listen shows it first and looks for jobs then.
+create function onward.has_listener() returns boolean
   language sql volatile
-  return case when pg_try_advisory_lock(hashtextextended(channel, 1))
-              then not pg_advisory_unlock(hashtextextended(channel, 1)) else true end;
+  return coalesce(pg_sequence_last_value('onward.listener_until'::regclass) >= date_part('epoch', clock_timestamp()), false);
 
 -- Notify listeners with the commit. PostgreSQL refuses to prepare a transaction that has notified (two-phase commit), so one that is
 -- to be prepared says `set local onward.notify = off` before (the name of the channel, which is the schema's): workers find its jobs by
@@ -20,14 +22,14 @@ create function onward.notify_if_listened(channel text, notice text) returns boo
   language plpgsql
 as $$
 declare
-  has_listener boolean := onward.has_listener(channel);
+  has_listener boolean := onward.has_listener();
 begin
   if has_listener then perform onward.send_notice(channel, notice); end if;
   return has_listener;
 end $$;
 
 -- Say whether it is still so that the lane is open, its queue says nothing of its jobs, and nobody listens.
-create function onward.is_cache_valid(text, integer, channel text) returns boolean
+create function onward.is_cache_valid(text, integer) returns boolean
   language plpgsql
   set jit = off set enable_seqscan = off set plan_cache_mode = force_generic_plan
 as $$
@@ -35,7 +37,7 @@ begin
   perform from onward.lane l where l.queue = $1 collate "C" and l.priority = $2 and l.closing is null limit 1;
   if not found then return false; end if;
   perform from onward.queue q where q.name = $1 collate "C" and num_nonnulls(q.max_attempts, q.backoff) > 0;
-  return not found and not onward.has_listener(channel);
+  return not found and not onward.has_listener();
 end $$;
 
 -- See to it that claims look at these lanes, from as far back as each of these moments, once the jobs are written: the transaction has
