@@ -2947,6 +2947,30 @@ SQLITE_FILES: Final = (
         only="closing",
     ),
     Mutant(
+        "sqlite: a waiter is named as the holder of the lock",
+        (
+            Edit(f"{_PY}/write_lock.py", 'if fields[1] == "FLOCK" and', 'if "FLOCK" in fields and'),
+            Edit(f"{_PY}/write_lock.py", "fields[5].rpartition", "fields[-3].rpartition"),
+            Edit(
+                f"{_PY}/write_lock.py",
+                "int(fields[4]) > 0:\n                return int(fields[4])",
+                "int(fields[-4]) > 0:\n                return int(fields[-4])",
+            ),
+        ),
+        (f"{SQLITE}/test_write_lock.py",),
+        only="holder",
+    ),
+    Mutant(
+        "sqlite: a transaction that keeps others from writing is not logged",
+        (
+            Edit(
+                f"{_PY}/writer.py", "if self.writes and ended - locked_at > _LONG_HOLD_SECONDS:", "if not self.writes:"
+            ),
+        ),
+        (f"{SQLITE}/test_write_lock.py",),
+        only="logged",
+    ),
+    Mutant(
         "tick: a cancellation reaches what it waits for",
         (Edit("worker/one_shot.py", "await asyncio.shield(work)", "await work"),),
         ("tests/app/test_tick.py",),

@@ -24,6 +24,11 @@ class Process:
         self._process.start()
         theirs.close()
 
+    @property
+    def pid(self) -> int | None:
+        """Its id."""
+        return self._process.pid
+
     def send(self, word: object) -> None:
         """Tell it something."""
         self._pipe.send(word)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from onward.engines.sqlite import writer
 from onward.engines.sqlite.engine import SQLiteEngine
 from onward.engines.sqlite.write_lock import WriteLock
 from onward.errors import StoreBusy, StoreUnavailable
-from tests.engines.sqlite.plain import add, new_job, states
+from tests.engines.sqlite.plain import add, new_job, on_writer, states
 from tests.engines.sqlite.processes import processes, ready
 
 LEAST_SHARE = 0.3
@@ -96,9 +97,45 @@ async def test_a_turn_that_does_not_come_is_busy_and_the_engine_goes_on_when_it_
         answers = await asyncio.gather(*[add(engine) for _ in range(5)], return_exceptions=True)
         assert {type(answer) for answer in answers} == {StoreBusy}
         assert "continue or kill it" in str(answers[0])
+        assert f"another process ({holder.pid}) has held" in str(answers[0])
+        assert 'executor="process"' in str(answers[0])
         holder.send("out")
         await add(engine)
     assert await states(engine) == {"pending": 1}, "what was refused must not be done after all"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"1: -> FLOCK  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF\n",
+        b"1: FLOCK  ADVISORY  WRITE 0 fe:00:{inode} 0 EOF\n",
+        b"1: POSIX  ADVISORY  WRITE 77 fe:00:{inode} 0 EOF\n",
+        b"1: FLOCK  ADVISORY  WRITE 77 fe:00:1{inode} 0 EOF\n",
+    ],
+)
+def test_a_holder_that_the_system_does_not_name_is_not_guessed(path, tmp_path, content):
+    write_lock = WriteLock(path)
+    write_lock.open()
+    locks = tmp_path / "locks"
+    if content is not None:
+        inode = str(path.with_name("jobs.db-write").stat().st_ino).encode()
+        locks.write_bytes(content.replace(b"{inode}", inode))
+    assert write_lock.holder(locks=locks) is None
+    write_lock.close()
+
+
+async def test_a_transaction_that_keeps_others_from_writing_is_logged_with_the_remedy(engine, monkeypatch, caplog):
+    await on_writer(engine, lambda transaction: None)
+    assert not caplog.records
+    monkeypatch.setattr(writer, "_LONG_HOLD_SECONDS", -1.0)
+    await engine._reader.run(lambda transaction: None)
+    assert not caplog.records, "who reads keeps nobody from writing"
+    await on_writer(engine, lambda transaction: None)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("onward.sqlite", "WARNING")
+    assert 'executor="process"' in record.getMessage()
 
 
 async def test_a_held_turn_keeps_nobody_from_reading(engine, path):

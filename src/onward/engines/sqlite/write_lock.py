@@ -99,6 +99,20 @@ class WriteLock:
             return False
         return True
 
+    def holder(self, *, locks: Path = Path("/proc/locks")) -> int | None:
+        """Return the id of the process that holds *write*; None: the system does not say."""
+        if self._descriptors is None:
+            return None
+        inode = os.fstat(self._descriptors[1]).st_ino
+        try:
+            lines = locks.read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):
+            return None
+        for fields in map(str.split, lines):
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode) and int(fields[4]) > 0:
+                return int(fields[4])
+        return None
+
     def release(self) -> None:
         """Let others have their turn."""
         if self._descriptors is not None:

@@ -24,6 +24,7 @@ While the process forks there is neither thread nor connection: see :mod:`onward
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 import time
@@ -43,6 +44,10 @@ from onward.errors import StoreBusy, StoreUnavailable
 
 T = TypeVar("T")
 
+log = logging.getLogger("onward.sqlite")
+
+_LONG_HOLD_SECONDS: Final = 1.0
+"""Seconds after which a transaction of ours has kept other processes from writing for too long."""
 _COMMITS_PER_SIZE_CHECK: Final = 16
 _MAX_INLINE_IN_A_ROW: Final = 3
 """Requests that an event loop does one after the other without having had its turn."""
@@ -387,6 +392,7 @@ class SharedConnection:
 
     def _execute_and_commit(self, requests: Sequence[Request[Any]], connection: sqlite3.Connection) -> bool:
         """Do requests in the transaction that has begun, and end it."""
+        locked_at = time.perf_counter()
         try:
             transaction = Transaction(connection, self.clock.micros(), is_exclusive=len(requests) == 1)
             results = _results(transaction, requests)
@@ -401,7 +407,10 @@ class SharedConnection:
             return True
         # Nothing from here on may undo or repeat what is written: first the answers, then the rest.
         self._acknowledge(requests, results, transaction)
-        self._record_commit(time.perf_counter() - began)
+        ended = time.perf_counter()
+        self._record_commit(ended - began)
+        if self.writes and ended - locked_at > _LONG_HOLD_SECONDS:
+            _log_long_hold(ended - locked_at)
         return True
 
     def _acknowledge(self, requests: Sequence[Request[Any]], results: Sequence[Any], transaction: Transaction) -> None:
@@ -445,9 +454,11 @@ class SharedConnection:
                 self._is_stuck = True
             while requests := self._queue.take():
                 expired += requests
+            holder = self._write_lock.holder()
             message = (
-                f"{self.database}: another process has held the turn to write for more than {timeout:g} s; "
-                "if it was stopped, continue or kill it"
+                f"{self.database}: another process{f' ({holder})' if holder else ''} has held the turn to write for "
+                f"more than {timeout:g} s; if it was stopped, continue or kill it; if a handler there holds Python's "
+                'global lock in a long call, give its task executor="process"'
             )
             for request in expired:
                 request.error = StoreBusy(message)
@@ -474,6 +485,15 @@ class SharedConnection:
             # anew and cuts the file back to the limit: from then on it is overwritten, which is flushed twice as fast
             # as a file that grows.
             connection.execute("pragma wal_checkpoint(passive)").fetchall()
+
+
+def _log_long_hold(seconds: float) -> None:
+    log.warning(
+        "no other process could write for %.1f s: this one had the write lock and was not let on. A handler that holds "
+        "Python's global lock in one long call does that (a regular expression, a sort, a C extension): give its task "
+        'executor="process"',
+        seconds,
+    )
 
 
 def _results(transaction: Transaction, requests: Sequence[Request[Any]]) -> list[Any]:
