@@ -149,6 +149,8 @@ class Snoozed(msgspec.Struct, frozen=True):
     """The handler asked to be called again later. It does not cost an attempt."""
 
     delay: timedelta
+    is_put_back: bool = False
+    """No handler ran: the worker does not have the task."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -196,6 +198,8 @@ class Snooze(msgspec.Struct, frozen=True):
     """Call again after ``delay``; the attempt is given back."""
 
     delay: timedelta
+    is_put_back: bool = False
+    """No handler ran: the worker does not have the task."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -254,8 +258,8 @@ def decide(run: Run, result: Result, *, random: Callable[[], float] = _random.ra
             if delay is None:
                 delay = (run.backoff or DEFAULT_BACKOFF).delay(run.attempts, random=random)
             return Retry(delay, failure)
-        case Snoozed(delay):
-            return Snooze(delay)
+        case Snoozed(delay, is_put_back):
+            return Snooze(delay, is_put_back)
         case Stopped(reason):
             return Cancel(reason)
         case Interrupted():

@@ -197,6 +197,33 @@ async def test_a_job_without_a_handler_is_not_failed_while_a_live_worker_has_its
     assert (await handle.info()).attempts == 0
 
 
+async def test_the_grace_begins_when_the_last_worker_that_has_the_task_is_gone(app: App, clock: ManualClock):  # O8
+    handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
+    other = WorkerInfo(id="other", hostname="h", pool_size=1, version="1", types=("unknown",))
+    began = clock.now()
+    while clock.now() - began < timedelta(hours=2):  # as in a backlog of the other's
+        await app._core.engine.heartbeat(other, [])
+        assert (await app.tick()).snoozed == 1
+        job = await handle.info()
+        assert job.next_run_at is not None
+        clock.advance(max(job.next_run_at - clock.now(), timedelta(minutes=5)))
+    await app._core.engine.deregister("other")
+    gone_at = clock.now()
+    while not (await app.tick()).failed:
+        job = await handle.info()
+        assert job.next_run_at is not None
+        clock.advance(job.next_run_at - clock.now())
+    assert timedelta(hours=1) <= clock.now() - gone_at <= timedelta(hours=1, seconds=2)
+
+
+async def test_the_grace_begins_again_after_a_time_in_which_a_job_was_not_put_back(app: App, clock: ManualClock):  # O8
+    handle = (await app.enqueue_many([msgspec.structs.replace(_some_job(app), type="unknown")]))[0]
+    for _ in range(3):  # its task has run meanwhile, and snoozed it
+        assert (await app.tick()).snoozed == 1
+        clock.advance(timedelta(hours=2))
+    assert (await handle.info()).attempts == 0
+
+
 @pytest.mark.parametrize("options", [{"unknown_tasks": "drop"}, {"unknown_task_grace": -1}], ids=str)
 def test_a_policy_for_unknown_tasks_that_cannot_be_meant_is_refused(options: Any):
     with pytest.raises(InvalidValue):

@@ -40,3 +40,13 @@ async def test_without_another_worker_a_job_is_put_back_unless_the_engine_says_o
     claim = await driver.take_one("mail")
     result = await UnknownTasks(driver.engine, worker_id="worker-1", clock=driver.store.clock).result_of(claim, ())
     assert isinstance(result, Raised if driver.engine.capabilities.put_back_needs_peer else Snoozed)
+
+
+async def test_a_worker_that_has_just_registered_its_task_is_seen_before_a_job_fails(driver: Driver):  # O8
+    unknown_tasks = UnknownTasks(driver.engine, worker_id="worker-1", clock=driver.store.clock)
+    for _ in range(2):
+        await driver.add(queue="mail", type="late")
+    await unknown_tasks.result_of(await driver.take_one("mail"), ())
+    await driver.engine.heartbeat(worker_info("other", queues=("mail",), types=("late",)), ())
+    driver.store.clock.advance(1)
+    assert isinstance(await unknown_tasks.result_of(await driver.take_one("mail"), ()), Snoozed)

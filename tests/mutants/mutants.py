@@ -3045,7 +3045,7 @@ SQLITE_FILES: Final = (
 TASKS: Final = (
     Mutant(
         "unknown tasks: the grace period never ends",
-        (Edit("worker/unknown_tasks.py", "if elapsed >= self._grace and not is_served:", "if False:"),),
+        (Edit("worker/unknown_tasks.py", "if recorded.elapsed >= self._grace and not is_served:", "if False:"),),
         ("tests/app/test_tick.py",),
         only="grace_is_over",
     ),
@@ -3053,7 +3053,33 @@ TASKS: Final = (
         "unknown tasks: failed although a live worker has the task",
         (Edit("worker/unknown_tasks.py", "elapsed >= self._grace and not is_served", "elapsed >= self._grace"),),
         ("tests/app/test_tick.py",),
-        only="live_worker_has_its_task",
+        only="last_worker_that_has_the_task",
+    ),
+    Mutant(
+        "unknown tasks: the grace period counts while a live worker has the task",
+        (Edit("worker/unknown_tasks.py", "if is_served != self.is_served or (at", "if (at"),),
+        ("tests/app/test_tick.py",),
+        only="last_worker_that_has_the_task",
+    ),
+    Mutant(
+        "unknown tasks: the grace period counts while the job is not put back",
+        (Edit("worker/unknown_tasks.py", " or (at - self.last_at) * MICROSECOND > _MAX_GAP", ""),),
+        ("tests/app/test_tick.py",),
+        only="grace_begins_again",
+    ),
+    Mutant(
+        "unknown tasks: a job fails by an old list of workers",
+        (Edit("worker/unknown_tasks.py", "if age >= _UNSERVED_TTL and not (", "if age >= _SERVED_TTL and not ("),),
+        (f"{CONFORMANCE}/test_unknown_tasks.py",),
+        only="just_registered and bullmq",
+        engine="bullmq",
+    ),
+    Mutant(
+        "unknown tasks: every snooze counts as a put-back on PGMQ",
+        (Edit("engines/pgmq/headers.py", "            if is_put_back:\n", "            if True:\n"),),
+        ("tests/engines/pgmq/test_messages.py",),
+        only="only_put_backs_count",
+        engine="pgmq",
     ),
     Mutant(
         "unknown tasks: put back without a limit on PGMQ",

@@ -52,7 +52,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     trace: str | None = None
     """As in :class:`~onward.job.NewJob`."""
     put_backs: int = 0
-    """How many earlier runs were given back, where the store counts them (PGMQ)."""
+    """How many times in a row workers without its task have put the job back, where that is limited (PGMQ)."""
     wait_seconds: float = 0.0
     """Seconds between becoming ready and being claimed, by the store's clock."""
     start_within: float | None = None

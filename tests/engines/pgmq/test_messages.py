@@ -15,7 +15,7 @@ from onward.engine.checked import CheckedEngine
 from onward.engine.values import JobFilter, QueueChange, Settlement, SignalKind
 from onward.errors import InvalidValue, Unsupported
 from onward.job import JobRef, NewJob
-from onward.lifecycle import Complete, Fail, Failure, JobStatus, Release, Retry
+from onward.lifecycle import Complete, Fail, Failure, JobStatus, Release, Retry, Snooze
 from tests.conformance.driver import worker_info
 from tests.engines.pgmq.conftest import claim_jobs, settle
 
@@ -230,6 +230,41 @@ async def test_a_queue_full_of_poison_does_not_hide_what_is_behind_it(
         sql("select pgmq.read(%s, 0, 30)", queue)
     sql("select pgmq.send(%s, '2'::jsonb)", queue)
     assert [claim.payload for claim in await claim_jobs(engine, queue, slots=2)] == ["2"]
+
+
+# Unknown tasks
+
+
+async def test_only_put_backs_count_towards_their_limit(engine: CheckedEngine, queue: str, sql: Sql):  # O8
+    await engine.enqueue([NewJob(type="t", queue=queue)])
+    for outcome in (Snooze(timedelta(0)), Release(), Release(), Snooze(timedelta(0))):
+        (claim,) = await claim_jobs(engine, queue)
+        assert claim.put_backs == 0
+        assert await settle(engine, claim, outcome)
+    for count in range(2):
+        (claim,) = await claim_jobs(engine, queue)
+        assert claim.put_backs == count
+        assert await settle(engine, claim, Snooze(timedelta(0), is_put_back=True))
+    (claim,) = await claim_jobs(engine, queue)
+    assert await settle(engine, claim, Release())
+    (claim,) = await claim_jobs(engine, queue)
+    assert (claim.put_backs, claim.attempts) == (2, 1)
+    assert await settle(engine, claim, Retry(timedelta(0), BOOM))  # by a worker that has the task
+    (claim,) = await claim_jobs(engine, queue)
+    assert claim.put_backs == 0
+    assert await settle(engine, claim, Complete())
+    ((headers,),) = sql(f"select headers from pgmq.a_{queue}")
+    assert headers["onward"]["put_backs"] == 0
+
+
+async def test_a_replayed_message_may_be_put_back_again(engine: CheckedEngine, queue: str):  # O8
+    (sent,) = await engine.enqueue([NewJob(type="t", queue=queue)])
+    (claim,) = await claim_jobs(engine, queue)
+    assert await settle(engine, claim, Snooze(timedelta(0), is_put_back=True))
+    await engine.cancel(JobFilter(refs=(sent.ref,)))
+    await engine.replay(JobFilter(refs=(sent.ref,)))
+    (claim,) = await claim_jobs(engine, queue)
+    assert claim.put_backs == 0
 
 
 # What others send

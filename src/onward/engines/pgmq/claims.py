@@ -124,6 +124,6 @@ def _claim_of(
         org_id=header.org_id,
         backoff=header.backoff or batch.backoff,
         trace=header.trace,
-        put_backs=max(0, read_ct - 1 - header.attempts),
+        put_backs=header.put_backs,
         wait_seconds=wait_seconds,
     )

@@ -34,6 +34,8 @@ class JobHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The read count when the last outcome, or loss, was written down: a higher one means that somebody has it now."""
     lost: int = 0
     """Reads in a row that ended with their worker."""
+    put_backs: int = 0
+    """Reads in a row by workers that do not have the task."""
     crashes: int = 0
     status: str | None = None
     """How it ended, or why it waits."""
@@ -113,14 +115,18 @@ def settled_row(settlement: Settlement, *, completed_action: str) -> SettledRow:
         case Retry(wait, failure):
             action, delay = "requeue", wait // _MICROSECOND
             patch |= {"status": "retry", "error": str(failure)}
-        case Snooze(wait):
+        case Snooze(wait, is_put_back):
             action, delay = "requeue", wait // _MICROSECOND
             patch |= {"status": "snoozed", "attempts": claim.attempts - 1}
+            if is_put_back:
+                patch["put_backs"] = claim.put_backs + 1
         case Release():
             action = "requeue"
             patch |= {"status": "released", "attempts": claim.attempts - 1}
         case _:
             assert_never(settlement.outcome)
+    if claim.put_backs and not isinstance(settlement.outcome, Release):
+        patch.setdefault("put_backs", 0)  # in a row: a worker with the task has run it
     entry = None if failure is None else _failure_text(failure, claim.attempts, str(worker))
     return str(queue), int(msg_id), int(read_ct), int(stamp), action, delay, _encode(patch).decode(), entry
 

@@ -21,7 +21,7 @@ create function onward.job_header(headers jsonb, msg_id bigint, enqueued_at time
   return case when jsonb_typeof(headers -> 'onward') is distinct from 'object' then '{}'::jsonb
               when not headers -> 'onward' ? 'message' then headers -> 'onward'
               when headers -> 'onward' ->> 'message' = onward.message_key(msg_id, enqueued_at) then headers -> 'onward'
-              else (headers -> 'onward') - array['message', 'attempts', 'reads', 'lost', 'crashes', 'status', 'worker', 'error',
+              else (headers -> 'onward') - array['message', 'attempts', 'reads', 'lost', 'put_backs', 'crashes', 'status', 'worker', 'error',
                                                  'errors', 'progress', 'progress_message', 'result'] end;
 
 create function onward.header_integer(header jsonb, field text) returns integer

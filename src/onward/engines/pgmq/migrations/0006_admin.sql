@@ -71,7 +71,7 @@ begin
       ), put as (
         insert into pgmq.%1$I (%3$s, headers) overriding system value
         select %4$s, onward.patch_job_header(headers, msg_id, enqueued_at, jsonb_build_object('status', 'replayed', 'attempts', 0, 'reads', read_ct),
-                                  '{lost,error,crashes,progress,progress_message}', null, $3)
+                                  '{lost,put_backs,error,crashes,progress,progress_message}', null, $3)
           from back
       )
       select $2, msg_id, g_before from back $f$,
