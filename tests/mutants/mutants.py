@@ -1330,6 +1330,29 @@ POSTGRES: Final = (
         f"{_OF_PG}/test_sql_api.py",
     ),
     _on_postgres(
+        "face: a producer cancels the jobs of others",
+        Edit(
+            f"{_PG}/migrations/0008_sql_api.sql",
+            "where j.id = cancel.id and onward.is_own_job(j.producer)",
+            "where j.id = cancel.id",
+        ),
+        f"{_SQL_API}::test_a_producer_can_neither_cancel_nor_learn_of_a_job_that_it_has_not_added",
+    ),
+    _on_postgres(
+        "face: a producer learns the ids of others by their keys",
+        Edit(f"{_PG}/migrations/0008_sql_api.sql", "if chosen.status = 'inserted' or ", "if true or "),
+        f"{_SQL_API}::test_a_producer_can_neither_cancel_nor_learn_of_a_job_that_it_has_not_added",
+    ),
+    _on_postgres(
+        "face: a producer does not know its own job once that has ended",
+        Edit(
+            f"{_PG}/migrations/0002_enqueue.sql",
+            "queues[no], enqueue_keyed.producer) on conflict",
+            "queues[no], null) on conflict",
+        ),
+        f"{_SQL_API}::test_a_producer_can_neither_cancel_nor_learn_of_a_job_that_it_has_not_added",
+    ),
+    _on_postgres(
         "face: organisations share idempotency keys",
         Edit(f"{_PG}/migrations/0008_sql_api.sql", "onward.digest(type, org_id, ", "onward.digest(type, "),
         f"{_OF_PG}/test_sql_api.py",

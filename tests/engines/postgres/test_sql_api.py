@@ -40,6 +40,17 @@ def role(store: PostgresStore, driver: Driver) -> Iterator[str]:
         connection.execute(f"drop role {name}")
 
 
+@pytest.fixture
+def other_role(store: PostgresStore, driver: Driver) -> Iterator[str]:
+    """Another role that may do nothing yet."""
+    name = f"other_{store.schema}"
+    with psycopg.connect(store.url, autocommit=True) as connection:
+        connection.execute(f"create role {name} login")
+        yield name
+        connection.execute(f"drop owned by {name}")
+        connection.execute(f"drop role {name}")
+
+
 def call(store: PostgresStore, function: str, *values: object) -> Any:
     with psycopg.connect(store.url) as connection:
         found = connection.execute(f"select {store.schema}.{function}", values).fetchone()
@@ -227,6 +238,44 @@ async def test_a_producer_adds_and_takes_back_and_that_is_all(driver: Driver, st
     assert await driver.state((await driver.jobs())[0].ref) is JobStatus.CANCELLED
 
 
+async def test_a_producer_can_neither_cancel_nor_learn_of_a_job_that_it_has_not_added(
+    driver: Driver, store: PostgresStore, role: str, other_role: str
+):  # G8, O4
+    for each in (role, other_role):
+        call(store, f"allow_producer('{each}', may_cancel => true)")
+    enqueue = f"select {store.schema}.enqueue('send', idempotency_key => %s, dedupe_key => %s)"
+    cancel = f"select {store.schema}.cancel(%s)"
+    by_python = await driver.enqueue(type="send", idempotency_key="of python", dedupe_key="p")
+    with as_role(store, other_role) as other:
+        ((by_other,),) = other.execute(enqueue, ["of another", "o"]).fetchall()
+    with as_role(store, role) as producer:
+        for key, dedupe_key in (("of python", None), ("of another", None), (None, "p"), (None, "o")):
+            assert producer.execute(enqueue, [key, dedupe_key]).fetchall() == [(None,)]
+        for id in (by_python.id, by_other):
+            assert producer.execute(cancel, [id]).fetchall() == [(False,)]
+        ((own,),) = producer.execute(enqueue, ["own", "d"]).fetchall()
+        assert producer.execute(enqueue, ["own", None]).fetchall() == [(own,)]
+        assert producer.execute(enqueue, [None, "d"]).fetchall() == [(own,)]
+        assert producer.execute(cancel, [own]).fetchall() == [(True,)]
+        assert producer.execute(enqueue, ["own", None]).fetchall() == [(own,)]  # it has ended, and its key holds
+    assert [job.status for job in await driver.jobs()].count(JobStatus.CANCELLED) == 1
+    assert call(store, "enqueue('send', idempotency_key => 'of another')") == by_other  # the owner may know
+    assert call(store, "cancel(%s)", by_other) is True
+
+
+async def test_a_member_of_the_role_that_added_a_job_may_cancel_it(
+    driver: Driver, store: PostgresStore, role: str, other_role: str
+):  # G8
+    for each in (role, other_role):
+        call(store, f"allow_producer('{each}', may_cancel => true)")
+    with as_role(store, role) as producer:
+        ((id,),) = producer.execute(f"select {store.schema}.enqueue('send')").fetchall()
+    with psycopg.connect(store.url, autocommit=True) as owner:
+        owner.execute(f"grant {role} to {other_role}")
+    with as_role(store, other_role) as member:
+        assert member.execute(f"select {store.schema}.cancel(%s)", [id]).fetchall() == [(True,)]
+
+
 async def test_a_producer_cannot_make_our_functions_run_something_of_its_own(
     driver: Driver, store: PostgresStore, role: str
 ):  # G8
@@ -303,6 +352,48 @@ async def test_a_role_may_do_what_it_was_allowed_and_nothing_else(
     assert of_worker.isdisjoint((name, "execute") for name in ("allow_worker", "allow_producer", "check_owner"))
     assert not {word for _, word in of_worker} & {"truncate", "references", "trigger", "create"}
     assert not [name for name, _ in of_worker if name.startswith("history_day_2")]
+
+
+CALLS = """
+    select p.proname, format('select from %%I.%%I(%%s)', %(schema)s::text, p.proname,
+             (select string_agg(format('null::%%s', format_type(a.type, null)), ', ' order by a.no)
+                from unnest(p.proargtypes::oid[]) with ordinality a (type, no)))
+      from pg_proc p
+     where p.pronamespace = %(schema)s::regnamespace and p.prokind = 'f' and p.prorettype <> 'trigger'::regtype
+       and not p.proisstrict
+"""
+"""A call of every function but the strict ones: PostgreSQL does not call those for a null."""
+READS = """
+    select relkind, oid::regclass::text from pg_class
+     where relnamespace = %(schema)s::regnamespace and relkind in ('r', 'p', 'v', 'S')
+"""
+
+
+@pytest.mark.parametrize("may_cancel", [False, True])
+async def test_a_producer_that_walks_over_everything_is_refused_everywhere_else(
+    driver: Driver, store: PostgresStore, role: str, may_cancel: bool
+):  # G8
+    call(store, f"allow_producer('{role}', may_cancel => {may_cancel})")
+    with psycopg.connect(store.url) as owner:
+        calls = owner.execute(CALLS, {"schema": store.schema}).fetchall()
+        relations = owner.execute(READS, {"schema": store.schema}).fetchall()
+    assert len(calls) > 50
+    assert len(relations) > 20
+    open_to_it = {"enqueue", "cancel"} if may_cancel else {"enqueue"}
+    statements = [text for name, text in calls if name not in open_to_it]
+    for kind, relation in relations:
+        statements += [f"select from {relation}"]
+        if kind == "S":
+            statements += [f"select nextval('{relation}')", f"select setval('{relation}', 1)"]
+        elif kind != "v":
+            statements += [f"delete from {relation}", f"insert into {relation} default values"]
+    with as_role(store, role) as producer:
+        for statement in statements:
+            try:
+                producer.execute(statement)
+            except psycopg.errors.InsufficientPrivilege:
+                continue
+            pytest.fail(statement)
 
 
 async def test_who_does_not_own_the_schema_cannot_allow_anything_and_is_told(

@@ -106,6 +106,7 @@ create table onward.job (
   has_dependents       boolean,                              -- another waits for it
   trace                text,                                 -- headers of trace context, as JSON
   skip_checks          boolean     not null default false,   -- when it comes: true is said by who has seen to it that there is no need
+  producer             text,                                 -- the role that added it by the SQL API, and may cancel it there
   check (lease_until is null or worker_id is not null)   -- read anew for each statement, so there is no more: see validate_job
 )
 -- More than half of each page is left free, so that the new version of a claimed row finds room beside the old one: measured, 96 % of
@@ -126,9 +127,10 @@ create unique index job_dedupe on onward.job (dedupe_digest) where dedupe_digest
 
 -- Idempotency keys hold for as long as their job is kept, live or not, so they have a place of their own (O4).
 create table onward.key (
-  digest bytea primary key,
-  id     uuid  not null,
-  queue  text  collate "C" not null
+  digest   bytea primary key,
+  id       uuid  not null,
+  queue    text  collate "C" not null,
+  producer text                                 -- as in `job`; kept here for as long as the key
 );
 
 -- Ended jobs. Completed and cancelled ones are kept for a time and then go by the day; failed ones stay until purged.

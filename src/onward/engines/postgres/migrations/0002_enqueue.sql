@@ -86,7 +86,7 @@ end $$;
 create function onward.enqueue_uniform(
   now bigint, ids uuid[], payloads json, queue text, type text, priority integer, org_id text, delay bigint, run_at bigint,
   start_by bigint, max_attempts bigint, backoff text, batch text, pending_dependencies integer, on_dependency_failure text, trace text,
-  channel text, notice text, out is_plain boolean, out has_listener boolean
+  channel text, notice text, producer text default null, out is_plain boolean, out has_listener boolean
 )
   language plpgsql
   set plan_cache_mode = force_generic_plan
@@ -101,13 +101,14 @@ begin
   select q.max_attempts, q.backoff into settings from onward.queue q where q.name = enqueue_uniform.queue collate "C";
   is_plain := num_nonnulls(settings.max_attempts, settings.backoff) = 0;
   insert into onward.job (id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at, next_run_at,
-                          start_by, created_at, updated_at, batch, pending_dependencies, on_dependency_failure, trace, skip_checks)
+                          start_by, created_at, updated_at, batch, pending_dependencies, on_dependency_failure, trace, producer,
+                          skip_checks)
   select j.id, j.payload, enqueue_uniform.queue, enqueue_uniform.type, enqueue_uniform.priority, enqueue_uniform.org_id,
          coalesce(enqueue_uniform.max_attempts, settings.max_attempts, 5), coalesce(enqueue_uniform.backoff::json, settings.backoff),
          case when due is null and enqueue_uniform.pending_dependencies is null then now_at end, due,
          onward.to_timestamp(enqueue_uniform.start_by), now_at, now_at,
          enqueue_uniform.batch, enqueue_uniform.pending_dependencies, enqueue_uniform.on_dependency_failure, enqueue_uniform.trace,
-         (select not onward.is_recording())
+         enqueue_uniform.producer, (select not onward.is_recording())
     from rows from (unnest(enqueue_uniform.ids), json_array_elements(enqueue_uniform.payloads)) j (id, payload);
   perform from onward.lane l
     where l.queue = enqueue_uniform.queue collate "C" and l.priority = enqueue_uniform.priority and l.closing is null limit 1;
@@ -214,7 +215,7 @@ create function onward.enqueue_keyed(
   max_attempts bigint[], backoffs text[], batches text[], pending_dependency_counts integer[], on_dependency_failures text[], traces text[],
   channel text, notice text,
   seqs bigint[], idempotency_keys text[], key_digests bytea[], dedupe_keys text[], dedupe_digests bytea[],
-  throttle_digests bytea[], throttles bigint[], debounces bigint[]
+  throttle_digests bytea[], throttles bigint[], debounces bigint[], producer text default null
 ) returns table (enqueue_status text, queue text, id text)
   language plpgsql
   set jit = off set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set plan_cache_mode = force_generic_plan
@@ -236,7 +237,8 @@ begin
 
   for no in select o from generate_subscripts(ids, 1) o where key_digests[o] is not null order by key_digests[o] loop
     loop
-      insert into onward.key (digest, id, queue) values (key_digests[no], ids[no]::uuid, queues[no]) on conflict do nothing;
+      insert into onward.key (digest, id, queue, producer)
+      values (key_digests[no], ids[no]::uuid, queues[no], enqueue_keyed.producer) on conflict do nothing;
       exit when found;
       select k.id, k.queue into existing from onward.key k where k.digest = key_digests[no];
       if found then
@@ -291,12 +293,12 @@ begin
     loop
       insert into onward.job (seq, id, payload, queue, type, priority, org_id, max_attempts, backoff, ready_at,
                               next_run_at, start_by, created_at, updated_at, idempotency_key, key_digest, dedupe_key,
-                              dedupe_digest, batch, pending_dependencies, on_dependency_failure, trace, skip_checks)
+                              dedupe_digest, batch, pending_dependencies, on_dependency_failure, trace, producer, skip_checks)
       values (seqs[no], ids[no]::uuid, payloads[no]::json, queues[no], types[no], priorities[no], org_ids[no],
               coalesce(enqueue_keyed.max_attempts[no], settings.max_attempts, 5), coalesce(backoffs[no]::json, settings.backoff),
               case when due is null and pending_dependency_counts[no] is null then now_at end, due, onward.to_timestamp(start_bys[no]), now_at,
               now_at, idempotency_keys[no], key_digests[no], dedupe_keys[no], dedupe_digests[no], batches[no],
-              pending_dependency_counts[no], on_dependency_failures[no], traces[no], not onward.is_recording())
+              pending_dependency_counts[no], on_dependency_failures[no], traces[no], enqueue_keyed.producer, not onward.is_recording())
       on conflict (dedupe_digest) where dedupe_digest is not null do nothing;
       if found then
         enqueue_statuses[no] := 'inserted';

@@ -16,7 +16,19 @@ create function onward.digest(variadic parts text[]) returns bytea
                                    ''::bytea order by p.no))
             from unnest(parts) with ordinality p (part, no));
 
--- Add a job; answer its id, or that of the job that stands for it already. It is part of your transaction.
+-- The role of the session, in a function that runs with the owner's rights: what SET ROLE says, else who has logged in.
+create function onward.session_role() returns name
+  language sql stable
+  return coalesce(nullif(current_setting('role'), 'none')::name, session_user);
+
+-- Say whether the session may know and cancel a job: one that its role has added, or a role of which it is a member; a worker any.
+create function onward.is_own_job(producer text) returns boolean
+  language sql stable
+  return has_table_privilege(onward.session_role(), 'onward.job'::regclass, 'update')
+         or exists (select from pg_roles r where r.rolname = producer and pg_has_role(onward.session_role(), r.oid, 'member'));
+
+-- Add a job; answer its id, or that of the job that stands for it already. It is part of your transaction. Null: another role has
+-- added the job that stands for it, and its id is not told, however the key was come by.
 create function onward.enqueue(
   type text, payload jsonb default '{}', queue text default 'default', priority integer default 0, org_id text default null,
   delay interval default null, run_at timestamptz default null, start_by timestamptz default null,
@@ -31,6 +43,8 @@ declare
   channel text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
                     where c.oid = 'onward.job'::regclass);
   size    bigint := octet_length(payload::text) + octet_length(concat(type, org_id, idempotency_key, dedupe_key));
+  digest  bytea := case when idempotency_key is not null then onward.digest(type, org_id, idempotency_key) end;
+  chosen  record;
   wrong   text;
 begin
   wrong := case
@@ -62,18 +76,24 @@ begin
     perform onward.enqueue_uniform(
       null, array[id], json_build_array(payload), queue, type, priority, org_id, onward.to_micros(delay), onward.to_micros(run_at),
       onward.to_micros(start_by), max_attempts::bigint, null::text, null::text, null::integer, null::text, null::text,
-      channel, '*,@');
+      channel, '*,@', onward.session_role());
     return id;
   end if;
-  return (select e.id::uuid from onward.enqueue_keyed(
+  select e.enqueue_status as status, e.id::uuid as id into chosen from onward.enqueue_keyed(
     null, array[id::text], array[payload::text], array[queue], array[type], array[priority], array[org_id],
     array[onward.to_micros(delay)], array[onward.to_micros(run_at)], array[onward.to_micros(start_by)], array[max_attempts::bigint],
     array[null::text], array[null::text], array[null::integer], array[null::text], array[null::text], channel, '*,@',
-    null, array[idempotency_key], array[case when idempotency_key is not null then onward.digest(type, org_id, idempotency_key) end], array[dedupe_key], array[onward.digest(dedupe_key)],
-    array[null::bytea], array[null::bigint], array[null::bigint]) e);
+    null, array[idempotency_key], array[digest], array[dedupe_key], array[onward.digest(dedupe_key)],
+    array[null::bytea], array[null::bigint], array[null::bigint], onward.session_role()) e;
+  if chosen.status = 'inserted' or onward.is_own_job(coalesce(
+       (select j.producer from onward.job j where j.id = chosen.id),
+       (select k.producer from onward.key k where k.digest = digest))) then
+    return chosen.id;
+  end if;
+  return null;
 end $$;
 
--- Take a job back; answer whether it was there to be taken back.
+-- Take a job back that your role has added; answer whether it was there to be taken back.
 create function onward.cancel(id uuid, reason text default 'cancelled') returns boolean
   language plpgsql security definer
   set search_path = pg_catalog, pg_temp
@@ -83,7 +103,7 @@ declare
   channel text := (select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
                     where c.oid = 'onward.job'::regclass);
 begin
-  perform from onward.cancel_many(null, channel, array(select j.seq from onward.job j where j.id = cancel.id),
+  perform from onward.cancel_many(null, channel, array(select j.seq from onward.job j where j.id = cancel.id and onward.is_own_job(j.producer)),
                                   coalesce(reason, 'cancelled'), true);
   return found;
 end $$;

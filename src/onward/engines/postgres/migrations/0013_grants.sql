@@ -14,7 +14,7 @@ begin
   end if;
 end $$;
 
--- Let a role add jobs, by enqueue and in no other way. May it cancel, then any job: who guesses a key gets the job's id from enqueue.
+-- Let a role add jobs, by enqueue and in no other way. May it cancel, then jobs that it has added: see is_own_job.
 create function onward.allow_producer(role name, may_cancel boolean default false) returns void
   language plpgsql
 as $$
