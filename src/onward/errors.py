@@ -175,6 +175,9 @@ class StoreUnavailable(OnwardError):
     ``remedy`` says what to do about it, where more is known than that it is away; ``cause`` is the rest of the message.
     """
 
+    is_permanent = False
+    """Set where it does not help to try again before a person has changed something: a worker ends."""
+
     def __init__(self, cause: str = "", *, remedy: str = "") -> None:
         self.cause = cause
         self.remedy = remedy
@@ -192,13 +195,17 @@ class StoreFull(StoreUnavailable):
 class StoreMisconfigured(StoreUnavailable):
     """The store is set up so that it loses jobs; a worker does not start on it."""
 
+    is_permanent = True
+
 
 class StoreReadOnly(StoreUnavailable):
-    """The store may not be written to."""
+    """The store may not be written to: by its file system for good (SQLite), or as a replica for a while (Redis)."""
 
 
 class StoreCorrupt(StoreUnavailable):
     """The store is damaged, or is not an Onward store at all."""
+
+    is_permanent = True
 
 
 def _shown(value: object) -> str:

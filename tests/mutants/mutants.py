@@ -2970,6 +2970,30 @@ SQLITE_FILES: Final = (
         only="closing",
     ),
     Mutant(
+        "sqlite: a worker waits for a read-only store",
+        (
+            Edit(
+                f"{_PY}/database.py",
+                "error_type.is_permanent or error_type is StoreReadOnly",
+                "error_type.is_permanent",
+            ),
+        ),
+        (f"{SQLITE}/test_bad_input.py",),
+        only="read_only",
+    ),
+    Mutant(
+        "sqlite: a read-only mount is a file that cannot be opened",
+        (Edit(f"{_PY}/database.py", "== sqlite3.SQLITE_CANTOPEN and database.is_read_only", "< 0"),),
+        (f"{SQLITE}/test_bad_input.py",),
+        only="read_only_mount",
+    ),
+    Mutant(
+        "worker: a store that only a person can mend is asked again and again",
+        (Edit("worker/claimer.py", "if isinstance(error, StoreUnavailable) and error.is_permanent:", "if False:"),),
+        ("tests/worker/test_stop.py",),
+        only="person_can_mend_its_store",
+    ),
+    Mutant(
         "sqlite: a waiter is named as the holder of the lock",
         (
             Edit(f"{_PY}/write_lock.py", 'if fields[1] == "FLOCK" and', 'if "FLOCK" in fields and'),

@@ -13,7 +13,7 @@ from onward.app import App
 from onward.context import JobContext
 from onward.engine.values import Exchange, Exchanged
 from onward.engines.sqlite.engine import SQLiteEngine
-from onward.errors import StoreUnavailable
+from onward.errors import StoreCorrupt, StoreMisconfigured, StoreUnavailable
 from onward.lifecycle import JobStatus
 from tests.worker.conftest import FaultyEngine
 from tests.worker.harness import eventually
@@ -365,6 +365,31 @@ async def test_a_worker_told_to_stop_before_the_store_could_be_opened_stops(app:
     worker.stop()
     async with asyncio.timeout(20):
         await running
+
+
+PERMANENT = [StoreCorrupt("damaged"), StoreMisconfigured("evicts jobs")]
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=lambda error: type(error).__name__)
+async def test_a_worker_does_not_wait_for_a_store_that_only_a_person_can_mend(app: App, store: FaultyEngine, error):
+    async def refuse() -> None:
+        raise error
+
+    store.open = refuse  # type: ignore[attr-defined]
+    async with asyncio.timeout(20):
+        with pytest.raises(type(error), match=str(error)):
+            await app.worker().run()
+
+
+@pytest.mark.parametrize("error", PERMANENT, ids=lambda error: type(error).__name__)
+async def test_a_worker_ends_when_only_a_person_can_mend_its_store(app: App, store: FaultyEngine, error):
+    async def refuse(exchange: object) -> None:
+        raise error
+
+    store.exchange = refuse  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(20):
+        with pytest.raises(type(error), match=str(error)):
+            await app.worker().run()
 
 
 async def test_a_worker_waits_for_a_store_that_is_not_there_yet(app: App, store: FaultyEngine):

@@ -314,10 +314,13 @@ class Claimer:
             self._prefetched.extendleft(reversed(starts))
             self._settler.requeue(settlements)
             raise
-        except Exception as error:  # noqa: BLE001 - the worker outlives its store
+        except Exception as error:
             self._prefetched.extendleft(reversed(starts))
             if request is not None and not isinstance(error, StoreUnavailable):
                 self._max_claims = max(min(self._max_claims, _size(request)) // 2, 1)
+            if isinstance(error, StoreUnavailable) and error.is_permanent:
+                self._settler.requeue(settlements)
+                raise  # which ends the worker
             await self._recover(settlements, error)
             return
         finally:

@@ -15,7 +15,7 @@ from onward.context import Middleware
 from onward.engine.capabilities import Feature
 from onward.engine.checked import CheckedEngine
 from onward.engine.values import ANY_TYPE, HeartbeatReply, WorkerInfo
-from onward.errors import InvalidValue, StoreCorrupt, StoreMisconfigured, StoreUnavailable
+from onward.errors import InvalidValue, StoreUnavailable
 from onward.handler import Handler
 from onward.worker.cancellation import CancellationWatcher
 from onward.worker.claimer import Claimer
@@ -224,9 +224,9 @@ class RunningWorker:
             try:
                 await self._engine.open()
                 await self._engine.check_worker()
-            except (StoreCorrupt, StoreMisconfigured):
-                raise
             except StoreUnavailable as error:
+                if error.is_permanent:
+                    raise
                 failures += 1
                 log_failure("worker", error, failures)
                 started.set()  # as far as that goes: whoever starts us need not wait for the store as well

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from onward.app import App
+from onward.cli.errors import EXIT_STORE_UNREACHABLE
 from onward.engines.sqlite import database
 from onward.engines.sqlite.database import Database, file_system_of
 from onward.engines.sqlite.engine import SQLiteEngine
@@ -172,6 +173,7 @@ async def main():
         await engine.enqueue([NewJob(type="greet")])
     except OnwardError as error:
         print(type(error).__name__, error)
+        print("permanent:", error.is_permanent)
     else:
         print("written")
     finally:
@@ -238,6 +240,7 @@ async def test_a_file_that_may_not_be_written_is_read_only_with_a_remedy(public,
     assert output.startswith("StoreReadOnly"), output
     assert str(path) in output
     assert "check the permissions of the file and its folder" in output
+    assert "permanent: True" in output, "a worker would try again for ever"
     assert jobs_in(path) == 1
 
 
@@ -258,6 +261,7 @@ async def test_a_folder_that_may_not_be_written_is_read_only_with_a_remedy(publi
     public.chmod(0o555)
     output = output_as_nobody(path)
     assert output.startswith("StoreReadOnly"), output
+    assert "permanent: True" in output
     assert "check the permissions of the file and its folder" in output
     assert jobs_in(path) == 1
 
@@ -266,7 +270,33 @@ async def test_a_folder_that_may_not_even_be_entered_is_read_only_with_a_remedy(
     (public / "closed").mkdir(mode=0o000)
     output = output_as_nobody(public / "closed" / "below" / "jobs.db")
     assert output.startswith("StoreReadOnly"), output
+    assert "permanent: True" in output
     assert "check the permissions of the file and its folder" in output
+
+
+ON_READ_ONLY_MOUNT = """
+mount -t tmpfs tmpfs "$1" && cp jobs.db "$1/jobs.db" && mount -o remount,ro "$1" || exit
+echo mounted
+exec "$2" -m onward.cli.main work program:app --url "sqlite:///$1/jobs.db"
+"""
+
+
+def test_a_worker_ends_at_once_on_a_read_only_mount(path, tmp_path):
+    asyncio.run(made(path))
+    place = tmp_path / "mounted"
+    place.mkdir()
+    (tmp_path / "program.py").write_text("from onward import App; app = App()")
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare, to mount without a trace")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", ON_READ_ONLY_MOUNT, "sh", place, sys.executable],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    if "mounted" not in done.stdout:
+        pytest.skip(f"cannot mount here: {done.stderr}")
+    assert done.returncode == EXIT_STORE_UNREACHABLE, done.stderr
+    assert "and how it is mounted" in done.stderr
+    assert "trying again" not in done.stderr
 
 
 async def test_a_file_that_may_be_written_is(public):

@@ -84,6 +84,11 @@ class Database:
             return None
         return found.st_dev, found.st_ino
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the folder is there and nothing can be made in it: SQLite needs to, for its log and its locks."""
+        return self.path.parent.is_dir() and not os.access(self.path.parent, os.W_OK)
+
     def file_changed(self) -> StoreUnavailable:
         """Make the error for a file that was removed, moved away or replaced while it was in use."""
         return StoreUnavailable(
@@ -199,7 +204,7 @@ _REMEDIES: Final[dict[int, tuple[type[StoreUnavailable], str]]] = {
     sqlite3.SQLITE_FULL: (StoreFull, "the disk is full; free some space, nothing was written"),
     sqlite3.SQLITE_READONLY: (
         StoreReadOnly,
-        "it may not be written to; check the permissions of the file and its folder",
+        "it may not be written to; check the permissions of the file and its folder, and how it is mounted",
     ),
     sqlite3.SQLITE_PERM: (StoreReadOnly, "access was refused; check the permissions of the file and its folder"),
     sqlite3.SQLITE_CANTOPEN: (
@@ -228,20 +233,25 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 def translate(error: sqlite3.Error | OSError, database: Database) -> OnwardError | None:
     """Say in our words what a store's error means; None: it is a mistake of ours, and must not be hidden."""
     if isinstance(error, OSError):
-        error_type, remedy = StoreUnavailable, "check the disk"
+        meaning: tuple[type[StoreUnavailable], str] | None = (StoreUnavailable, "check the disk")
         if error.errno in _READ_ONLY:
-            error_type, remedy = _REMEDIES[sqlite3.SQLITE_READONLY]
+            meaning = _REMEDIES[sqlite3.SQLITE_READONLY]
         elif error.errno in _FULL:
-            error_type, remedy = _REMEDIES[sqlite3.SQLITE_FULL]
-        return error_type(f"{database}: {error}: {remedy}")
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return None
-    meaning = _REMEDIES.get(code) or _REMEDIES.get(code & 0xFF)
+            meaning = _REMEDIES[sqlite3.SQLITE_FULL]
+    else:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_READONLY_DBMOVED:
+            return database.file_changed()
+        if code & 0xFF == sqlite3.SQLITE_CANTOPEN and database.is_read_only:
+            code = sqlite3.SQLITE_READONLY
+        meaning = _REMEDIES.get(code) or _REMEDIES.get(code & 0xFF)
     if meaning is None:
         return None
     error_type, remedy = meaning
-    return error_type(f"{database}: {error}: {remedy}")
+    translated_error = error_type(f"{database}: {error}: {remedy}")
+    # Permissions and read-only mounts stay as they are until a person changes them.
+    translated_error.is_permanent = error_type.is_permanent or error_type is StoreReadOnly
+    return translated_error
 
 
 @contextmanager
