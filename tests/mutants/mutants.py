@@ -2994,6 +2994,53 @@ SQLITE_FILES: Final = (
         only="person_can_mend_its_store",
     ),
     Mutant(
+        "sqlite: a dead leader keeps its term when the clock is set back",
+        (Edit(f"{_SQL}/elect.sql", "    or onward_leader.renewed_at > :now + 1000000\n", ""),),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: leases outlast a clock that is set back",
+        (Edit(f"{_PY}/maintenance.py", "    execute(SQL.rescue_clamp_leases, named)\n", ""),),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: a deposed leader shortens leases",
+        (
+            Edit(
+                f"{_SQL}/rescue_clamp_leases.sql",
+                "where number = :number and leader_id = :leader_id and until > :now)",
+                "where :number and :leader_id <> '')",
+            ),
+        ),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: dead workers outlast a clock that is set back",
+        (Edit(f"{_PY}/maintenance.py", "    execute(SQL.rescue_clamp_workers, named)\n", ""),),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: the limit of a rate permit moves away with every claim",
+        (
+            Edit(
+                f"{_PY}/claims.py",
+                '= latest\n        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, ',
+                '= latest\n        dict({"name": queue.name, ',
+            ),
+        ),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: a limited queue stays closed when the clock is set back",
+        (Edit(f"{_PY}/maintenance.py", " + execute(SQL.queue_reopen_late, named).rowcount", ""),),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
+        "sqlite: whoever lets go of an event cursor may take another's when the clock is set back",
+        (Edit(f"{_SQL}/event_cursor_acquire.sql", "(:until > :now and until", "(until"),),
+        (f"{SQLITE}/test_clock.py",),
+    ),
+    Mutant(
         "sqlite: a waiter is named as the holder of the lock",
         (
             Edit(f"{_PY}/write_lock.py", 'if fields[1] == "FLOCK" and', 'if "FLOCK" in fields and'),

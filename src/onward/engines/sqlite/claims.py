@@ -390,14 +390,14 @@ def _permitted(
         held = transaction.execute(SQL.held_count, {"queue": queue.name}).fetchone()[0]
         wanted = min(wanted, max(0, queue.global_concurrency - held - already_picked))
     if rate is not None:
-        permits, reopens_at = _free_permits(queue, rate, wanted, transaction.now)
-        wanted = permits
+        _clamp_next_permit(transaction, queue, rate)
+        wanted, reopens_at = _free_permits(queue, rate, wanted, transaction.now)
     return wanted, reopens_at
 
 
 def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int, int | None]:
     """Count the permits that are free now, up to ``wanted``."""
-    permit_at = _next_permit(queue, rate, now)
+    permit_at = queue.next_permit_at
     spacing, credit, burst = _rate_terms(rate)
     count = 0
     while count < wanted and permit_at - burst <= now:
@@ -408,8 +408,7 @@ def _free_permits(queue: _Queue, rate: Rate, wanted: int, now: int) -> tuple[int
 
 def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int) -> int | None:
     """Use up so many permits; answer when the next one comes, where that is later than now."""
-    now = transaction.now
-    permit_at = _next_permit(queue, rate, now)
+    now, permit_at = transaction.now, queue.next_permit_at
     spacing, credit, burst = _rate_terms(rate)
     for _ in range(count):
         permit_at = max(permit_at, now - credit) + spacing
@@ -418,10 +417,16 @@ def _use_permits(transaction: Transaction, queue: _Queue, rate: Rate, count: int
     return permit_at - burst if permit_at - burst > now else None
 
 
-def _next_permit(queue: _Queue, rate: Rate, now: int) -> int:
-    """Read the next permit. It is never further away than a full burst, unless the clock or the rate was changed."""
+def _clamp_next_permit(transaction: Transaction, queue: _Queue, rate: Rate) -> None:
+    """Bring a permit closer that is further away than a full burst: the clock was set back, or the rate raised.
+
+    It is written down: a limit that is reckoned from now would move away with every claim.
+    """
     spacing, _, burst = _rate_terms(rate)
-    return min(queue.next_permit_at, now + spacing + burst)
+    latest = transaction.now + spacing + burst
+    if queue.next_permit_at > latest:
+        queue.next_permit_at = latest
+        transaction.execute(SQL.queue_set_next_permit, {"name": queue.name, "next_permit_at": latest})
 
 
 def _rate_terms(rate: Rate) -> tuple[int, int, int]:
@@ -469,7 +474,7 @@ def _claim_of(job: _ReadyJob, batch: _PickedJobs, claim_no: int, now: int) -> Cl
         priority=job.priority,
         backoff=backoff_of(job.backoff),
         trace=job.trace,
-        wait_seconds=(now - job.ready_at) / 1e6,
+        wait_seconds=max(0, now - job.ready_at) / 1e6,  # the clock may have been set back
         start_within=batch.start_within,
     )
 

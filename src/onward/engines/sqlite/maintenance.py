@@ -73,12 +73,15 @@ def rescue(transaction: Transaction, term: Term, lease: timedelta, max_crashes: 
     rescued = 0
     if others:
         rescued = execute(SQL.rescue, named | {"seqs": json_text([row[0] for row in others])}).rowcount
+    execute(SQL.rescue_clamp_leases, named)
+    execute(SQL.rescue_clamp_workers, named)
     execute(SQL.rescue_workers, named | {"timeout_us": lease // MICROSECOND})
     queues = {row[1] for row in expired} if rescued + buried else set()
     if queues:
         ensure_queues_open(transaction, queues)
     execute(SQL.queue_create_missing, named | default_retention())
-    if execute(SQL.queue_reopen_missed, named).rowcount:
+    reopened = execute(SQL.queue_reopen_missed, named).rowcount + execute(SQL.queue_reopen_late, named).rowcount
+    if reopened:
         transaction.wakes_workers = True
     if buried:
         batches.advance(transaction)

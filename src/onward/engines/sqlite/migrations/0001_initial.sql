@@ -149,7 +149,8 @@ create table onward_leader (
   one       integer primary key check (one = 1),
   number    integer not null,
   leader_id text    not null,
-  until     integer not null
+  until     integer not null,
+  renewed_at integer not null  -- later than now: the clock has been set back, and `until` means nothing
 ) strict;
 
 -- For people with a console: times as text, and the simplified status (H6).

@@ -5,4 +5,6 @@ insert into onward_event_cursor (name, cursor, holder, until) values (:name, :cu
 on conflict (name) do update
    set holder = excluded.holder, until = excluded.until, cursor = iif(:reset, excluded.cursor, cursor)
  where holder = excluded.holder or until <= :now
+    -- Longer than a lease of now: the clock has been set back. Who only lets go (a lease of nothing) takes no other's.
+    or (:until > :now and until > :until + 1000000)
 returning cursor
