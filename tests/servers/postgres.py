@@ -70,7 +70,8 @@ def binaries() -> Path:
 class PostgresServer:
     """A server of its own, in a folder of its own, reached through a socket there."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, primary: PostgresServer | None = None, **settings: str) -> None:
+        """Make an empty server or, with ``primary``, a copy of one that runs, which follows it asynchronously."""
         self._programs = binaries()
         self.folder = Path(tempfile.mkdtemp(prefix="onward-pg-"))
         self._settings = SETTINGS | settings
@@ -79,13 +80,17 @@ class PostgresServer:
         if os.getuid() == 0:  # the server refuses to run as root
             self._process_user = {"user": "nobody", "group": "nogroup", "extra_groups": []}
             shutil.chown(self.folder, "nobody", "nogroup")
-        self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        if primary is None:
+            self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        else:
+            source = ("-h", str(primary.folder), "-U", "postgres")
+            self._run("pg_basebackup", "-D", str(self.data), *source, "-R", "-c", "fast", "-X", "stream", "-N")
 
     @classmethod
     @contextmanager
-    def started(cls, **settings: str) -> Iterator[Self]:
+    def started(cls, *, primary: PostgresServer | None = None, **settings: str) -> Iterator[Self]:
         """Have a server of one's own for a while."""
-        server = cls(**settings)
+        server = cls(primary=primary, **settings)
         try:
             server.start()
             yield server
@@ -139,6 +144,41 @@ class PostgresServer:
         self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-W")
         self._process.wait()
         self._process = None
+
+    def kill(self) -> None:
+        """Kill all its processes at once, as a machine that goes down does: nothing more is written or sent."""
+        assert self._process is not None
+        pid = self._process.pid
+        os.kill(pid, signal.SIGSTOP)  # so that it starts no more of them
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        self.stop(signal.SIGKILL)
+
+    def cut_replication(self) -> None:
+        """Have a standby receive nothing more: what its primary commits from now on is lost with the primary."""
+        self.execute("alter system set primary_conninfo = ''")
+        self.execute("select pg_reload_conf()")
+        deadline = time.monotonic() + _DEADLINE
+        while self.execute("select pid from pg_stat_wal_receiver"):
+            assert time.monotonic() < deadline, "the standby goes on receiving"
+            time.sleep(0.02)
+
+    def stop_writing(self) -> None:
+        """Stop the processes that write the log: commits that do not wait for it are lost when the server is killed."""
+        writers = "('walwriter', 'background writer', 'checkpointer')"
+        for (pid,) in self.execute(f"select pid from pg_stat_activity where backend_type in {writers}"):
+            os.kill(pid, signal.SIGSTOP)
+
+    def promote(self) -> None:
+        """Make a standby the primary, and wait until it is."""
+        assert self.execute("select pg_promote(true, 60)") == [(True,)]
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement by itself, and answer its rows, if it has any."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
 
     def remove(self) -> None:
         """Stop it and take its files away."""
